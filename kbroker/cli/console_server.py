@@ -19,7 +19,8 @@ import click
 
 from kbroker.broker.base_node import Node
 from kbroker.config.model import ConfigError
-from kbroker.console.place_of_server import DEFAULT, listening, parse, require_libraries, url_of
+from kbroker.console.place_of_server import DEFAULT, listening, parse, require_libraries
+from kbroker.local_http import url_of
 
 if TYPE_CHECKING:
     from kbroker.console.server import ConsoleServer
@@ -64,7 +65,7 @@ class ConsolePlace:
     @property
     def url(self) -> str:
         """Where it is, as "http://127.0.0.1:8080"."""
-        return url_of(self.socket, secure=False)
+        return url_of(self.socket)
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
@@ -95,7 +96,7 @@ def plain_address(node: Node) -> str:
 
 @contextlib.contextmanager
 def console_place(at: str | None, *, public: bool) -> Iterator[ConsolePlace | None]:
-    """Have the place ready before the broker starts; None without `at`. Raises AdminError and ConfigError."""
+    """Have the place ready before the broker starts; None without `at`. Raises NoPlace and ConfigError."""
     if at is None:
         if public:
             raise ConfigError("--console-public says nothing without --console")

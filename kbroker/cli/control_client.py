@@ -15,7 +15,8 @@ from urllib.parse import urlencode
 
 import click
 
-from kbroker.control.address import DEFAULT, ControlError, joined, parse
+from kbroker.control.address import DEFAULT, parse
+from kbroker.local_http import NoPlace, joined
 
 _PATIENCE_S: Final = 30.0
 _OTHER: Final = "what answers at {} is no control API"
@@ -115,7 +116,7 @@ def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> Control:
         try:
             return Control(*parse(text.removeprefix("http://").rstrip("/")))
-        except ControlError as error:
+        except NoPlace as error:
             raise click.UsageError(str(error)) from None
 
     return click.option(

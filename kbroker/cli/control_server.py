@@ -19,7 +19,8 @@ from kbroker.broker.base_node import Node
 from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.control.address import DEFAULT, listening, parse, require_library, url_of
+from kbroker.control.address import DEFAULT, listening, parse, require_library
+from kbroker.local_http import url_of
 from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ControlPlace:
 def control_place(at: str | None, config: BrokerConfig, *, public: bool) -> Iterator[ControlPlace | None]:
     """Have the place ready before the broker starts, so that what cannot be is told at once; None without `at`.
 
-    Raises ControlError and ConfigError.
+    Raises NoPlace and ConfigError.
     """
     if at is None:
         if public:

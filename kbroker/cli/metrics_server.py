@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import click
 
 from kbroker.clock import Clock, SystemClock
-from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.control.address import url_of
+from kbroker.local_http import parse, url_of
 from kbroker.network.server import bind, server_limits
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
-_LAST_PORT: Final = 65_535
 _T = TypeVar("_T")
 
 
@@ -86,11 +84,11 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
 
 @contextlib.contextmanager
 def metrics_place(at: str | None, config: BrokerConfig) -> Iterator[MetricsPlace | None]:
-    """Have the place ready before the broker starts; None without `at`. Raises ConfigError and OSError."""
+    """Have the place ready before the broker starts; None without `at`. Raises NoPlace, ConfigError and OSError."""
     if at is None:
         yield None
         return
-    host, port = _parse(at)
+    host, port = parse(at, "--metrics", DEFAULT)
     import_module("kbroker.metrics.server")  # already here: it takes longer than a broker's loop may stand still
     with contextlib.suppress(ImportError):  # of an extra
         import_module("kbroker.metrics.pushed")
@@ -98,13 +96,3 @@ def metrics_place(at: str | None, config: BrokerConfig) -> Iterator[MetricsPlace
         made.setblocking(True)
         made.listen(_BACKLOG)
         yield MetricsPlace(made)
-
-
-def _parse(text: str) -> tuple[str, int]:
-    """Read HOST:PORT; an IPv6 address stands in brackets."""
-    host, _, port = text.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    wrong = not bare or not (port.isascii() and port.isdecimal()) or int(port) > _LAST_PORT
-    if wrong or (":" in bare) != host.startswith("["):
-        raise ConfigError(f"--metrics takes HOST:PORT, as {DEFAULT}, not {text!r}")
-    return bare, int(port)

@@ -6,12 +6,13 @@ site has the browser ask (Origin, Sec-Fetch-Site), and that a body is small. Nev
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kbroker.local_http import is_own
 
 MAX_BODY: Final = 2 * 1024 * 1024
 """Bytes that a body may have: a record that is written, or a schema."""
@@ -99,15 +100,3 @@ def refusal(
     if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
         return 413, f"a body has at most {MAX_BODY} bytes"
     return None
-
-
-def is_own(host: str) -> bool:
-    """Whether a name cannot be somebody else's: an address, or localhost, which no DNS is asked for."""
-    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if name.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -21,7 +21,7 @@ from kbroker.admin.connection import Connection
 from kbroker.console.application import application
 from kbroker.console.console import Console, Settings
 from kbroker.console.decoding.schemas import Schemas
-from kbroker.console.place_of_server import url_of
+from kbroker.local_http import url_of
 
 CONNECTIONS: Final = 200
 _LARGEST_HEAD: Final = 32 * 1024
@@ -44,7 +44,7 @@ class ConsoleServer:
     ) -> None:
         self._socket = listening
         port = int(listening.getsockname()[1])
-        self.url = url_of(listening, secure=tls is not None)
+        self.url = url_of(listening, "http" if tls is None else "https")
         """Where it is, as "http://127.0.0.1:8080"."""
         settings = replace(settings, port=port, secure=tls is not None)
         self.console = Console(connection, settings, Schemas(schemas))

@@ -7,13 +7,13 @@ send requests here; it is known by `Origin` and `Sec-Fetch-Site`, and, where its
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kbroker.control.telling import json_bytes
+from kbroker.local_http import is_own
 
 MAX_BODY: Final = 1024 * 1024
 """Bytes that a body may have."""
@@ -48,7 +48,7 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[in
     hosts = found.get("host", [])
     if len(hosts) != 1:
         return 400, "a request has one Host"
-    if not public and not _is_own(hosts[0]):
+    if not public and not is_own(hosts[0]):
         return 421, f"Host is to be an address or localhost, not {hosts[0][:100]!r}"
     for origin in found.get("origin", []):
         if origin.lower() != f"http://{hosts[0]}".lower():
@@ -59,15 +59,3 @@ def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[in
     if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
         return 413, f"a body has at most {MAX_BODY} bytes"
     return None
-
-
-def _is_own(host: str) -> bool:
-    """Whether a name cannot be somebody else's: an address, or localhost, which no DNS is asked for."""
-    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    if name.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

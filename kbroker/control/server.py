@@ -26,13 +26,13 @@ from typing import Final, Self
 
 import uvicorn
 
-from kbroker.control.address import url_of
 from kbroker.control.application import AT_ONCE, application
 from kbroker.control.connections import Connection
 from kbroker.control.known_faults import KnownFaults
 from kbroker.control.known_snapshots import KnownSnapshots
 from kbroker.control.operations import Control
 from kbroker.control.subject import Subject
+from kbroker.local_http import url_of
 
 CONNECTIONS: Final = 100
 """At a time; more are answered 503."""

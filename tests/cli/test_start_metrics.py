@@ -16,10 +16,10 @@ from click.testing import CliRunner
 
 from compat_tests.wire.client import WireClient
 from kbroker.cli import start
-from kbroker.cli.metrics_server import _parse, _pushed
+from kbroker.cli.metrics_server import _pushed
 from kbroker.cli.systemd import Systemd
 from kbroker.clock import SystemClock
-from kbroker.config.model import ConfigError
+from kbroker.local_http import NoPlace, parse
 from tests.broker.test_telemetry import GET, PUSH, advertised, push
 from tests.cli.conftest import CommandLine
 from tests.cli.test_start_control import started
@@ -58,15 +58,15 @@ def test_an_address_that_is_taken_is_one_line(cli: CommandLine) -> None:
 
 @pytest.mark.parametrize("text", ["9404", ":9404", "localhost:", "localhost:http", "127.0.0.1:65536", "::1:9404"])
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(ConfigError, match="--metrics takes HOST:PORT"):
-        _parse(text)
+    with pytest.raises(NoPlace, match="--metrics takes HOST:PORT"):
+        parse(text, "--metrics", "127.0.0.1:9404")
     result = CliRunner().invoke(start.command, ["--memory", "--listen", "127.0.0.1:0", "--metrics", text])
     assert result.exit_code == 1
 
 
 def test_addresses() -> None:
-    assert _parse("127.0.0.1:0") == ("127.0.0.1", 0)
-    assert _parse("[::1]:9404") == ("::1", 9404)
+    assert parse("127.0.0.1:0", "--metrics", "") == ("127.0.0.1", 0)
+    assert parse("[::1]:9404", "--metrics", "") == ("::1", 9404)
 
 
 def test_nothing_is_said_to_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

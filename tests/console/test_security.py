@@ -15,6 +15,7 @@ from kbroker.console.passwords import hashed, is_users, matches, read_users
 from kbroker.console.place_of_server import listening, parse
 from kbroker.console.sessions import Sessions
 from kbroker.embed_certificates import Certificates
+from kbroker.local_http import NoPlace
 from tests.console.visitor import Visitor
 
 
@@ -175,12 +176,12 @@ def test_passwords_are_kept_as_scrypt_has_them(tmp_path):
 
 
 def test_others_are_let_reach_it_only_if_that_was_said():
-    with pytest.raises(AdminError, match="nobody would have to log in"):
+    with pytest.raises(NoPlace, match="nobody would have to log in"):
         listening("0.0.0.0", 0, "--listen", allowed=None)
     listening("0.0.0.0", 0, "--listen", allowed="--user").close()
-    with pytest.raises(AdminError, match="unknown host"):
+    with pytest.raises(NoPlace, match="unknown host"):
         listening("no.such.host.invalid", 0, "--listen", allowed=None)
-    with pytest.raises(AdminError, match="takes HOST:PORT"):
+    with pytest.raises(NoPlace, match="takes HOST:PORT"):
         parse("8080", "--listen")
     assert parse("[::1]:80", "--listen") == ("::1", 80)
 

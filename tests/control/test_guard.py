@@ -11,8 +11,9 @@ import urllib.request
 import pytest
 
 from kbroker import Broker
-from kbroker.control.address import ControlError, listening, parse
+from kbroker.control.address import listening, parse
 from kbroker.control.guard import MAX_BODY, refusal
+from kbroker.local_http import NoPlace
 from tests.control.conftest import Http, controlled
 
 HOST = ("host", "127.0.0.1:9690")
@@ -122,17 +123,17 @@ def test_where_it_listens(text: str, wanted: tuple[str, int]) -> None:
     "text", ["9690", ":9690", "127.0.0.1", "127.0.0.1:", "127.0.0.1:99999", "::1:9690", "[]:1", "h:²"]
 )
 def test_where_it_cannot_listen(text: str) -> None:
-    with pytest.raises(ControlError, match=r"--control takes HOST:PORT, as 127.0.0.1:9690, not"):
+    with pytest.raises(NoPlace, match=r"--control takes HOST:PORT, as 127.0.0.1:9690, not"):
         parse(text)
 
 
 def test_others_than_this_machine_are_let_in_by_an_option_alone() -> None:
-    with pytest.raises(ControlError, match=r"--control-public .* allows that"):
+    with pytest.raises(NoPlace, match=r"--control-public .* allows that"):
         listening("0.0.0.0", 0, public=False)
     listening("0.0.0.0", 0, public=True).close()
-    with listening("127.0.0.1", 0, public=False) as held, pytest.raises(ControlError, match="already in use"):
+    with listening("127.0.0.1", 0, public=False) as held, pytest.raises(NoPlace, match="already in use"):
         listening("127.0.0.1", held.getsockname()[1], public=False)
-    with pytest.raises(ControlError, match="unknown host"):
+    with pytest.raises(NoPlace, match="unknown host"):
         listening("no..host", 0, public=False)
 
 
