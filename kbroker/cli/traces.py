@@ -1,6 +1,6 @@
 """Spans of requests beside a broker that `kbroker start` runs.
 
-Owns the options, and that what exports them is loaded where it is asked for, and not before.
+Owns the options, and that what exports them is there where it is asked for.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from importlib.util import find_spec
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import click
 
 from kbroker.broker.base_node import Node
 from kbroker.config.model import ConfigError
+from kbroker.traces.traces import Traces, exporting_to
 
-if TYPE_CHECKING:  # needs an extra
-    from opentelemetry.sdk.trace.export import SpanExporter
-
+_NEEDED: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _T = TypeVar("_T")
 
 
@@ -48,17 +48,15 @@ def traces_options() -> Callable[[Callable[..., _T]], Callable[..., _T]]:
 class TracesPlace:
     """Where spans go, and for which share of requests."""
 
-    exporter: SpanExporter
+    url: str
     ratio: float
 
     @contextlib.asynccontextmanager
     async def of(self, node: Node) -> AsyncIterator[None]:
-        """Have the requests of a broker traced."""
-        from kbroker.traces.spans import Traces
-
+        """Have the requests of a broker traced; raises OSError."""
         about = {"service.instance.id": str(node.node_id), "kafka.cluster.id": node.cluster_id}
-        traces = Traces(self.exporter, self.ratio, about)
-        node.server.dispatcher.trace(traces.note)
+        traces = await asyncio.to_thread(Traces, exporting_to(self.url, about))
+        node.server.dispatcher.trace(traces.note, self.ratio)
         try:
             yield
         finally:
@@ -73,7 +71,9 @@ def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
         raise ConfigError(f"--traces takes a URL, as http://127.0.0.1:4318, not {url!r}")
     try:
-        from kbroker.traces.spans import exporter_to
-    except ImportError as error:
-        raise ConfigError(f"--traces needs more than kbroker alone: pip install 'kbroker[traces]' ({error})") from None
-    return TracesPlace(exporter_to(url), ratio)
+        missing = next((each for each in _NEEDED if find_spec(each) is None), None)
+    except ImportError as error:  # not even what it is a part of
+        missing = error.name
+    if missing is not None:
+        raise ConfigError(f"--traces needs more than kbroker alone: pip install 'kbroker[traces]' (no {missing})")
+    return TracesPlace(url, ratio)

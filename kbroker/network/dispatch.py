@@ -16,6 +16,7 @@ import logging
 import struct
 from collections.abc import Callable, Generator, Mapping
 from copy import copy
+from random import Random
 from time import perf_counter
 from types import GeneratorType
 from typing import Any, cast
@@ -27,6 +28,7 @@ from kbroker.handlers.fetch_attempt import is_of_follower
 from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
 from kbroker.network import request_log
+from kbroker.network.measured import Sink
 from kbroker.network.request_times import KNOWN, RequestTimes, Tally
 from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
@@ -149,8 +151,8 @@ class Work:
         """What it uses of quotas, where there are any."""
         self.since = 0.0
         """When it was first run, where its time is taken."""
-        self.error_code = 0
-        """Of the whole request, where it is told of."""
+        self.error_code: int | None = None
+        """Of the whole request; None where it is not told of."""
         self.pause_ms = 0
         """For how long nothing more is read from the client once it is answered."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
@@ -187,7 +189,11 @@ class Dispatcher:
             authorizer.on_change(self._forget_forms)
         self._quotas = quotas
         self._metered = self._told = self._logged = self._timed = False
-        self._sink: request_log.Sink | None = None
+        self._sink: Sink | None = None
+        self._ratio = 1.0
+        self._draw = Random().random
+        self._sampled = False
+        """Whether the request that is being run is one of those that the sink is told of."""
         self._express = self._is_express()
         self.entrance: Run = self.run
         """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
@@ -212,17 +218,23 @@ class Dispatcher:
     def _is_express(self) -> bool:
         """Whether all requests may pass by their handler, which then logs nothing of them."""
         # Asked once and not per request: where DEBUG is off, requests cost nothing more.
-        self._logged = request_log.enabled() or self._sink is not None
+        self._logged = request_log.enabled()
         tells_allowed = authorizer_log.isEnabledFor(logging.DEBUG)
         if self._authorizer is not None:
             self._authorizer.tells_allowed = tells_allowed
         self._told = self._logged or (self._authorizer is not None and tells_allowed)
-        self._timed = self._metered or self._logged
-        return not self._metered and not self._told
+        self._timed = self._metered or self._logged or self._sink is not None
+        return not self._metered and not self._told and self._sink is None
 
     def _is_express_for(self, context: RequestContext) -> bool:
-        """Whether those of one connection may, where others are metered."""
-        return self._metered and not self._told and not self._is_limited(context)
+        """Whether this one of a connection may, where others are metered, or told of."""
+        if self._sink is not None:
+            self._sample()
+        return not (self._told or self._sampled or (self._metered and self._is_limited(context)))
+
+    def _sample(self) -> None:
+        """Decide whether the sink is told of the request that is being run."""
+        self._sampled = self._draw() < self._ratio
 
     def _is_limited(self, context: RequestContext) -> bool:
         """Whether there is any quota for who asks; it is looked up once, until he, his client id or quotas change."""
@@ -250,9 +262,9 @@ class Dispatcher:
         """Ask anew whether requests that come are to be logged."""
         self._express = self._is_express()
 
-    def trace(self, sink: request_log.Sink | None) -> None:
-        """Tell `sink` of each request once it is answered, in the loop; None: nobody any more."""
-        self._sink = sink
+    def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
+        """Tell `sink` of a share of the requests, once each is answered, in the loop; None: nobody any more."""
+        self._sink, self._ratio, self._sampled = sink, ratio, False
         self._express = self._is_express()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
@@ -288,9 +300,11 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
+            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # or it was decided above
+                self._sample()
             if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)
-            elif not self._logged:
+            elif not (self._logged or self._sampled):
                 since = None
         try:
             if entry.request_tags:
@@ -353,13 +367,15 @@ class Dispatcher:
         return work
 
     def _time(self, work: Work, context: RequestContext, correlation_id: int, since: float) -> None:
-        """Let a request's steps be metered, logged, or both."""
+        """Let a request's steps be metered, told of, or both."""
         metering = context.metering
         if metering is not None and metering.running:
             work.metering = metering
             work.steps = metering.timed(work.steps)
-        if self._logged:
-            work.steps = request_log.told(work.steps, work, context, correlation_id, since, self._sink)
+        if self._logged or self._sampled:
+            work.error_code = 0
+            sink = self._sink if self._sampled else None
+            work.steps = request_log.told(work.steps, work, context, correlation_id, since, sink)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
         """Read the header of a frame that is not to be run; return what it asks, its number, and where its body begins.
@@ -436,7 +452,7 @@ class Dispatcher:
             answer = self._settle(work, work.metering, request, answer)
         if answer is None:
             return None
-        if self._logged:
+        if work.error_code is not None:
             work.error_code = getattr(answer, "error_code", 0)
         out, spill = bytearray(), cast("Spill", [])
         if divided:

@@ -1,18 +1,19 @@
 """What is measured of each request, once it is answered: for the logger `kafka.request.logger` at DEBUG, and traces.
 
-Owns what is measured, and the line in the log. Never tells what stands in a request or an answer: there may be secrets
-and other people's data in it. Costs nothing while the logger is above DEBUG and nobody traces; what is told of is then
-run as a `Work`.
+Owns how it is measured, and the line in the log. Never tells what stands in a request or an answer: there may be
+secrets and other people's data in it. Costs nothing while the logger is above DEBUG and nobody traces; what is told of
+is then run as a `Work`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kbroker.handlers.registry import RequestContext
+from kbroker.network.measured import Sink, Told
 from kbroker.security.principal import printable
 
 log = logging.getLogger("kafka.request.logger")
@@ -29,29 +30,6 @@ _FIELDS: Final = (
 )  # fmt: skip
 
 
-class Told(NamedTuple):
-    """What was measured of one request. Sizes are in bytes, times in ms."""
-
-    api: str
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    client_host: str
-    listener: str
-    principal: str | None
-    request_bytes: int
-    response_bytes: int
-    total_ms: float
-    """From when the loop began with it to its answer."""
-    local_ms: float
-    """Of these, what the loop gave to it."""
-    throttle_ms: int
-    error_code: int
-    """Of the whole request, 0 where there is none, or where each part of an answer has its own."""
-
-
-Sink = Callable[[Told], None]
 _Facts = tuple[str, int, int, int, str | None, str, str, str | None, int]
 """What is known of a request when it comes: the first fields of Told."""
 

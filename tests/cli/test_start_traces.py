@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from compat_tests.wire.client import WireClient
-from kbroker.cli import start
+from kbroker.cli import start, traces
 from kbroker.cli.traces import traces_place
 from kbroker.config.model import ConfigError
 from kbroker.protocol.messages.metadata import MetadataRequest
@@ -43,7 +42,10 @@ def test_what_is_no_url(url: str) -> None:
         traces_place(url, 1.0)
 
 
-def test_without_the_extra_the_start_is_one_line(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "kbroker.traces.spans", None)
+@pytest.mark.parametrize("lacking", ["kbroker.no_such_module", "no_such_module.at_all"])
+def test_without_the_extra_the_start_is_one_line(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    monkeypatch.setattr(traces, "_NEEDED", ("kbroker", lacking))
     line = cli.fails("start", "--memory", "--listen", "127.0.0.1:0", "--traces")
     assert line.startswith("--traces needs more than kbroker alone: pip install 'kbroker[traces]'")

@@ -1,10 +1,11 @@
-"""Spans of requests: what they tell, which requests have one, and that nobody who collects none holds up the broker."""
+"""Spans of requests: what they tell, which requests have one, and where they come to."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -13,16 +14,19 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from compat_tests.wire.client import WireClient
+from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
+from kbroker.handlers.express_produce import Forms
 from kbroker.network.dispatch import Dispatcher
-from kbroker.network.request_log import Told
+from kbroker.network.measured import Told
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.traces import spans
-from kbroker.traces.spans import Traces, exporter_to
+from kbroker.protocol.records import build_batch
+from kbroker.traces import spans as spans_module
+from kbroker.traces.spans import Spans, exporter_to
 from tests.traces.collector import attributes_of, collecting
 
 TOLD = Told("Fetch", 1, 13, 7, "app", "10.0.0.7", "PLAINTEXT", "User:alice", 100, 200, 12.5, 0.25, 0, 0)
@@ -39,13 +43,13 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def trace(broker: Broker, traces: Traces | None) -> Dispatcher:
+def trace(broker: Broker, take: Callable[[Told], None] | None, ratio: float = 1.0) -> Dispatcher:
     """Have requests traced from now on; the loop looks at it with the next one."""
     dispatcher = broker.node.server.dispatcher
     done = threading.Event()
 
     def change() -> None:
-        dispatcher.trace(None if traces is None else traces.note)
+        dispatcher.trace(take, ratio)
         done.set()
 
     assert broker._loop is not None
@@ -55,8 +59,8 @@ def trace(broker: Broker, traces: Traces | None) -> Dispatcher:
 
 
 def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, exporter: InMemorySpanExporter) -> None:
-    traces = Traces(exporter)
-    trace(broker, traces)
+    spans = Spans(exporter)
+    trace(broker, lambda told: spans.take(told, time.time_ns()))
     began = time.time_ns()
     with WireClient(broker.bootstrap_servers, "app") as client:
         client.ask(MetadataRequest(topics=[]), 12)
@@ -64,7 +68,7 @@ def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, 
         assert client.ask(HeartbeatRequest(group_id="g", member_id="nobody"), 4).error_code
     with WireClient(broker.bootstrap_servers, None) as silent:
         silent.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4)
-    traces.close()
+    spans.close()
     found = {span.name: span for span in exporter.get_finished_spans()}
     assert set(found) >= {"Metadata", "FindCoordinator", "Heartbeat", "ApiVersions"}
     span = found["Metadata"]
@@ -103,33 +107,57 @@ def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, 
     assert "messaging.client.id" not in silent_attributes
 
 
-def test_nothing_is_measured_where_nobody_traces(broker: Broker, exporter: InMemorySpanExporter) -> None:
-    traces = Traces(exporter)
+def test_nothing_is_measured_where_nobody_traces(broker: Broker) -> None:
+    found: list[Told] = []
     dispatcher = broker.node.server.dispatcher
     assert dispatcher._express
     assert not dispatcher._timed
-    trace(broker, traces)
-    assert not dispatcher._express, "a produce request goes by its handler, as where requests are logged"
+    trace(broker, found.append)
+    assert not dispatcher._express
     trace(broker, None)
     assert dispatcher._express
+    assert not dispatcher._timed
     with WireClient(broker.bootstrap_servers) as client:
         client.ask(MetadataRequest(topics=[]), 12)
-    traces.close()
-    assert exporter.get_finished_spans() == ()
+    assert not found
 
 
-def test_a_share_of_requests_has_a_span(exporter: InMemorySpanExporter) -> None:
-    traces = Traces(exporter, 0.25)
+def test_a_share_of_requests_is_told_of(broker: Broker) -> None:
+    found: list[Told] = []
     draws = iter([0.1, 0.25, 0.9, 0.2])
-    traces._draw = lambda: next(draws)
-    for _ in range(4):
-        traces.note(TOLD)
-    traces.close()
-    assert len(exporter.get_finished_spans()) == 2
-    none = Traces(exporter, 0.0)
-    none.note(TOLD)
-    none.close()
-    assert len(exporter.get_finished_spans()) == 2
+    broker.node.server.dispatcher._draw = lambda: next(draws)
+    trace(broker, found.append, 0.25)
+    with WireClient(broker.bootstrap_servers) as client:
+        for _ in range(4):
+            client.ask(MetadataRequest(topics=[]), 12)
+    assert [told.correlation_id for told in found] == [1, 4]
+
+
+def test_of_produce_requests_too_and_the_others_take_the_express_way(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expressed: list[bool] = []
+    answer = Forms.answer
+
+    def counting(forms: Forms, *given: Any) -> bool:
+        expressed.append(answer(forms, *given))
+        return expressed[-1]
+
+    monkeypatch.setattr(Forms, "answer", counting)
+    broker.topics.create("t")
+    found: list[Told] = []
+    lots = [0.9, 0.9, 0.9, 0.1, 0.9, 0.1]  # of the first, which is learned from, one more
+    draws = iter(lots)
+    dispatcher = broker.node.server.dispatcher
+    dispatcher._draw = lambda: next(draws)
+    trace(broker, found.append, 0.25)
+    request = produce_request("t", build_batch([(0, None, b"v", ())]))
+    with WireClient(broker.bootstrap_servers) as client:
+        for _ in range(len(lots) - 1):
+            assert client.ask(request, 9).responses[0].partition_responses[0].error_code == 0
+    assert [(told.api, told.correlation_id) for told in found] == [("Produce", 3), ("Produce", 5)]
+    assert expressed == [True, True]
+    assert next(draws, None) is None
 
 
 class Stuck(SpanExporter):
@@ -137,10 +165,8 @@ class Stuck(SpanExporter):
 
     def __init__(self) -> None:
         self.may_go_on = threading.Event()
-        self.asked = threading.Event()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.asked.set()
         assert self.may_go_on.wait(60)
         return SpanExportResult.FAILURE
 
@@ -148,25 +174,22 @@ class Stuck(SpanExporter):
         self.may_go_on.set()
 
 
-def test_what_nobody_takes_is_dropped_and_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spans, "MOST_WAITING", 10)
-    monkeypatch.setattr(spans, "_EVERY_S", 3600.0)
+def test_a_collector_that_takes_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(spans_module, "STOP_S", 0.1)
     stuck = Stuck()
-    traces = Traces(stuck)
-    for _ in range(25):
-        traces.note(TOLD)
-    assert (len(traces._waiting), traces.dropped) == (10, 15)
-    monkeypatch.setattr(spans, "_STOP_S", 0.2)
-    traces.close()
-    assert stuck.asked.is_set()
-    assert stuck.may_go_on.is_set(), "it was told to give up"
-    assert not traces._waiting
+    spans = Spans(stuck)
+    spans.take(TOLD, time.time_ns())
+    spans.close()
+    assert "could not be exported" in caplog.text
+    stuck.may_go_on.set()
 
 
 def test_an_error_that_has_no_name_is_a_number(exporter: InMemorySpanExporter) -> None:
-    traces = Traces(exporter)
-    traces.note(TOLD._replace(error_code=9999))
-    traces.close()
+    spans = Spans(exporter)
+    spans.take(TOLD._replace(error_code=9999), time.time_ns())
+    spans.close()
     (span,) = exporter.get_finished_spans()
     assert span.attributes is not None
     assert span.attributes["error.type"] == "9999"
@@ -177,9 +200,9 @@ def test_an_error_that_has_no_name_is_a_number(exporter: InMemorySpanExporter) -
 
 def test_spans_come_to_a_collector_with_what_describes_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
-        traces = Traces(exporter_to(collector.url), about={"service.instance.id": "7"})
-        traces.note(TOLD)
-        traces.close()
+        spans = Spans(exporter_to(collector.url), about={"service.instance.id": "7"})
+        spans.take(TOLD, time.time_ns())
+        spans.close()
         (span,) = collector.spans()
         assert (span.name, attributes_of(span)["kafka.principal"]) == ("Fetch", "User:alice")
         assert collector.paths == {"/v1/traces"}
@@ -188,13 +211,13 @@ def test_spans_come_to_a_collector_with_what_describes_the_broker(monkeypatch: p
     monkeypatch.setenv("OTEL_SERVICE_NAME", "orders-broker")
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
-        traces = Traces(exporter_to(""))
-        traces.note(TOLD)
-        traces.close()
+        spans = Spans(exporter_to(""))
+        spans.take(TOLD, time.time_ns())
+        spans.close()
         assert collector.resource()["service.name"] == "orders-broker"
         assert collector.paths == {"/v1/traces"}
     with collecting() as collector:
-        traces = Traces(exporter_to(f"{collector.url}/else/where"))
-        traces.note(TOLD)
-        traces.close()
+        spans = Spans(exporter_to(f"{collector.url}/else/where"))
+        spans.take(TOLD, time.time_ns())
+        spans.close()
         assert collector.paths == {"/else/where"}

@@ -1,0 +1,114 @@
+"""The broker's side of spans of its requests: it hands what it has measured to a process that makes and exports them.
+
+Owns what waits for that process, and its start and end. Spans are not made in the broker's process: one takes ten times
+as long as what is measured for it, and whatever thread makes it has the interpreter while the event loop wants it.
+Never waits in the loop: when nobody takes what was measured, the newest is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import marshal
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import IO, Final
+
+from kbroker.network.measured import Told
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING: Final = 4_096
+"""Requests that wait for the thread."""
+AT_ONCE: Final = 256
+"""Requests that are written at a time: for a fifth of a millisecond nobody else has the interpreter."""
+_ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # where the process finds this very package
+_EVERY_S: Final = 0.2
+_STOP_S: Final = 7.0
+"""Longer than what the process gives to the last spans (spans.py)."""
+_LONGEST_LINE: Final = 2_000
+
+
+def exporting_to(url: str, about: Mapping[str, str]) -> list[str]:
+    """Return the command of the process that exports to a URL; `about` describes the broker."""
+    return [sys.executable, "-P", "-m", "kbroker.traces.process", url, json.dumps(dict(about))]
+
+
+class Traces:
+    """Tells a process of requests, until it is closed."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        """Raises OSError if the process cannot be started. Not in the event loop."""
+        self._waiting: deque[tuple[int, Told]] = deque()
+        self.dropped = 0
+        """Requests that have no span, as too many waited."""
+        paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
+        # A session of its own: the terminal's Ctrl-C is for the broker.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
+            start_new_session=True,
+        )
+        self._ending = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name="kbroker-traces", daemon=True),
+            threading.Thread(target=self._listen, name="kbroker-traces-log", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def note(self, told: Told) -> None:
+        """Take what was measured of a request that has just been answered; called in the event loop."""
+        if len(self._waiting) >= MOST_WAITING:
+            self.dropped += 1
+            return
+        self._waiting.append((time.time_ns(), told))
+
+    def close(self) -> None:
+        """Have what waits exported, for some seconds at most; not in the event loop."""
+        self._ending.set()
+        try:
+            self._process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            log.warning("the process that exports spans did not end within %.0f s", _STOP_S)
+            self._process.kill()
+            self._process.wait()
+        for thread in self._threads:
+            thread.join()
+        if self.dropped:
+            log.warning("%d requests have no span: too many waited for it", self.dropped)
+
+    def _run(self) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # it is gone: `_listen` tells
+            while not self._ending.wait(_EVERY_S):
+                self._write_all(pipe)
+            self._write_all(pipe)
+
+    def _write_all(self, pipe: IO[bytes]) -> None:
+        while self._waiting:
+            count = min(len(self._waiting), AT_ONCE)
+            taken = [self._waiting.popleft() for _ in range(count)]
+            pipe.write(marshal.dumps([(ended_ns, tuple(told)) for ended_ns, told in taken]))
+            pipe.flush()
+
+    def _listen(self) -> None:
+        """Have in the log what the process says, and that it has ended."""
+        assert self._process.stderr is not None
+        with self._process.stderr as pipe:
+            while line := pipe.readline(_LONGEST_LINE):
+                log.warning("%s", line.decode("utf-8", "replace").rstrip())
+        if not self._ending.is_set():
+            log.error("the process that exports spans has ended: requests have none from now on")
