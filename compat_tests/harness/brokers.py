@@ -223,7 +223,7 @@ class KBroker(BrokerProcess):
     """kbroker from this checkout, in the interpreter that runs the tests."""
 
     name = "kbroker"
-    told: Mapping[str, str]
+    facts: Mapping[str, str]
     """What it has said of itself when it was ready."""
 
     def _command(self) -> list[str]:
@@ -245,5 +245,5 @@ class KBroker(BrokerProcess):
         except (FileNotFoundError, json.JSONDecodeError):
             return False
         self.bootstrap = told["bootstrap_servers"]
-        self.told = told
+        self.facts = told
         return True

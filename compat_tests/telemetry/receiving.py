@@ -67,7 +67,7 @@ class ReceivingKBroker(KBroker):
 
     def page(self, **labels: str) -> Mapping[str, float]:
         """Return the values of all samples that have these labels, by name; the last one of a name."""
-        with urllib.request.urlopen(f"{self.told['metrics']}/metrics", timeout=20) as answer:
+        with urllib.request.urlopen(f"{self.facts['metrics']}/metrics", timeout=20) as answer:
             text = answer.read().decode()
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return {each.name: each.value for each in samples if labels.items() <= each.labels.items()}

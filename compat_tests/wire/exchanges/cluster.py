@@ -59,6 +59,8 @@ def quorum(wire: Wire) -> None:
         assert partition.high_watermark > 0
         assert partition.current_voters[0].log_end_offset == partition.high_watermark
         partition.high_watermark = partition.current_voters[0].log_end_offset = 0
+        assert partition.leader_epoch > 0  # Kafka's grows with each of its starts
+        partition.leader_epoch = 1
         assert (partition.current_voters[0].last_caught_up_timestamp > 0) == (v > 0)
         partition.current_voters[0].last_caught_up_timestamp = partition.current_voters[0].last_fetch_timestamp = 0
         wire.record("own", v, answer.topics)

@@ -278,8 +278,22 @@ def probe(wire: Wire) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=topics, timeout_ms=5000, validate_only=True)
 
 
+def without_subscriptions(wire: Wire) -> None:
+    """Remove the subscriptions to clients' metrics that others have left."""
+
+    def there() -> list[str]:
+        return [each.resource_name for each in wire.quiet(ListConfigResourcesRequest(), 0).config_resources]
+
+    keys = [incremental.AlterableConfig(key, DELETE, None) for key in ("metrics", "interval.ms", "match")]
+    for name in there():
+        resource = incremental.AlterConfigsResource(METRICS, name, keys)
+        wire.quiet(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+    wire.until(lambda: not there(), "no subscription to be there")
+
+
 @sequence
 def list_config_resources(wire: Wire) -> None:
+    without_subscriptions(wire)
     wire.ask("metrics", ListConfigResourcesRequest(), 0)
     for kinds in ([BROKER], [LOGGER], [METRICS], [77], [BROKER, 77]):
         wire.ask(f"types {kinds}", ListConfigResourcesRequest(resource_types=kinds), 1)

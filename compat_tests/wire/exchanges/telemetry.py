@@ -9,7 +9,7 @@ from typing import Any
 
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import sequence
-from compat_tests.wire.exchanges.configs import APPEND, DELETE, METRICS, SET, SUBTRACT, describe
+from compat_tests.wire.exchanges.configs import APPEND, DELETE, METRICS, SET, SUBTRACT, describe, without_subscriptions
 from compat_tests.wire.session import Wire
 from kbroker.protocol.compression import compress
 from kbroker.protocol.messages import alter_configs as legacy
@@ -50,6 +50,7 @@ class Subscriber:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self._names: dict[str, None] = {}
+        without_subscriptions(wire)
         self._probes = 0
         self._mark = LEAST_INTERVAL_MS
 

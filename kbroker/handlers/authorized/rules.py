@@ -228,7 +228,7 @@ RULES: Final[dict[str, Rule]] = {
     # The cluster.
     "DescribeCluster": Rule("nothing; its operations Cluster:Describe", topics.describe_cluster),
     "DescribeLogDirs": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
-    "DescribeQuorum": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
+    "DescribeQuorum": Rule("Cluster:Describe", on_cluster(DESCRIBE, says=False)),
     "AlterReplicaLogDirs": _ADMINISTERS,
     "ElectLeaders": _ADMINISTERS,
     "AlterPartitionReassignments": _ADMINISTERS,
