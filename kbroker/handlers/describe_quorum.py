@@ -33,7 +33,11 @@ def _is_alone(services: Services) -> bool:
     return services.cluster is None
 
 
-@handles(DescribeQuorumRequest, DescribeQuorumResponse, "0-2", advertised=_is_alone)
+def _refused(_request: DescribeQuorumRequest, code: int, message: str | None) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(error_code=code, error_message=message or DEFAULT_MESSAGES.get(ErrorCode(code)))
+
+
+@handles(DescribeQuorumRequest, DescribeQuorumResponse, "0-2", _refused, advertised=_is_alone)
 def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -> Divided[DescribeQuorumResponse]:
     """Answer for the one partition that there is."""
     services = ctx.services
