@@ -158,7 +158,7 @@ def test_offsets_are_deleted(anywhere, topic):
         "group", "delete-offsets", group, "--topic", "no-such-topic"
     )
     nobody = anywhere.fails("group", "delete-offsets", f"{group}-not", "--topic", topic)
-    assert nobody == f"group {group}-not does not exist; did you mean {group}?"
+    assert nobody.startswith(f"group {group}-not does not exist; did you mean {group}")  # and others of that kind
 
 
 def test_offsets_that_members_read_stay(anywhere, topic):
@@ -185,10 +185,8 @@ def test_a_reset_group_reads_from_there(anywhere, topic):
 def test_what_cannot_be_reset(cli, name):
     cli.ok("topic", "create", name)
     reset = ["group", "reset", name]
-    assert (
-        cli.fails(*reset, "--topic", f"{name}-no", "--to-latest")
-        == f"topic {name}-no does not exist; did you mean {name}?"
-    )
+    said = cli.fails(*reset, "--topic", f"{name}-no", "--to-latest")
+    assert said.startswith(f"topic {name}-no does not exist; did you mean {name}")
     assert cli.fails(*reset, "--topic", f"{name}:1", "--to-latest") == f"topic {name} has no partition 1"
     assert "cannot be shifted" in cli.fails(*reset, "--topic", name, "--shift-by", "1")
     assert name not in cli.ok("group", "list").text
@@ -306,7 +304,7 @@ def test_a_broker_that_is_too_old_for_the_question(anywhere, name, reader):
     assert (told["state"], told["type"], told["members"]) == ("Stable", None, None)
     assert [(row["current_offset"], row["lag"]) for row in told["partitions"]] == [(1, 1)]
     said = anywhere.fails("group", "describe", f"{name}-no", "-X", "api.version=2.8")
-    assert said == f"group {name}-no does not exist; did you mean {name}?"
+    assert said.startswith(f"group {name}-no does not exist; did you mean {name}")
 
 
 def test_a_broker_that_has_the_consumer_protocol_switched_off():
