@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeVar
 from kafka.errors import BrokerResponseError, KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
 
 from kbroker.admin.connection import Connection, in_words
-from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 
 T = TypeVar("T")
 DEADLINE_S: Final = 12.0
@@ -96,6 +97,8 @@ class Cluster:
             raise Unreachable(in_words(error, self.connection)) from error
         except KafkaError as error:
             raise AdminError(in_words(error, self.connection)) from error
+        except (struct.error, UnicodeEncodeError) as error:
+            raise WrongInput("a number is larger, or a text other, than Kafka's protocol has it") from error
 
     def _with(self, client: Any, question: Callable[[Any], T]) -> T:
         """Ask, and keep the client unless its connection is in doubt."""
@@ -104,7 +107,7 @@ class Cluster:
             found = question(client)
             keep = True
             return found
-        except (AdminError, BrokerResponseError):
+        except (AdminError, BrokerResponseError, struct.error, UnicodeEncodeError):
             keep = True
             raise
         finally:
