@@ -32,6 +32,7 @@ _SETTINGS: Final = {
     "bootstrap_timeout_ms": 3_000,
     "reconnect_backoff_max_ms": 500,
 }
+_ENDING: Final = "the console is being stopped"
 _BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError)
 
 
@@ -57,7 +58,8 @@ class Cluster:
         self._idle: deque[Any] = deque()
         self._lock = threading.Lock()
         self._waiting = 0
-        self._closed = False
+        self._asked_now: set[asyncio.Future[Any]] = set()
+        self._closed = self._over = False
 
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
         """Return what a question, which is called with an admin client in a thread, comes to.
@@ -68,15 +70,28 @@ class Cluster:
 
     async def work(self, call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
         """Have a thread do what blocks."""
+        if self._over:
+            raise Busy(_ENDING)
         if self._waiting >= _MOST_WAITING:
             raise Busy("too many questions are being asked already")
         self._waiting += 1
         working = asyncio.get_running_loop().run_in_executor(self._threads, call)
         working.add_done_callback(self._done)
+        answer = asyncio.shield(working)
+        self._asked_now.add(answer)
         try:
-            return await asyncio.wait_for(asyncio.shield(working), deadline_s)
+            return await asyncio.wait_for(answer, deadline_s)
         except TimeoutError:
             raise Slow(f"the cluster has not answered within {deadline_s:g} s") from None
+        finally:
+            self._asked_now.discard(answer)
+
+    def give_up(self) -> None:
+        """Have nobody wait any more; to be called in the loop of those who do."""
+        self._over = True
+        for answer in self._asked_now:
+            if not answer.done():
+                answer.set_exception(Busy(_ENDING))
 
     def _done(self, working: asyncio.Future[Any]) -> None:
         self._waiting -= 1

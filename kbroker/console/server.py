@@ -103,7 +103,7 @@ class ConsoleServer:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
-                loop.call_soon_threadsafe(self.console.ending.set)
+                loop.call_soon_threadsafe(self.console.end)
 
     def _run(self) -> None:
         try:
