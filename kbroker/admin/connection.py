@@ -63,17 +63,17 @@ class Connection:
     def open_admin(self) -> Any:
         """Return a KafkaAdminClient, which is the caller's to close; raises Unreachable."""
         self._require_reachable()
-        return KafkaAdminClient(**self._for(KafkaAdminClient))
+        return self._made(KafkaAdminClient)
 
     def consumer(self, **own: Any) -> Any:
         """Make a KafkaConsumer; what -X says wins over `own`."""
         self._require_reachable()
-        return KafkaConsumer(**self._for(KafkaConsumer, own))
+        return self._made(KafkaConsumer, own)
 
     def producer(self, **own: Any) -> Any:
         """Make a KafkaProducer; what -X says wins over `own`."""
         self._require_reachable()
-        return KafkaProducer(**self._for(KafkaProducer, own))
+        return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
         """Fail in one line when no address takes a connection: the client would only say so after seconds."""
@@ -92,6 +92,21 @@ class Connection:
                 return None
             reasons.append(f"{address}: {reason}")
         return f"no broker answers at {'; '.join(reasons)}"
+
+    def _made(self, kind: Any, own: Mapping[str, Any] | None = None) -> Any:
+        """Make a client; one that finds no broker would leave its thread and its sockets behind."""
+        begun: list[Any] = []
+
+        def begin(**settings: Any) -> Any:
+            begun.append(kind.DEFAULT_CONFIG["kafka_client"](**settings))
+            return begun[-1]
+
+        try:
+            return kind(**{**self._for(kind, own), "kafka_client": begin})
+        except BaseException:
+            for each in begun:
+                each.close()
+            raise
 
     def _for(self, kind: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
         merged = {**_DEFAULTS, **(own or {}), **self.settings}

@@ -20,7 +20,14 @@ from kbroker.protocol.records import BatchHeader, Headers, iter_batches, read_re
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of one answer; a batch that is larger comes whole."""
+MOST_RECORDS: Final = 20_000
+MOST_KEPT: Final = 32 * 1024 * 1024
+"""Bytes of keys and values, and so many records, of one fetch; then it ends, within a batch if need be.
+
+A few kilobytes can unpack to hundreds of megabytes, or to a million records.
+"""
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
+"""Of one batch."""
 _ABORT: Final = 0
 """A control record's type, in the last two bytes of its key."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -77,6 +84,7 @@ def fetch(
     With `committed` only what transactions have committed, and nothing behind one that is open.
     """
     found: dict[Key, Piece] = {}
+    room = _Room()
     for broker in sorted({led[key] for key in offsets}):
         topics: dict[str, FetchTopic] = {}
         for key, offset in offsets.items():
@@ -99,11 +107,11 @@ def fetch(
             name = told.topic or names[told.topic_id]
             for each in told.partitions:
                 key = (name, each.partition_index)
-                found[key] = _piece(key, offsets[key], each, committed=committed)
+                found[key] = _piece(key, offsets[key], each, room, committed=committed)
     return found
 
 
-def _piece(key: Key, offset: int, told: PartitionData, *, committed: bool) -> Piece:
+def _piece(key: Key, offset: int, told: PartitionData, room: _Room, *, committed: bool) -> Piece:
     error = code_error(told.error_code)
     if error is not None and told.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         raise AdminError(f"{key[0]}-{key[1]}: {error_text(error)}")
@@ -121,16 +129,40 @@ def _piece(key: Key, offset: int, told: PartitionData, *, committed: bool) -> Pi
             if header.is_control:
                 aborts.leave(header, batch)
             elif not (committed and aborted):
-                piece.records += [each for each in _records(key, header, batch) if each.offset >= offset]
+                for each in _records(key, header, batch, offset):
+                    if room.is_full:
+                        return piece
+                    room.take(each)
+                    piece.records.append(each)
+                    piece.next_offset = each.offset + 1
             piece.next_offset = max(piece.next_offset, header.last_offset + 1)
     except Malformed as broken:
         raise AdminError(f"{key[0]}-{key[1]} cannot be read at offset {piece.next_offset}: {broken}") from None
     return piece
 
 
-def _records(key: Key, header: BatchHeader, batch: memoryview) -> Iterator[Found]:
+class _Room:
+    """How much more a fetch may find."""
+
+    def __init__(self) -> None:
+        self._records = MOST_RECORDS
+        self._bytes = MOST_KEPT
+
+    @property
+    def is_full(self) -> bool:
+        return self._records <= 0 or self._bytes <= 0
+
+    def take(self, record: Found) -> None:
+        self._records -= 1
+        self._bytes -= record.size
+
+
+def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> Iterator[Found]:
+    """Yield the records of a batch from an offset on."""
     codec = _CODECS[header.codec] if header.codec < len(_CODECS) else str(header.codec)
     for each in read_records(batch, max_bytes=_MOST_UNPACKED):
+        if each.offset < begin:
+            continue
         yield Found(
             key[0],
             key[1],

@@ -6,7 +6,7 @@ and that each change leaves a line in the log. Never knows what a page shows.
 
 from __future__ import annotations
 
-import contextlib
+import json
 import logging
 import re
 from collections.abc import Callable, Coroutine
@@ -33,7 +33,10 @@ from kbroker.console.values import Values, form_of, queried
 _Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 _YEAR: Final = "public, max-age=31536000, immutable"
 _ONE_LINE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
+_ONE_WORD: Final = re.compile(r"[A-Za-z0-9_.:,*/@+-]+")
 _LONGEST_NOTED: Final = 200
+_MOST_NOTED: Final = 20_000
+"""Characters of a line: a reset of many partitions names them all."""
 log = logging.getLogger(__name__)
 
 
@@ -122,7 +125,8 @@ class Web:
         assert not common.keys() & facts.keys(), "a page's facts hide what all pages have"
         template = self.templates.get_template(name)
         body = rendered(template, request.headers.get("x-part", ""), {**common, **facts})
-        response = HTMLResponse(body, status, headers={"vary": "x-part"})
+        # What JSON calls "\\ud800" is no character that UTF-8 has: it is shown as it was written.
+        response = HTMLResponse(body.encode("utf-8", "backslashreplace"), status, headers={"vary": "x-part"})
         if told is not None:
             sessions.forget_told(response)
         return response
@@ -152,7 +156,10 @@ class Web:
     async def log_in(self, request: Request) -> Response:
         """Begin a session for who knows a password."""
         values = await self._form(request)
-        failure, key = await login.logged_in(self.console, values, _address(request))
+        try:
+            failure, key = await login.logged_in(self.console, values, _address(request))
+        except WrongInput as error:
+            raise HTTPException(400, str(error)) from None
         if failure is not None:
             facts = login.facts(values.text("next"), failure[1])
             return self._shown("login.html", facts, request, "", None, failure[0])
@@ -193,6 +200,10 @@ class Web:
             note(f"refused: {error}")
             self.console.changed()  # some of it may be done
             return self._refused(request, error, key, user)
+        except Exception as error:
+            note(f"failed: {type(error).__name__}")
+            self.console.changed()
+            raise
         note("done")
         self.console.changed()
         return self._done(request, done)
@@ -274,7 +285,15 @@ def _note(action: Action, values: Values, user: str | None, address: str, what: 
         if name in action.long:
             told.append(f"{name}=({len(text)} characters)")
         elif name not in hidden and text:
-            told.append(f"{name}={text[:_LONGEST_NOTED]}")
-    line = f"{action.name} {' '.join(told)} by {user or 'anybody'} from {address}: {what}"
-    with contextlib.suppress(ValueError):
-        audit.info("%s", _ONE_LINE.sub(" ", line.encode("utf-8", "replace").decode()))
+            told.append(f"{_quoted(name)}={_quoted(text)}")
+    fields = " ".join(told)
+    if len(fields) > _MOST_NOTED:
+        fields = f"{fields[:_MOST_NOTED]} (and {len(fields) - _MOST_NOTED} characters more)"
+    line = f"{action.name} {fields} by {user or 'anybody'} from {address}: {what}"
+    audit.info("%s", _ONE_LINE.sub(" ", line.encode("utf-8", "replace").decode()))
+
+
+def _quoted(text: str) -> str:
+    """Return what was sent as one word, which cannot pass for what stands behind it."""
+    short = text[:_LONGEST_NOTED]
+    return short if _ONE_WORD.fullmatch(short) else json.dumps(short)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Any, Final, TypeVar
 from kafka.errors import BrokerResponseError, KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
 
 from kbroker.admin.connection import Connection, in_words
-from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 
 T = TypeVar("T")
 DEADLINE_S: Final = 12.0
@@ -31,6 +32,7 @@ _SETTINGS: Final = {
     "bootstrap_timeout_ms": 3_000,
     "reconnect_backoff_max_ms": 500,
 }
+_ENDING: Final = "the console is being stopped"
 _BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError)
 
 
@@ -56,7 +58,8 @@ class Cluster:
         self._idle: deque[Any] = deque()
         self._lock = threading.Lock()
         self._waiting = 0
-        self._closed = False
+        self._asked_now: set[asyncio.Future[Any]] = set()
+        self._closed = self._over = False
 
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
         """Return what a question, which is called with an admin client in a thread, comes to.
@@ -67,15 +70,28 @@ class Cluster:
 
     async def work(self, call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
         """Have a thread do what blocks."""
+        if self._over:
+            raise Busy(_ENDING)
         if self._waiting >= _MOST_WAITING:
             raise Busy("too many questions are being asked already")
         self._waiting += 1
         working = asyncio.get_running_loop().run_in_executor(self._threads, call)
         working.add_done_callback(self._done)
+        answer = asyncio.shield(working)
+        self._asked_now.add(answer)
         try:
-            return await asyncio.wait_for(asyncio.shield(working), deadline_s)
+            return await asyncio.wait_for(answer, deadline_s)
         except TimeoutError:
             raise Slow(f"the cluster has not answered within {deadline_s:g} s") from None
+        finally:
+            self._asked_now.discard(answer)
+
+    def give_up(self) -> None:
+        """Have nobody wait any more; to be called in the loop of those who do."""
+        self._over = True
+        for answer in self._asked_now:
+            if not answer.done():
+                answer.set_exception(Busy(_ENDING))
 
     def _done(self, working: asyncio.Future[Any]) -> None:
         self._waiting -= 1
@@ -96,6 +112,8 @@ class Cluster:
             raise Unreachable(in_words(error, self.connection)) from error
         except KafkaError as error:
             raise AdminError(in_words(error, self.connection)) from error
+        except (struct.error, UnicodeEncodeError) as error:
+            raise WrongInput("a number is larger, or a text other, than Kafka's protocol has it") from error
 
     def _with(self, client: Any, question: Callable[[Any], T]) -> T:
         """Ask, and keep the client unless its connection is in doubt."""
@@ -104,7 +122,7 @@ class Cluster:
             found = question(client)
             keep = True
             return found
-        except (AdminError, BrokerResponseError):
+        except (AdminError, BrokerResponseError, struct.error, UnicodeEncodeError):
             keep = True
             raise
         finally:

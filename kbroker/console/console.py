@@ -105,6 +105,11 @@ class Console:
         self._changed_at = time.monotonic()
         self.sampler.look_again()
 
+    def end(self) -> None:
+        """Have streams end, and nobody wait for the cluster; to be called in the server's loop."""
+        self.ending.set()
+        self.cluster.give_up()
+
     def close(self) -> None:
         """Give back what is held."""
         self.sampler.stop()

@@ -41,7 +41,8 @@ _NOBODY: Final = hashed(os.urandom(16).hex())
 def matches(password: str, line: str) -> bool:
     """Tell whether a password is the one that a line stands for."""
     n, r, p, salt, wanted = _parsed(line)
-    made = hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_MOST_MEMORY, dklen=len(wanted))
+    typed = password.encode("utf-8", "surrogateescape")
+    made = hashlib.scrypt(typed, salt=salt, n=n, r=r, p=p, maxmem=_MOST_MEMORY, dklen=len(wanted))
     return hmac.compare_digest(made, wanted)
 
 

@@ -21,6 +21,7 @@ from kbroker.admin.connection import Connection
 from kbroker.console.application import application
 from kbroker.console.console import Console, Settings
 from kbroker.console.decoding.schemas import Schemas
+from kbroker.console.hurried import HurriedProtocol
 from kbroker.local_http import url_of
 
 CONNECTIONS: Final = 200
@@ -54,7 +55,7 @@ class ConsoleServer:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http="h11",
+            http=HurriedProtocol,
             ws="none",
             interface="asgi3",
             proxy_headers=False,
@@ -102,7 +103,7 @@ class ConsoleServer:
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended by itself
-                loop.call_soon_threadsafe(self.console.ending.set)
+                loop.call_soon_threadsafe(self.console.end)
 
     def _run(self) -> None:
         try:

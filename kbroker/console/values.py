@@ -28,8 +28,13 @@ class Values:
             self._fields.setdefault(name, []).append(value)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a field without blanks around it."""
-        return self.raw(name, default).strip()
+        """Return a field without blanks around it; raises WrongInput where it is no text."""
+        found = self.raw(name, default).strip()
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            raise WrongInput(f"{name} is no UTF-8") from None
+        return found
 
     def raw(self, name: str, default: str = "") -> str:
         """Return a field as it was typed, with the line ends of Unix."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-from kafka.errors import KafkaConnectionError, NodeNotReadyError
+import gc
+import socket
+import threading
 
-from kbroker.admin.connection import patiently
+import pytest
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
+from kafka.net.selector import NetworkSelector
+
+from kbroker.admin.connection import Connection, patiently
 
 
 @pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
@@ -22,3 +27,18 @@ def test_what_only_reads_is_asked_again_when_its_broker_is_gone(error):
     answers = iter([error])
     with pytest.raises(type(error)):
         patiently(ask)
+
+
+@pytest.mark.parametrize("kind", ["open_admin", "consumer", "producer"])
+def test_a_client_that_finds_no_broker_leaves_nothing_behind(kind):
+    """One that never answers: the console asks it once a second."""
+    begun = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"127.0.0.1:{silent.getsockname()[1]}"
+        connection = Connection(where, {"bootstrap_timeout_ms": 200, "client_id": f"left-{kind}"})
+        for _ in range(2):
+            with pytest.raises(KafkaTimeoutError):
+                begun.append(getattr(connection, kind)())
+    assert begun == []
+    assert [each.name for each in threading.enumerate() if f"left-{kind}" in each.name] == []
+    assert [each for each in gc.get_objects() if isinstance(each, NetworkSelector) and not each._closed] == []

@@ -196,8 +196,12 @@ def test_changes_are_noted_without_secrets(web, caplog):
     assert "user-add name=noted mechanism=SCRAM-SHA-256 by anybody from 127.0.0.1: done" in lines
     assert "never-in-a-log" not in caplog.text
     assert any("value=(14 characters)" in line for line in lines)
-    assert any(line.startswith("topic-create name=bad name") and "refused" in line for line in lines)
+    forged = 'topic-create name="bad\\nname by root from 1.2.3.4: done" by anybody'
+    assert any(line.startswith(forged) for line in lines)
     assert all("\n" not in line for line in lines)
+    caplog.clear()
+    web.refused("topic-create", name="bad/", **{f"field-{number}": "x" * 300 for number in range(500)})
+    assert len(caplog.messages[-1]) < 21_000
 
 
 def test_it_is_served_by_tls(start, cluster):

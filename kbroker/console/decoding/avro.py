@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kbroker.admin.errors import WrongInput
-from kbroker.console.decoding.avro_shape import has_free_items, holds_itself
+from kbroker.console.decoding.avro_shape import has_free_items, has_many_free, holds_itself
 
 
 def parsed(text: str) -> Any:
@@ -29,6 +29,8 @@ def parsed(text: str) -> Any:
         raise WrongInput("an Avro schema is JSON") from None
     except (SchemaParseException, UnknownType, KeyError, TypeError, AttributeError) as error:
         raise WrongInput(f"this is no Avro schema: {' '.join(str(error).split())[:200]}") from None
+    if has_many_free(found):
+        raise WrongInput("this Avro schema has a record with many things that take no bytes in it")
     if has_free_items(schema):
         raise WrongInput("this Avro schema has a list of things that take no bytes, which a few bytes make endless")
     return found

@@ -1,7 +1,8 @@
 """What of the shape of an Avro schema lets a few bytes do harm.
 
-Owns two questions: whether it has lists of things that take no bytes, of which five bytes can claim a billion; and
-whether a type holds itself, so that a value can be nested as deep as it is long.
+Owns three questions: whether it has lists of things that take no bytes, of which five bytes can claim a billion;
+whether records within records hold many such things, which make much of no bytes at all; and whether a type holds
+itself, so that a value can be nested as deep as it is long.
 """
 
 from __future__ import annotations
@@ -9,11 +10,38 @@ from __future__ import annotations
 from typing import Any, Final
 
 _DEEPEST: Final = 100
+_MOST_FREE: Final = 16
+"""Things of no bytes that a record may have in it, at any depth."""
 
 
 def has_free_items(schema: Any) -> bool:
     """Tell whether a list of a parsed schema, at any depth, has items of no bytes."""
     return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
+
+
+def has_many_free(schema: Any) -> bool:
+    """Tell whether a record of a parsed schema has many things of no bytes in it: each that comes makes them all."""
+    names = _names(schema, {}, 0)
+    known: dict[str, int] = {}
+    return any(_free_within(each, names, known) > _MOST_FREE for each in names.values())
+
+
+def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> int:
+    """Count things of no bytes that come with each value of a type; what stands in lists and unions takes bytes."""
+    if isinstance(schema, str):
+        return int(schema == "null") if schema not in names else _free_within(names[schema], names, known)
+    if not isinstance(schema, dict):
+        return 0
+    if isinstance(schema["type"], dict):
+        return _free_within(schema["type"], names, known)
+    if schema["type"] not in ("record", "error"):
+        return int(schema["type"] == "null")
+    name = schema["name"]
+    if name not in known:
+        known[name] = 0  # within itself: no value ends, and none is decoded
+        fields = schema["fields"]
+        known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
+    return known[name]
 
 
 def holds_itself(schema: Any) -> bool:

@@ -149,6 +149,8 @@ def user_add(console: Console, admin: Any, values: Values) -> Done:
     password = values.raw("password")
     if not password:
         raise WrongInput("a password is not empty")
+    if any("\ud800" <= each <= "\udfff" for each in password):
+        raise WrongInput("a password is UTF-8")
     if password != values.raw("again"):
         raise WrongInput("the passwords differ")
     mechanism = values.one_of("mechanism", ("all", *TYPES))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -201,9 +202,11 @@ def _fetched(name: str, partition: int, offset: int, admin: Any) -> Found:
 
 def command(console: Console, record: Found) -> str:
     """Return the line that prints a record's value on a command line."""
-    words = ["kbroker", "consume", record.topic, "--partition", str(record.partition)]
-    words += ["--offset", str(record.offset), "--count", "1", *console.settings.cli]
-    return shlex.join(words)
+    words = ["--partition", str(record.partition), "--offset", str(record.offset), "--count", "1"]
+    words += console.settings.cli
+    # A topic may be called --help.
+    words = [*words, "--", record.topic] if record.topic.startswith("-") else [record.topic, *words]
+    return shlex.join(["kbroker", "consume", *words])
 
 
 async def download(console: Console, request: Request) -> Response:
@@ -215,7 +218,7 @@ async def download(console: Console, request: Request) -> Response:
     if data is None:
         raise WrongInput(f"the {what} is null")
     name = f"{record.topic}-{record.partition}-{record.offset}.{what}"
-    headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
+    headers = {"content-disposition": f'attachment; filename="{quote(name)}"', "x-content-type-options": "nosniff"}
     return Response(data, media_type="application/octet-stream", headers=headers)
 
 
@@ -251,10 +254,10 @@ def produce(console: Console, admin: Any, values: Values) -> Done:
 
 PAGES: Final = (
     Page("/topics/{topic}/messages", "messages.html", find),
-    Page("/topics/{topic}/records/{partition:int}/{offset:int}", "record.html", find_one),
+    Page("/topics/{topic}/records/{partition}/{offset}", "record.html", find_one),
 )
 RAW: Final = (
-    Raw("/topics/{topic}/records/{partition:int}/{offset:int}/download", download),
+    Raw("/topics/{topic}/records/{partition}/{offset}/download", download),
     Raw("/topics/{topic}/tail", tail),
 )
 ACTIONS: Final = (Action("produce", produce, long=frozenset({"key", "value", "headers"})),)

@@ -136,7 +136,7 @@ class _Parser:
             if text in ("=~", "!~"):
                 pattern = compiled(_json(self._taken("string", "a regular expression in quotes")))
                 wanted = text == "=~"
-                return lambda value: isinstance(value, str) and (pattern.search(value.encode()) is not None) == wanted
+                return lambda value: isinstance(value, str) and _found(pattern, value) == wanted
             return _comparison(text, self._literal())
         if self._takes("word", "contains"):
             held = self._literal()
@@ -234,6 +234,10 @@ def _each(value: Any) -> Iterator[Any]:
         yield from value
     elif isinstance(value, dict):
         yield from value.values()
+
+
+def _found(pattern: Any, value: str) -> bool:
+    return pattern.search(value.encode("utf-8", "replace")) is not None  # JSON may have half a character
 
 
 def _comparison(text: str, wanted: Any) -> Condition:

@@ -140,4 +140,4 @@ def _event(name: str, data: str, number: str | None = None) -> bytes:
     lines = [f"event: {name}", *(f"data: {line}" for line in data.splitlines() or [""])]
     if number is not None:
         lines.append(f"id: {number}")
-    return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
+    return ("\n".join(lines) + "\n\n").encode("utf-8", "backslashreplace")

@@ -101,6 +101,18 @@ def test_a_schema_by_which_few_bytes_are_endless_is_refused(items):
             Schemas().add_avro("x", json.dumps(schema))
 
 
+def test_a_schema_by_which_no_bytes_make_millions_is_refused():
+    """Each record holds the one before twice; the innermost is empty."""
+    nested = "null"
+    for number in range(40):
+        again = f"R{number - 1}" if number else "null"
+        fields = [{"name": "a", "type": nested}, {"name": "b", "type": again}]
+        nested = {"type": "record", "name": f"R{number}", "fields": fields}
+    with pytest.raises(WrongInput, match="take no bytes"):
+        Schemas().add_avro("x", json.dumps(nested))
+    Schemas().add_avro("x", json.dumps(nested).replace('"null"', '"int"'))
+
+
 def test_a_schema_that_holds_itself_is_taken():
     tree = {
         "type": "record",

@@ -1,0 +1,59 @@
+"""What a fetch finds is bounded, whatever a few bytes unpack to."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kbroker.admin import fetching
+from kbroker.admin.fetching import MOST_KEPT, MOST_RECORDS, fetch
+from kbroker.protocol.compression import ZSTD
+from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from kbroker.protocol.records import build_batch
+
+KEY = ("bomb", 0)
+
+
+def batches(values):
+    """Return a batch for each list of values, one behind the other."""
+    built, offset = b"", 0
+    for each in values:
+        records = [(0, None, value, ()) for value in each]
+        built += build_batch(records, base_offset=offset, codec=ZSTD)
+        offset += len(each)
+    return built, offset
+
+
+@pytest.fixture
+def answer(monkeypatch):
+    """Has a broker answer with these records, whatever is asked."""
+
+    def answer(records, end):
+        told = PartitionData(0, high_watermark=end, last_stable_offset=end, log_start_offset=0, records=records)
+        whole = FetchResponse(responses=[FetchableTopicResponse("bomb", partitions=[told])])
+        monkeypatch.setattr(fetching, "ask_broker", lambda *_: whole)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[b""] * 50_000],
+        [[bytes(5_000_000)] * 4] * 4,
+    ],
+    ids=["many", "large"],
+)
+def test_a_few_bytes_that_hold_much_are_read_in_pieces(answer, values):
+    packed, end = batches(values)
+    assert len(packed) < 200_000
+    answer(packed, end)
+    at, found = 0, []
+    while at < end:
+        piece = fetch(None, {KEY: 1}, {KEY: at}, {"bomb": uuid.UUID(int=0)})[KEY]
+        assert 0 < len(piece.records) <= MOST_RECORDS
+        assert sum(each.size for each in piece.records[:-1]) < MOST_KEPT
+        found += [each.offset for each in piece.records]
+        at = piece.next_offset
+    assert found == list(range(end))

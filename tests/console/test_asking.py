@@ -1,0 +1,36 @@
+"""Questions that the cluster does not answer, when the console ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from kbroker.admin.connection import Connection
+from kbroker.console.asking import Busy, Cluster
+
+
+def test_nobody_waits_for_the_cluster_when_the_console_ends():
+    cluster = Cluster(Connection("127.0.0.1:1", {}), threads=1)
+    asked, over = threading.Event(), threading.Event()
+
+    def hang():
+        asked.set()
+        assert over.wait(20)
+
+    async def ended():
+        questions = [asyncio.ensure_future(cluster.work(hang)) for _ in range(3)]
+        await asyncio.to_thread(asked.wait, 20)
+        cluster.give_up()
+        for each in questions:
+            with pytest.raises(Busy, match="is being stopped"):
+                await asyncio.wait_for(each, 5)
+        with pytest.raises(Busy, match="is being stopped"):
+            await cluster.work(hang)
+
+    try:
+        asyncio.run(ended())
+    finally:
+        over.set()
+        cluster.close()

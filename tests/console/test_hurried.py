@@ -1,0 +1,124 @@
+"""Who does nothing is cut off; who is slow is not."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import SimpleNamespace
+from unittest.mock import Mock
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from kbroker.console import hurried
+from kbroker.console.hurried import HurriedProtocol
+from tests.console.conftest import served
+
+
+@pytest.fixture
+def small(cluster):
+    """A console whose kernel keeps little of what nobody reads."""
+    with served(cluster.bootstrap_servers) as server:
+        server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        yield server
+
+
+def connected(server):
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.settimeout(20)
+    where = urlsplit(server.url)
+    made.connect((where.hostname, where.port))
+    return made
+
+
+def test_who_reads_nothing_is_cut_off(small, monkeypatch):
+    lost = threading.Event()
+
+    def told(protocol, exc):
+        known(protocol, exc)
+        lost.set()
+
+    known = HurriedProtocol.connection_lost
+    monkeypatch.setattr(HurriedProtocol, "connection_lost", told)
+    monkeypatch.setattr(hurried, "READER_S", 0.2)
+    with connected(small) as client:
+        client.sendall(b"GET /topics/hostile/records/0/3/download HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert lost.wait(20)
+        assert read(client) < 200_000
+
+
+def read(client):
+    """Count bytes until the end, whichever it is."""
+    count = 0
+    with contextlib.suppress(ConnectionResetError):
+        while piece := client.recv(65536):
+            count += len(piece)
+    return count
+
+
+BODY = b"""POST /login HTTP/1.1\r
+Host: 127.0.0.1\r
+Content-Type: application/x-www-form-urlencoded\r
+Content-Length: 9\r
+\r
+x"""
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHo", BODY])
+def test_who_does_not_end_a_request_is_cut_off(small, monkeypatch, sent):
+    monkeypatch.setattr(hurried, "REQUEST_S", 0.2)
+    with connected(small) as client:
+        client.sendall(sent)
+        assert read(client) < 1000
+
+
+class Loop:
+    """Clocks that go on when told."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call_later(self, delay, call):
+        self.calls.append(call)
+        return SimpleNamespace(cancel=lambda: self.calls.remove(call))
+
+    def create_task(self, coroutine):
+        coroutine.close()
+        return Mock()
+
+
+@pytest.fixture
+def slow():
+    """A connection with 100 bytes that wait, its clocks, and what became of it."""
+    config = uvicorn.Config(lambda: None, log_config=None, lifespan="off")
+    config.load()
+    loop, events, size = Loop(), [], [100]
+    transport = SimpleNamespace(
+        get_write_buffer_size=lambda: size[0],
+        abort=lambda: events.append("cut off"),
+        get_extra_info=lambda _: None,
+        close=lambda: None,
+    )
+    protocol = HurriedProtocol(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    protocol.connection_made(transport)
+    return protocol, loop, events, size
+
+
+def test_who_reads_slowly_is_not_cut_off(slow):
+    protocol, loop, events, size = slow
+    protocol.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert loop.calls == [], "the request is whole"
+    protocol.pause_writing()
+    for left in (90, 80):
+        size[0] = left
+        loop.calls.pop()()
+        assert events == []
+    protocol.resume_writing()
+    assert loop.calls == []
+    protocol.pause_writing()
+    loop.calls.pop()()
+    assert events == ["cut off"]
