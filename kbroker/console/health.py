@@ -98,21 +98,22 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def _of_clients(samples: Samples) -> Iterator[Finding]:
-    for name in sorted(samples.groups):
+    groups, hang = samples.groups, samples.hanging  # each may be replaced meanwhile
+    for name in sorted(groups):
         lag = samples.lags.get(name)
         if lag.grows(GROWING_S):
             yield Finding(
                 "warn",
                 f"Group {name} falls behind",
-                f"Its lag only grows and is {number(lag.last)} now. State: {samples.groups[name] or 'not known'}.",
+                f"Its lag only grows and is {number(lag.last)} now. State: {groups[name] or 'not known'}.",
                 place("/group", name=name),
                 "See its members",
             )
-    if samples.hanging:
-        first = samples.hanging[0]
+    if hang:
+        first = hang[0]
         yield Finding(
             "bad",
-            plural(len(samples.hanging), "hanging transaction"),
+            plural(len(hang), "hanging transaction"),
             f"Readers of committed records wait at {first.topic}-{first.partition}, "
             f"offset {first.producer.current_txn_start_offset}.",
             place("/transactions", look="hanging"),

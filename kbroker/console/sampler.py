@@ -197,11 +197,11 @@ class Sampler:
         first = self._next_group % len(names)
         chosen = (names[first:] + names[:first])[:_GROUPS_AT_ONCE]
         self._next_group = first + len(chosen)
+        readers = {name: topics for name, topics in samples.readers.items() if name in samples.groups}
         for name, committed in _committed(admin, chosen).items():
             samples.lags.add(name, at, lag_of(committed, samples.ends))
-            samples.readers[name] = {topic for topic, _ in committed}
-        for name in samples.readers.keys() - samples.groups.keys():
-            del samples.readers[name]
+            readers[name] = {topic for topic, _ in committed}
+        samples.readers = readers
 
 
 def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:

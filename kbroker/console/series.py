@@ -5,7 +5,7 @@ Owns how many points a series has, and how many series there are. Never takes a 
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final
@@ -15,19 +15,22 @@ POINTS: Final = 180
 
 
 class Series:
-    """Values with their times, in seconds; the oldest go."""
+    """Values with their times, in seconds; the oldest go.
+
+    One thread may add while others read: what they read is replaced, never changed.
+    """
 
     __slots__ = ("_points",)
 
-    def __init__(self, points: Iterable[tuple[float, float]] = (), most: int = POINTS) -> None:
-        self._points: deque[tuple[float, float]] = deque(points, most)
+    def __init__(self, points: Iterable[tuple[float, float]] = ()) -> None:
+        self._points = tuple(points)[-POINTS:]
 
     def add(self, at: float, value: float) -> None:
         """Add the newest value."""
-        self._points.append((at, value))
+        self._points = (*self._points[1 - POINTS :], (at, value))
 
     def __iter__(self) -> Iterator[tuple[float, float]]:
-        return iter(tuple(self._points))
+        return iter(self._points)
 
     def __len__(self) -> int:
         return len(self._points)
@@ -35,7 +38,8 @@ class Series:
     @property
     def last(self) -> float | None:
         """The newest value, None where there is none."""
-        return self._points[-1][1] if self._points else None
+        points = self._points
+        return points[-1][1] if points else None
 
     @property
     def largest(self) -> float:
@@ -44,7 +48,7 @@ class Series:
 
     def grows(self, span_s: float) -> bool:
         """Whether for so many seconds the value never fell, and is larger now than it was then."""
-        points = list(self)
+        points = self._points
         if not points or points[-1][0] - points[0][0] < span_s:
             return False
         values = [value for at, value in points if at >= points[-1][0] - span_s]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 
 import pytest
 
@@ -27,6 +29,24 @@ def test_every_page_is_there_and_is_whole(web, path):
     assert " style=" not in found.text, "which the policy forbids"
     assert not re.search(r"<script(?![^>]*\bsrc=)", found.text), "a script stands in the page"
     assert not re.search(r"<[^>]*\son[a-z]+=", found.text), "a handler stands in the page"
+
+
+def test_a_mistake_of_the_consoles_own_is_in_its_log(web, monkeypatch):
+    noted = threading.Event()
+
+    class Noting(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.exc_info and isinstance(record.exc_info[1], ZeroDivisionError):
+                noted.set()
+
+    monkeypatch.setattr("kbroker.console.pages.topics._matches", lambda *_: 1 / 0)
+    handler = Noting()
+    logging.getLogger().addHandler(handler)
+    try:
+        assert web.get("/topics").status == 500
+        assert noted.wait(10)
+    finally:
+        logging.getLogger().removeHandler(handler)
 
 
 def test_the_overview_says_what_there_is(web, cluster):

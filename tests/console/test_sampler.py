@@ -93,6 +93,22 @@ def test_series_are_bounded():
     assert len(family) == 1
 
 
+def test_a_series_is_read_while_another_thread_adds_to_it():
+    series = Series()
+
+    class Adds(float):
+        """A value during whose comparison the sampler's thread has its turn."""
+
+        def __gt__(self, other: float) -> bool:
+            series.add(9, 9.0)
+            return float(self) > other
+
+    for at in range(3):
+        series.add(at, Adds(at))
+    assert series.largest == 2
+    assert series.last == 9
+
+
 def test_pictures_are_numbers_and_escaped_words():
     series = Series([(0, 0), (5, 10), (10, 5)])
     for drawn in (spark(series, '"><script>'), over_time(series, '"><script>', "x")):

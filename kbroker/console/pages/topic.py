@@ -74,7 +74,7 @@ async def find(console: Console, values: Values) -> Facts:
     name = values.text("topic")
     facts = await console.ask(lambda admin: _looked(admin, name))
     path = place("/topics", name)
-    readers = [group for group, keys in list(console.sampler.samples.readers.items()) if name in keys]
+    readers = [group for group, keys in console.sampler.samples.readers.items() if name in keys]
     return {
         **facts,
         "list": Listing(facts["parts"], values.page(), path, per_page=_PER_PAGE),
