@@ -37,7 +37,6 @@ _LAST_PORT: Final = 65_535
 
 # What the client would wait for, shortened to what somebody at a terminal waits for.
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "client_id": "kbroker-cli",
     "bootstrap_timeout_ms": 5_000,
     "reconnect_backoff_max_ms": 1_000,
     "max_block_ms": 10_000,
@@ -50,6 +49,8 @@ class Connection:
 
     bootstrap: str
     settings: Mapping[str, Any]
+    client_id: str = "kbroker"
+    """What the client is called, unless a setting says otherwise."""
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
@@ -109,7 +110,7 @@ class Connection:
             raise
 
     def _for(self, kind: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        merged = {**_DEFAULTS, **(own or {}), **self.settings}
+        merged = {**_DEFAULTS, "client_id": self.client_id, **(own or {}), **self.settings}
         merged["bootstrap_servers"] = self.bootstrap.split(",")
         return {key: value for key, value in merged.items() if key in kind.DEFAULT_CONFIG}
 

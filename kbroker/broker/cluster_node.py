@@ -285,7 +285,7 @@ class ClusterNode(Node):
         # The first controller of a cluster finalizes features before it tells anybody anything.
         self._features.look()
         await self._features.settled()
-        self.periodic_work.begin(self.bootstrap_servers)
+        self.periodic_work.begin()
 
     def _registered_as(self, endpoint: BrokerEndpoint) -> Registration:
         return Registration(

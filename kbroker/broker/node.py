@@ -38,7 +38,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dirs import entries_of
 from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.log_config import LogConfig
-from kbroker.log.producers.producer_state import CREDIBLE_IDS
+from kbroker.log.producers.producer_state import CREDIBLE_IDS, ProducerState
 from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, topic_settings
 from kbroker.security.authorizer.acls import Acls
@@ -47,6 +47,7 @@ from kbroker.security.sasl.settings import offers
 from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.token import token_settings
 from kbroker.telemetry.receiver import Receiver
+from kbroker.txn.hanging_transactions import HangingSearch
 from kbroker.txn.producer_ids import ProducerIds
 
 log = logging.getLogger(__name__)
@@ -97,6 +98,7 @@ class BrokerNode(Node):
             self.transactions,
             DeletedTopics(controller, logs),
             None if settings is None else ExpiredTokens(controller, settings, clock, lambda: True),
+            HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
         )
 
     @classmethod
@@ -159,6 +161,9 @@ class BrokerNode(Node):
         log.info("[KafkaServer id=%d] started", node.node_id)
         return node
 
+    def _producers_of_led(self) -> list[tuple[tuple[str, int], ProducerState]]:
+        return [((each.topic, each.index), each.log.producers) for each in self.replicas if each.leading]
+
     async def _begin(self, bound: list[socket.socket]) -> None:
         loop = asyncio.get_running_loop()
 
@@ -176,7 +181,7 @@ class BrokerNode(Node):
         used = (each for replica in self.replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
         self.producer_ids.avoid(max(used, default=-1))
         self.controller.register_broker(await self._listen(bound))
-        self.periodic_work.begin(self.bootstrap_servers)
+        self.periodic_work.begin()
 
     def _journal_failed(self, error: OSError) -> None:
         self._fail(f"the metadata journal could not be brought to the disk: {error}")

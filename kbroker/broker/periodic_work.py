@@ -11,13 +11,13 @@ import logging
 from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.clock import Clock
-from kbroker.divided import Divided, in_slices
+from kbroker.divided import in_slices
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
-from kbroker.txn.hanging_transactions import find_hanging, warn_of
+from kbroker.txn.hanging_transactions import HangingSearch
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,11 @@ _CLEANING_TICK_SECONDS = 0.05
 
 
 class PeriodicWork:
-    """Runs on the event loop from `begin` to `close`. Only where one node decides alone has it topics to forget."""
+    """Runs on the event loop from `begin` to `close`.
+
+    Only where one node decides alone has it topics to forget, and transactions that hang to look for: what is open here
+    may else be known to a coordinator of another broker.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class PeriodicWork:
         transactions: TransactionCoordinator,
         deleted_topics: DeletedTopics | None = None,
         expired_tokens: ExpiredTokens | None = None,
+        hanging: HangingSearch | None = None,
     ) -> None:
         self._clock = clock
         self._logs = logs
@@ -47,16 +52,13 @@ class PeriodicWork:
         self._transactions = transactions
         self._deleted_topics = deleted_topics
         self._expired_tokens = expired_tokens
-        self._bootstrap_servers = ""
         self._tick: asyncio.Task[None] | None = None
         self._cleaning_tick: asyncio.Task[None] | None = None
         self._at_work = asyncio.Lock()
-        self.looked_for_hanging = False
-        """Whether transactions that hang have been looked for: once, when all that are known are loaded."""
+        self.hanging = hanging
 
-    def begin(self, bootstrap_servers: str) -> None:
-        """Start; `bootstrap_servers` is what a warning tells people to connect to."""
-        self._bootstrap_servers = bootstrap_servers
+    def begin(self) -> None:
+        """Start."""
         self._tick = asyncio.get_running_loop().create_task(self._tick_for_ever())
 
     def close(self) -> None:
@@ -87,20 +89,12 @@ class PeriodicWork:
             self._replicas.tick()
             self._groups.tick()
             self._transactions.tick()
-            await in_slices(self._look_for_hanging())
+            if self.hanging is not None:
+                await in_slices(self.hanging.when_due())
         except Exception:
             log.exception("periodic work on the logs failed")
         if self._logs.cleaning and (self._cleaning_tick is None or self._cleaning_tick.done()):
             self._cleaning_tick = asyncio.get_running_loop().create_task(self._follow_cleaning())
-
-    def _look_for_hanging(self) -> Divided[None]:
-        if self._deleted_topics is None:
-            return  # what is open here may be known to a coordinator of another broker
-        if not self.looked_for_hanging and self._transactions.is_loaded:
-            led = (((each.topic, each.index), each.log.producers) for each in list(self._replicas) if each.leading)
-            found = yield from find_hanging(led, self._transactions.all)
-            self.looked_for_hanging = True
-            warn_of(found, self._bootstrap_servers)
 
     async def _follow_cleaning(self) -> None:
         """Look more often while a log is compacted: what the worker has done waits to be taken over."""

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Final, TypeVar
 
@@ -25,6 +26,7 @@ from kbroker.cli.completing import complete_profiles
 Result = TypeVar("Result")
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+CLIENT_ID: Final = "kbroker-cli"
 
 
 def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -59,7 +61,8 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
     ) -> Result:
         _set_log()
         nearest = _is_on_command_line("bootstrap")
-        connection = connection_of(bootstrap, profile, file, settings, warn, profile_counts=not nearest)
+        named = connection_of(bootstrap, profile, file, settings, warn, profile_counts=not nearest)
+        connection = replace(named, client_id=CLIENT_ID)
         with errors_in_words(connection):
             return function(*args, connection=connection, **kwargs)
 

@@ -27,11 +27,11 @@ DEADLINE_S: Final = 12.0
 _THREADS: Final = 8
 _MOST_WAITING: Final = 64
 _SETTINGS: Final = {
-    "client_id": "kbroker-console",
     "request_timeout_ms": 10_000,
     "bootstrap_timeout_ms": 3_000,
     "reconnect_backoff_max_ms": 500,
 }
+CLIENT_ID: Final = "kbroker-console"
 _ENDING: Final = "the console is being stopped"
 _BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError)
 
@@ -45,8 +45,8 @@ class Busy(Exception):  # noqa: N818 - what happened
 
 
 def patient(connection: Connection) -> Connection:
-    """Return a connection with the console's own timeouts, where none are set."""
-    return replace(connection, settings={**_SETTINGS, **connection.settings})
+    """Return a connection with the console's own name and timeouts, where none are set."""
+    return replace(connection, client_id=CLIENT_ID, settings={**_SETTINGS, **connection.settings})
 
 
 class Cluster:

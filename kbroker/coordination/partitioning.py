@@ -1,8 +1,17 @@
-"""Which partition of a coordinator's topic a key belongs to, by Java's hash of strings."""
+"""Which partition of a coordinator's topic a key belongs to: by Java's hash of strings, and how many partitions count.
+
+The number of partitions is taken when the coordinator first sees its topic, and stays until the topic is deleted or the
+broker ends: if the topic grows meanwhile, no key moves away from what is known of it. Kafka takes it at the start only
+(TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if there is no topic yet.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from functools import lru_cache
+
+log = logging.getLogger(__name__)
 
 
 def java_hash(text: str) -> int:
@@ -19,3 +28,40 @@ def partition_for(key: str, count: int) -> int:
     """Return the partition that coordinates `key`: Utils.abs(hash) modulo `count` (abs of the least integer is 0)."""
     value = java_hash(key)
     return 0 if value == -(1 << 31) else abs(value) % count
+
+
+class Partitioning:
+    """The partitions that keys of a topic have.
+
+    `there_are` tells how many the topic has, 0 where there is none; `planned` is with how many it will be created.
+    """
+
+    def __init__(self, topic: str, planned: int, there_are: Callable[[], int]) -> None:
+        self._topic = topic
+        self._planned = planned
+        self._there_are = there_are
+        self._count = there_are()
+        self._told_of_growth = False
+
+    def of(self, key: str) -> int:
+        """Return the partition that coordinates a key, also if the topic is yet to be created."""
+        return partition_for(key, self._seen() or self._planned)
+
+    def leads(self, partition: int) -> None:
+        """Take note of a partition that this broker leads; warns where it is one that no key belongs to."""
+        if partition >= self._seen() > 0 and not self._told_of_growth:
+            self._told_of_growth = True
+            log.warning(
+                "%s has grown: %d partitions stay in use until the broker ends; the next start looks for ids in others",
+                self._topic,
+                self._count,
+            )
+
+    def forget(self) -> None:
+        """The topic is deleted: one that is created later may have another number of partitions."""
+        self._count, self._told_of_growth = 0, False
+
+    def _seen(self) -> int:
+        if self._count == 0:
+            self._count = self._there_are()
+        return self._count

@@ -1,25 +1,17 @@
 """What the coordinators have in common as the rest of the broker sees them: their life, and which partition a key has.
 
-Owns the way from a key to its partition, and from leadership of partitions to shards that are loaded. Never decides
-anything about a key.
-
-The number of partitions is taken when the coordinator first sees its topic, and stays until the topic is deleted or the
-broker ends: if the topic grows meanwhile, no key moves away from what is known of it. Kafka takes it at the start only
-(TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if there is no topic yet.
+Owns the way from leadership of partitions to shards that are loaded. Never decides anything about a key.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.coordination.interfaces import Shard, Writer
-from kbroker.coordination.partitioning import partition_for
+from kbroker.coordination.partitioning import Partitioning
 from kbroker.coordination.runtime import Runtime
-
-log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 
@@ -39,19 +31,14 @@ class CoordinatorService(Generic[S]):
         clock: Clock,
         write_timeout_ms: int,
     ) -> None:
-        self._topic = topic
-        self._planned = planned
         self._writer = writer
-        self._count = writer.partition_count()
+        self._partitions = Partitioning(topic, planned, writer.partition_count)
         self._closed = False
-        self._told_of_growth = False
         self._runtime: Runtime[S] = Runtime(topic, make_shard, writer, clock, write_timeout_ms)
 
     def partition_for(self, key: str) -> int:
         """Return the partition of the topic that coordinates a key, also if the topic is yet to be created."""
-        if self._count == 0:
-            self._count = self._writer.partition_count()
-        return partition_for(key, self._count or self._planned)
+        return self._partitions.of(key)
 
     def ensure_topic(self) -> bool:
         """Return whether the topic exists; where it does not, have it created."""
@@ -63,15 +50,7 @@ class CoordinatorService(Generic[S]):
         """Begin to coordinate a partition that this broker leads now."""
         if self._closed:
             return
-        if self._count == 0:
-            self._count = self._writer.partition_count()
-        if partition >= self._count > 0 and not self._told_of_growth:
-            self._told_of_growth = True
-            log.warning(
-                "%s has grown: %d partitions stay in use until the broker ends; the next start looks for ids in others",
-                self._topic,
-                self._count,
-            )
+        self._partitions.leads(partition)
         self._runtime.lead(partition, epoch)
 
     def resign(self, partition: int) -> None:
@@ -80,7 +59,7 @@ class CoordinatorService(Generic[S]):
     def on_topic_deleted(self) -> None:
         """Stop coordinating; a topic that is created later may have another number of partitions."""
         self._runtime.resign_all()
-        self._count, self._told_of_growth = 0, False
+        self._partitions.forget()
 
     def loaded(self) -> list[S]:
         """Return the shards that are loaded."""

@@ -1,8 +1,8 @@
 """Transactions that are open in a partition's log, and that no coordinator knows of.
 
-Owns finding them, and the warning. Nobody will end them by itself, and readers of committed records wait for them: the
-end of `__transaction_state` was lost (power, a repair), or the directory was taken over without it. Never ends one:
-whether its records are to be seen is not for a broker to guess.
+Owns when they are looked for, finding them, and the warning. Nobody will end them by itself, and readers of committed
+records wait for them: the end of `__transaction_state` was lost (power, a repair), or the directory was taken over
+without it. Never ends one: whether its records are to be seen is not for a broker to guess.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from kbroker.divided import Divided
 from kbroker.log.producers.producer_state import ProducerState
+from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.states import ONGOING, PREPARED
 from kbroker.txn.transaction import TopicPartition, Transaction
 
@@ -31,6 +32,32 @@ class Hanging(NamedTuple):
     producer_id: int
     producer_epoch: int
     first_offset: int
+
+
+class HangingSearch:
+    """Looks once, when all transactions that are known have been loaded. Only for a broker that knows them all.
+
+    `led` tells which partitions are led here, and what they know of producers; `bootstrap_servers` what the commands of
+    a warning connect to.
+    """
+
+    def __init__(
+        self,
+        transactions: TransactionCoordinator,
+        led: Callable[[], Iterable[tuple[TopicPartition, ProducerState]]],
+        bootstrap_servers: Callable[[], str],
+    ) -> None:
+        self._transactions = transactions
+        self._led = led
+        self._bootstrap_servers = bootstrap_servers
+        self.done = False
+
+    def when_due(self) -> Divided[None]:
+        """Look, if it is time, and warn of what is found."""
+        if not self.done and self._transactions.is_loaded:
+            found = yield from find_hanging(self._led(), self._transactions.all)
+            self.done = True
+            warn_of(found, self._bootstrap_servers())
 
 
 def find_hanging(
@@ -68,26 +95,22 @@ def find_hanging(
 
 
 def warn_of(hanging: list[Hanging], bootstrap_servers: str) -> None:
-    """Say where readers will wait, and what ends it: a tool of Apache Kafka's, which kbroker does not bring along."""
-    tool = f"kafka-transactions.sh --bootstrap-server {bootstrap_servers}"
+    """Say where readers will wait, and what ends it."""
+    verb, where = "kbroker transaction", f"--bootstrap {bootstrap_servers}"
     for each in hanging[:NAMED]:
         log.warning(
             "%s-%d: no coordinator knows the transaction of producer %d (epoch %d) open since offset %d; "
-            "readers of committed records stop there until it is aborted, with Apache Kafka's "
-            "%s abort --topic %s --partition %d --start-offset %d",
+            "readers of committed records stop there until it is aborted: %s abort %s %s %d --start-offset %d",
             each.topic,
             each.partition,
             each.producer_id,
             each.producer_epoch,
             each.first_offset,
-            tool,
+            verb,
+            where,
             each.topic,
             each.partition,
             each.first_offset,
         )
     if len(hanging) > NAMED:
-        log.warning(
-            "so are %d more; Apache Kafka's %s find-hanging --topic TOPIC lists those of a topic",
-            len(hanging) - NAMED,
-            tool,
-        )
+        log.warning("so are %d more: %s hanging %s lists them all", len(hanging) - NAMED, verb, where)

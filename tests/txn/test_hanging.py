@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from compat_tests.clients.java_tools.tool import run_class
 from kbroker import Broker
 from kbroker.broker import periodic_work
+from kbroker.cli.main import cli
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.hanging_transactions import NAMED, Hanging, find_hanging, warn_of
 from kbroker.txn.shard import Identity
@@ -67,20 +69,19 @@ def test_what_no_coordinator_knows_is_told_of(tmp_path: Path, caplog: pytest.Log
         seen = one.see(topic)
         assert (seen.values, seen.stable) == ([b"committed"], seen.high_watermark)
         one.close()
-        command = f"with Apache Kafka's kafka-transactions.sh --bootstrap-server {broker.bootstrap_servers} abort"
+        command = f"kbroker transaction abort --bootstrap {broker.bootstrap_servers}"
     for line, producer, offset in zip(told, producers, (2, 3), strict=True):
         assert line.startswith(f"{topic}-0: no coordinator knows the transaction of producer {producer.producer_id} ")
-        assert line.endswith(f"{command} --topic {topic} --partition 0 --start-offset {offset}")
+        assert line.endswith(f"{command} {topic} 0 --start-offset {offset}")
 
 
-@pytest.mark.java
-def test_the_command_that_is_told_works(tmp_path: Path, caplog: pytest.LogCaptureFixture, kafka_libs: Path) -> None:
+def test_the_command_that_is_told_works(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     topic, _ = leave_open(tmp_path)
     forget(tmp_path)
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
         for line in until("two warnings", lambda: len(found := lines(caplog)) == 2 and found):
-            arguments = line.partition("kafka-transactions.sh ")[2].split()
-            assert run_class("org.apache.kafka.tools.TransactionsCommand", *arguments) == ["exit 0"]
+            done = CliRunner().invoke(cli, shlex.split(line.partition("kbroker ")[2]))
+            assert (done.exit_code, done.stderr) == (0, "")
         one = Raw(broker.bootstrap_servers, 2)
         seen = one.see(topic)
         assert (seen.values, seen.stable) == ([b"committed"], seen.high_watermark)
@@ -91,7 +92,7 @@ def test_what_a_coordinator_knows_is_not_told_of(tmp_path: Path, caplog: pytest.
     leave_open(tmp_path)
     (tmp_path / ".kafka_cleanshutdown").unlink()
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:
-        until("the look", lambda: broker.node.periodic_work.looked_for_hanging)
+        until("the look", lambda: broker.node.periodic_work.hanging.done)
     assert lines(caplog) == []
 
 
@@ -99,7 +100,7 @@ def test_there_may_be_thousands(caplog: pytest.LogCaptureFixture) -> None:
     warn_of([Hanging("t", n, n, 0, 0) for n in range(5_000)], "host:9092")
     assert len(lines(caplog)) == NAMED + 1
     assert "4980 more" in lines(caplog)[-1]
-    assert "kafka-transactions.sh --bootstrap-server host:9092 find-hanging --topic " in lines(caplog)[-1]
+    assert "kbroker transaction hanging --bootstrap host:9092 lists" in lines(caplog)[-1]
 
 
 def test_they_are_looked_for_in_pieces_and_told_of_as_they_are_at_the_end() -> None:
