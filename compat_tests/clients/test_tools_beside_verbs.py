@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -263,6 +264,22 @@ def test_users_and_their_limits(side: Side) -> None:
     for key, value in limits["limits"].items():
         assert f"{key}={value}" in text
     assert len(limits["limits"]) == 2
+
+
+def test_subscriptions_to_metrics_of_clients(side: Side) -> None:
+    """What one makes, the other shows, changes and takes away."""
+    tool, name = partial(side.tool, "ClientMetricsCommand"), "beside-metrics"
+    what = ["--metrics", "org.apache.kafka.producer.", "--match", "client_id=a.*,client_software_name=b.*"]
+    side.verb.ok("client-metrics", "create", name, *what, "--interval", "30000")
+    assert tool("--list").split() == [each["name"] for each in side.verb.ok("client-metrics", "list", "--json").json]
+    for interval in ("30000", "60000"):
+        tool("--alter", "--name", name, "--interval", interval)
+        shown = dict(re.findall(r"^ *(interval\.ms|metrics|match)=(.*?)$", tool("--describe", "--name", name), re.M))
+        (told,) = side.verb.ok("client-metrics", "describe", name, "--json").json
+        assert shown == {"interval.ms": told["interval_ms"], "metrics": told["metrics"], "match": told["match"]}
+        assert told["interval_ms"] == interval
+    tool("--delete", "--name", name)
+    assert side.verb.ok("client-metrics", "list", "--json").json == []
 
 
 def test_the_cluster(side: Side) -> None:

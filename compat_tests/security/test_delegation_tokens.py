@@ -24,6 +24,7 @@ from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, D
 from kbroker.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from tests.cli.conftest import CommandLine
 
 pytestmark = pytest.mark.java
 
@@ -311,6 +312,54 @@ def _plain(lines: list[str]) -> list[str]:
     for pattern, name in _PLACED:
         lines = [pattern.sub(name, line) for line in lines]
     return lines
+
+
+def test_the_tool_and_the_verb(
+    brokers: dict[str, BrokerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one makes, the other shows, keeps valid and lets end."""
+    monkeypatch.setenv("TZ", "UTC")  # the tool's dates are of where it runs
+    for broker in brokers.values():
+        one = Side(broker)
+        empty(one, "alice")
+        one("alice")
+        one.close()
+        own = ["--command-config", _file(tmp_path, "alice", "secret")]
+        where = ["--bootstrap-server", broker.bootstrap]
+        tool, verb = partial(run_class, TOOL, *own, *where), CommandLine(broker.bootstrap)
+        whose = ["--describe", "--owner-principal", "User:alice"]
+        may = ["--owner-principal", "User:alice", "--renewer-principal", "User:bob"]
+        made = verb.ok("token", "create", *own, *may, "--max-life-time-period", "3600000", "--json").json
+        assert tool("--create", *may, "--max-life-time-period", "7200000")[0] == "exit 0"
+        told, deadline = [], time.monotonic() + DEADLINE_SECONDS
+        while len(told) < 2 and time.monotonic() < deadline:  # Apache Kafka shows one a moment after it is made
+            told = verb.ok("token", "list", *own, "--hmac", "--json").json
+        shown = {row[0]: row[1:] for row in map(str.split, tool(*whose)) if len(row) == 8 and "==" in row[1]}
+        assert len(shown) == 2
+        assert shown == {
+            each["token"]: [
+                each["hmac"],
+                each["owner"],
+                each["requester"],
+                f"[{','.join(each['renewers'])}]",
+                *(each[key][:16] for key in ("issued", "expires", "renewable_until")),
+            ]
+            for each in told
+        }
+        assert tool("--renew", "--renew-time-period", "60000", "--hmac", made["hmac"])[0] == "exit 0"
+        until = made["expires"]
+        while until == made["expires"]:
+            assert time.monotonic() < deadline
+            found = verb.ok("token", "list", *own, "--json").json
+            until = next(each["expires"] for each in found if each["token"] == made["token"])
+        assert until < made["expires"]
+        verb.ok("token", "expire", made["token"], *own)
+        while any(made["hmac"] in line for line in tool(*whose)):
+            assert time.monotonic() < deadline
+        for each in told:
+            tool("--expire", "--expiry-time-period", "-1", "--hmac", each["hmac"])
+        while verb.ok("token", "list", *own, "--json").json:
+            assert time.monotonic() < deadline
 
 
 def test_kafka_delegation_tokens(brokers: dict[str, BrokerProcess], tmp_path: Path) -> None:
