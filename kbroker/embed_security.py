@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from kbroker.config.authorization import CLASS, OF_ZOOKEEPER, STANDARD, SUPER_USERS
 from kbroker.embed_clients import MECHANISMS, ClientSettings, quoted
-from kbroker.security.authorizer.acls import CLUSTER_NAME, Entry, Pattern, PatternType, ResourceType
-from kbroker.security.authorizer.options import (
+from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,
     allowed_and_denied,
     check_principal,
     operation_named,
 )
+from kbroker.security.authorizer.acls import CLUSTER_NAME, Entry, Pattern, PatternType, ResourceType
 from kbroker.security.sasl import plain
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import HASHES, LEAST_ITERATIONS

@@ -16,7 +16,7 @@ from compat_tests.pipeline.jobs import Jobs
 from compat_tests.pipeline.processes import ended, start_verb
 from compat_tests.pipeline.topics import create, put, records
 from kbroker import Acl, Broker
-from kbroker.admin.settings import settings_of
+from kbroker.admin.client_properties import settings_of
 from kbroker.security.tls import development
 
 pytestmark = [

@@ -331,7 +331,8 @@ def test_the_tool_and_the_verb(
         may = ["--owner-principal", "User:alice", "--renewer-principal", "User:bob"]
         made = verb.ok("token", "create", *own, *may, "--max-life-time-period", "3600000", "--json").json
         assert tool("--create", *may, "--max-life-time-period", "7200000")[0] == "exit 0"
-        told, deadline = [], time.monotonic() + DEADLINE_SECONDS
+        told: list[Any] = []
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while len(told) < 2 and time.monotonic() < deadline:  # Apache Kafka shows one a moment after it is made
             told = verb.ok("token", "list", *own, "--hmac", "--json").json
         shown = {row[0]: row[1:] for row in map(str.split, tool(*whose)) if len(row) == 8 and "==" in row[1]}

@@ -1,21 +1,21 @@
 """What is set of topics, brokers, loggers, groups and client metrics, and setting it.
 
-Owns whose configs there are, which of them are their own, and the wait until brokers tell of a change. Never prints.
+Owns whose configs there are, and which of them are their own. Never prints.
 """
 
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any, ask_broker
+from kbroker.admin.told_everywhere import wait_for_configs
 from kbroker.config.model import ConfigSource
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.describe_configs import (
@@ -43,8 +43,6 @@ _OWN: Final = {
     "group": ConfigSource.GROUP_CONFIG,
 }
 """Where a value comes from that was set of the very thing; loggers are told of as they are."""
-_TOLD_S: Final = 3.0
-_PAUSE_S: Final = 0.05
 _WITH_TYPES: Final = 1
 """The version of ListConfigResources that tells of more than client metrics."""
 
@@ -116,7 +114,7 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], 
     (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
     if not result.error_code:
         if not dry_run:
-            _wait_until_told(admin, subject, ops)
+            wait_for_configs(lambda: _are_told(admin, subject, ops))
         return
     known = [each.name for each in described_configs(admin, subject, documentation=False)]
     unknown = [op.name for op in ops if op.name not in known]
@@ -124,14 +122,9 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], 
     _check(result.error_code, result.error_message, f"cannot change {subject}", near)
 
 
-def _wait_until_told(admin: Any, subject: Subject, ops: Sequence[AlterableConfig]) -> None:
-    """Wait a moment until the brokers know, for who asks next: the controller answers before they do. Never fails."""
-    deadline = time.monotonic() + _TOLD_S
-    while time.monotonic() < deadline:
-        known = {each.name: each for each in described_configs(admin, subject, documentation=False)}
-        if all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops):
-            return
-        time.sleep(_PAUSE_S)
+def _are_told(admin: Any, subject: Subject, ops: Sequence[AlterableConfig]) -> bool:
+    known = {each.name: each for each in described_configs(admin, subject, documentation=False)}
+    return all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops)
 
 
 def _is_told(subject: Subject, op: AlterableConfig, known: DescribeConfigsResourceResult) -> bool:

@@ -24,9 +24,9 @@ from kafka.errors import (
     NodeNotReadyError,
 )
 
-from kbroker.admin.codes import error_text
+from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import Unreachable, WrongInput
-from kbroker.admin.spoken_at import tls_fault
+from kbroker.admin.tls_mismatch import tls_fault
 
 T = TypeVar("T")
 

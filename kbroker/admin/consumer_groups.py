@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import patiently
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.protocol.errors import ErrorCode

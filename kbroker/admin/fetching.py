@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key

@@ -13,10 +13,10 @@ import kafka.errors
 from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import patiently
+from kbroker.admin.did_you_mean import no_such_group, no_such_topic
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError, Failures, WrongInput
-from kbroker.admin.near import no_such_group, no_such_topic
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,

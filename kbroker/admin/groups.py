@@ -13,12 +13,12 @@ import kafka.errors
 from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
-from kbroker.admin.codes import error_text
 from kbroker.admin.connection import patiently
 from kbroker.admin.consumer_groups import describe_consumer_group
+from kbroker.admin.did_you_mean import no_such_group
+from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
-from kbroker.admin.near import no_such_group
 from kbroker.admin.own_request import coordinator_of
 
 TYPES: Final = ("classic", "consumer", "share", "streams")

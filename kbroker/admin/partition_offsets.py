@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kafka.errors import IncompatibleBrokerVersion, KafkaError
 
-from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key

@@ -11,9 +11,9 @@ from typing import Any
 
 from kafka.structs import TopicPartition
 
-from kbroker.admin.codes import error_text
+from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import AdminError, Failures, WrongInput
-from kbroker.admin.near import no_such_topic
 
 POLL_SECONDS = 0.5
 Key = tuple[str, int]

@@ -16,8 +16,8 @@ from typing import Final
 
 import click
 
+from kbroker.admin.client_properties import Tell, normal, read_file, resolved
 from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.admin.settings import Tell, normal, read_file, resolved
 
 _SUFFIX: Final = ".properties"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")

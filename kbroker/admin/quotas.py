@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from kbroker.admin.codes import code_error, error_text
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any
 from kbroker.protocol.messages.alter_client_quotas import (
@@ -22,7 +22,7 @@ from kbroker.protocol.messages.describe_client_quotas import (
 )
 from kbroker.quota.entities import CLIENT_ID, IP, USER
 from kbroker.quota.filters import EXACT, OF_DEFAULT
-from kbroker.quota.values import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
+from kbroker.quota.quota_keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from kafka.structs import TopicPartition
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
-from kbroker.admin.reading import known_partitions, named
+from kbroker.admin.topic_reading import known_partitions, named
 from kbroker.protocol.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

@@ -1,4 +1,4 @@
-"""Waiting until every broker tells of a change to topics, for whoever is asked next.
+"""Waiting until brokers tell of a change to topics, every one of them, or to configs, for whoever is asked next.
 
 The controller answers as soon as it has decided; the other brokers hear of it a moment later, and the next command may
 ask one of them. Never fails: the change is made.
@@ -23,6 +23,7 @@ from kbroker.protocol.messages.metadata import (
 )
 
 _PATIENCE_S = 10.0
+_PATIENCE_FOR_CONFIGS_S = 3.0
 _PAUSE_S = 0.05
 _UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 Key = tuple[str, int]
@@ -53,6 +54,13 @@ def wait_for_replicas(admin: Any, targets: Mapping[Key, Sequence[int]]) -> None:
 def wait_for_preferred_leaders(admin: Any, keys: Iterable[Key]) -> None:
     """Wait until every broker tells that the first replicas of partitions lead them."""
     _wait_for_partitions(admin, keys, lambda _, each: list(each.replica_nodes[:1]) == [each.leader_id])
+
+
+def wait_for_configs(are_told: Callable[[], bool]) -> None:
+    """Wait until new values of configs are told of, by whoever `are_told` asks."""
+    deadline = time.monotonic() + _PATIENCE_FOR_CONFIGS_S
+    while not are_told() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
 
 
 def _wait_for_partitions(

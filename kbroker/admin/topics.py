@@ -16,8 +16,8 @@ from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import patiently
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.placement import Key
 from kbroker.admin.told_everywhere import wait_for_preferred_leaders, wait_for_topics

@@ -2,7 +2,7 @@
 
 Owns when the controller may forget the id of one. A deletion is stored first, then published, and then the directories
 get another name, those of a large topic in pieces: a crash in between leaves some, which only the id tells from
-directories that somebody else has put there. Never renames anything (departures.py).
+directories that somebody else has put there. Never renames anything (log/directories/deleted_partitions.py).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.log.directories.partition_dirs import entries_of
+from kbroker.log.directories.partition_dir_names import entries_of
 from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_state import CREDIBLE_IDS, ProducerState

@@ -13,14 +13,14 @@ from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
 from kbroker.cli.completing import complete_groups, complete_topics
 from kbroker.cli.output import Output, output_option
-from kbroker.security.authorizer.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, ResourceType
-from kbroker.security.authorizer.options import (
+from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,
     allowed_and_denied,
     check_principal,
     operation_named,
 )
+from kbroker.security.authorizer.acls import CLUSTER_NAME, Acl, AclFilter, Operation, PatternType, ResourceType
 
 _T = TypeVar("_T")
 _PATTERNS = ["any", "match", "literal", "prefixed"]

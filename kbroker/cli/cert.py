@@ -6,12 +6,9 @@ Owns the files and what is said of them; their form is decided in security/tls/d
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import click
-
-_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @click.group("cert")
@@ -58,7 +55,7 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], passw
         write("ca.crt", authority.certificates_pem())
     if not (directory / "truststore.p12").exists():
         write("truststore.p12", development.trust_store(authority.certificate, password))
-    names = list(dict.fromkeys([*_HOSTS, socket.gethostname(), *hosts]))
+    names = list(dict.fromkeys([*development.server_names(), *hosts]))
     for name, own_hosts in (("server", names), *((each, []) for each in clients or ("client",))):
         if (directory / f"{name}.pem").exists():
             continue

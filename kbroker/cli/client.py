@@ -19,8 +19,8 @@ import click
 from click.core import ParameterSource
 from kafka.errors import KafkaError
 
-from kbroker.admin.connecting import connection_of
 from kbroker.admin.connection import Connection, in_words
+from kbroker.admin.connection_options import connection_of
 from kbroker.cli.completing import complete_profiles
 
 Result = TypeVar("Result")

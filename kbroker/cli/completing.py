@@ -68,7 +68,7 @@ def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[
 
 def _connection(ctx: click.Context) -> Any:
     """Return the connection that the options which are typed already make."""
-    from kbroker.admin.connecting import connection_of
+    from kbroker.admin.connection_options import connection_of
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     told = ctx.params

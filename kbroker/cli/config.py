@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from kbroker.admin.client_properties import read_file
 from kbroker.admin.configs import (
     TYPES,
     Subject,
@@ -17,7 +18,6 @@ from kbroker.admin.configs import (
     source_name,
 )
 from kbroker.admin.connection import Connection
-from kbroker.admin.settings import read_file
 from kbroker.cli.client import client_options
 from kbroker.cli.completing import complete_brokers, complete_groups, complete_topics
 from kbroker.cli.output import Column, Output, output_option, wide

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.cli.client import client_options
-from kbroker.console.place_of_server import DEFAULT, listening, parse, require_libraries
+from kbroker.console.listen_address import DEFAULT, listening, parse, require_libraries
 
 PASSWORD: Final = "KBROKER_CONSOLE_PASSWORD"
 """The variable that may hold the password of --user."""

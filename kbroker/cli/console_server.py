@@ -19,7 +19,7 @@ import click
 
 from kbroker.broker.base_node import Node
 from kbroker.config.model import ConfigError
-from kbroker.console.place_of_server import DEFAULT, listening, parse, require_libraries
+from kbroker.console.listen_address import DEFAULT, listening, parse, require_libraries
 from kbroker.local_http import url_of
 
 if TYPE_CHECKING:

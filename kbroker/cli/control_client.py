@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 import click
 
-from kbroker.control.address import DEFAULT, parse
+from kbroker.control.listen_address import DEFAULT, parse
 from kbroker.local_http import NoPlace, joined
 
 _PATIENCE_S: Final = 30.0

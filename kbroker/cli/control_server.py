@@ -19,7 +19,7 @@ from kbroker.broker.base_node import Node
 from kbroker.broker.node import BrokerNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.control.address import DEFAULT, listening, parse, require_library
+from kbroker.control.listen_address import DEFAULT, listening, parse, require_library
 from kbroker.local_http import url_of
 from kbroker.testing.steered_clock import SteeredClock
 

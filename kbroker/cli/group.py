@@ -8,11 +8,11 @@ from typing import Any, Final
 import click
 
 from kbroker.admin.connection import Connection, patience
+from kbroker.admin.did_you_mean import no_such_group
 from kbroker.admin.errors import Failures
 from kbroker.admin.group_offsets import delete_offsets as delete_offsets_of
 from kbroker.admin.group_offsets import named_partitions
 from kbroker.admin.groups import STATES, TYPES, delete_groups, described_group, listed_groups
-from kbroker.admin.near import no_such_group
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completing import complete_groups, complete_topics
 from kbroker.cli.group_reset import reset

@@ -6,7 +6,6 @@ Owns their reading; what is wrong is a UsageError that says the form.
 from __future__ import annotations
 
 import csv
-import datetime
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,8 @@ from typing import Any, Final
 
 import click
 from kafka.structs import TopicPartition
+
+from kbroker.admin.times import parse_iso
 
 _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?")
 
@@ -25,10 +26,9 @@ class Moment(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            when = datetime.datetime.fromisoformat(value)
+            return max(parse_iso(value), 0)
         except ValueError:
             self.fail(f"{value!r} is no time like 2026-01-31T12:00:00Z", param, ctx)
-        return max(int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000), 0)
 
 
 class Ago(click.ParamType[int]):

@@ -19,10 +19,10 @@ from kafka.errors import (
 )
 from kafka.serializer import Serializer
 
-from kbroker.admin.codes import error_text
 from kbroker.admin.connection import Connection
+from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import AdminError
-from kbroker.admin.near import no_such_topic
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.line_format import LineFormat, Message

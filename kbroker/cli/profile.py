@@ -13,8 +13,8 @@ from typing import Final
 
 import click
 
+from kbroker.admin.client_properties import normal, read_file
 from kbroker.admin.profiles import existing, file_of, is_secret, names
-from kbroker.admin.settings import normal, read_file
 from kbroker.cli.output import Column, Facts, Output, output_option
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

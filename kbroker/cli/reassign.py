@@ -12,8 +12,8 @@ import click
 
 from kbroker.admin.brokers import listed_brokers
 from kbroker.admin.connection import Connection
+from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import Failures
-from kbroker.admin.near import no_such_topic
 from kbroker.admin.placement import Key, move, moving, parse_replicas, partitions_of, wait_until_moved
 from kbroker.admin.reassignments import (
     Moves,

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import Failures
-from kbroker.admin.near import no_such_topic
 from kbroker.admin.partition_offsets import SPECIAL, offsets_at
 from kbroker.admin.placement import leaders
-from kbroker.admin.reading import parse_time
 from kbroker.admin.reassignments import parse_partitions
+from kbroker.admin.times import parse_time
 from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.admin.topic_details import AILMENTS, ailing, with_details
 from kbroker.admin.topics import (

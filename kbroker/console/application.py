@@ -25,8 +25,8 @@ from kbroker.console import login
 from kbroker.console.asking import Busy, Slow
 from kbroker.console.console import Console, audit
 from kbroker.console.guard import Guard
+from kbroker.console.page_and_action import Action, Done, Page, Raw
 from kbroker.console.pages import ACTIONS, PAGES, RAW
-from kbroker.console.parts import Action, Done, Page, Raw
 from kbroker.console.render import assets, environment, rendered
 from kbroker.console.values import Values, form_of, queried
 

@@ -12,8 +12,8 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
+from kbroker.console.number_text import number, short_number
 from kbroker.console.series import Series
-from kbroker.console.words import number, short_number
 
 _SPARK_W: Final = 120
 _SPARK_H: Final = 28

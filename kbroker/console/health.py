@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.admin.cluster_view import ClusterView
-from kbroker.console.places import place
+from kbroker.console.number_text import number, plural
+from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
-from kbroker.console.words import number, plural
 
 GROWING_S: Final = 120.0
 """So long the lag of a group only grows before it is said to fall behind."""

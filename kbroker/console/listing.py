@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from kbroker.console.places import place
+from kbroker.console.page_urls import place
 
 T = TypeVar("T")
 PER_PAGE: Final = 50

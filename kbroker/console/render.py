@@ -15,8 +15,8 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from kbroker.admin.errors import AdminError
-from kbroker.console import charts, words
-from kbroker.console.places import place
+from kbroker.console import charts, number_text
+from kbroker.console.page_urls import place
 
 _HERE: Final = Path(__file__).parent
 _OWN: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -33,15 +33,20 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters.update(
-        number=words.number,
-        short=words.short_number,
-        size=words.size,
-        moment=words.moment,
-        ago=words.ago,
-        duration=words.duration,
+        number=number_text.number,
+        short=number_text.short_number,
+        size=number_text.size,
+        moment=number_text.moment,
+        ago=number_text.ago,
+        duration=number_text.duration,
     )
     made.globals.update(
-        place=place, spark=charts.spark, over_time=charts.over_time, bar=charts.bar, plural=words.plural, asset=asset
+        place=place,
+        spark=charts.spark,
+        over_time=charts.over_time,
+        bar=charts.bar,
+        plural=number_text.plural,
+        asset=asset,
     )
     # A page "/topics" is open on "/topics/orders" as well.
     made.tests["in_front_of"] = lambda prefix, path: path == prefix or path.startswith((f"{prefix}/", f"{prefix}s"))

@@ -21,7 +21,7 @@ from kbroker.admin.connection import Connection
 from kbroker.console.application import application
 from kbroker.console.console import Console, Settings
 from kbroker.console.decoding.schemas import Schemas
-from kbroker.console.hurried import HurriedProtocol
+from kbroker.console.stalled_connections import HurriedProtocol
 from kbroker.local_http import url_of
 
 CONNECTIONS: Final = 200

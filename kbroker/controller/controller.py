@@ -35,8 +35,8 @@ from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
+from kbroker.quota.all_quotas import quotas_in
 from kbroker.quota.entities import CLIENTS, IPS, KINDS
-from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
 from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.token import Token, TokenSettings

@@ -1,7 +1,7 @@
 """The one runtime of replicated state machines: groups now, transactions by the same means.
 
 Owns what happens around a decision: which partition's shard decides, having its records appended and replayed
-(shard_log.py), waiting for the high watermark, answering; timers; loading (load_queue.py says when) and unloading.
+(shard_log.py), waiting for the high watermark, answering; timers; loading (loading.py says when) and unloading.
 Never decides anything itself. Nothing else that belongs to the runtime knows asyncio, but for the queue of loads.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 from kbroker.clock import Clock
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Shard, Writer
-from kbroker.coordination.load_queue import LoadQueue
+from kbroker.coordination.loading import LoadQueue
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.alter_client_quotas import (
     EntityData,
     EntryData,
 )
-from kbroker.quota.values import KEYS, check_value, checked_entity, revised
+from kbroker.quota.quota_keys import KEYS, check_value, checked_entity, revised
 
 _Parts = dict[str, str | None]
 _TYPES = 3

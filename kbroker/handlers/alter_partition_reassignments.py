@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0-1: partitions are moved, or are moved no longer (KIP-455).
 
-Behaviour: of a node alone, see controller/alone.py; of a cluster, controller/cluster/reassignment.py. The answer leaves
-once all is begun.
+Behaviour: of a node alone, see controller/single_broker.py; of a cluster, controller/cluster/reassignment.py. The
+answer leaves once all is begun.
 Version notes: v1 may refuse targets of another size (KIP-860).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kbroker.controller import alone
+from kbroker.controller import single_broker
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError
@@ -46,7 +46,7 @@ def alter_partition_reassignments(
     if not asked:
         return AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change_factor, error_message="")
     state = services.controller.state
-    done = yield from alone.alter_reassignments(state, services.node_id, asked)
+    done = yield from single_broker.alter_reassignments(state, services.node_id, asked)
     return (yield from _answer(done, may_change_factor=may_change_factor))
 
 

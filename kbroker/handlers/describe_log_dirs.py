@@ -6,7 +6,7 @@ from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.directories.partition_dir_names import Key
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

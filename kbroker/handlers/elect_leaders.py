@@ -1,7 +1,7 @@
 """ElectLeaders (key 43), versions 0-2: leaders are elected because somebody asks for it (KIP-460).
 
-Behaviour: of a node alone, see controller/alone.py. In a cluster the controller elects; the answer leaves once this
-broker's own metadata has the new leaders, or with REQUEST_TIMED_OUT for those that it has not in time. Of all
+Behaviour: of a node alone, see controller/single_broker.py. In a cluster the controller elects; the answer leaves once
+this broker's own metadata has the new leaders, or with REQUEST_TIMED_OUT for those that it has not in time. Of all
 partitions (null), those that need no election are left out; their topics a node alone names all the same, as Kafka 4.3.
 Version notes: v0 knows preferred leaders only, and no error of the whole request.
 """
@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 
 from kbroker.cluster_state import ClusterState
-from kbroker.controller import alone
+from kbroker.controller import single_broker
 from kbroker.controller.cluster.pacing import paced
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
@@ -68,7 +68,7 @@ def elect_leaders(
     cluster = ctx.services.cluster
     if cluster is not None:
         return _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
-    results = yield from alone.elect_leaders(state, kind, wanted)
+    results = yield from single_broker.elect_leaders(state, kind, wanted)
     if not of_all:
         return (yield from _answer(results))
     results = {where: why for where, why in results.items() if why and why.code is not _NOT_NEEDED}

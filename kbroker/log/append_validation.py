@@ -15,8 +15,8 @@ import struct
 from typing import Final
 
 from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin
+from kbroker.log.decompression_limits import most_unpacked
 from kbroker.log.log_config import LogConfig
-from kbroker.log.record_walk import most_unpacked
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import ZSTD, codec_of
 from kbroker.protocol.errors import ErrorCode, Malformed

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple, overload
 
-from kbroker.log.doomed_files import DoomedFiles
+from kbroker.log.deleted_segments import DoomedFiles
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, offset_of, remove_quietly
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles

@@ -27,20 +27,10 @@ _FIRST_LOOK: Final = 32  # records to read one by one before looking for neighbo
 _HEADERS: Final = 512  # of a large record, looked at in one step
 _HEADER_BYTES: Final = 8192  # of small records' headers, likewise
 
-_MIN_DECOMPRESSED: Final = 16 << 20
-_MIN_RECORDS: Final = 1 << 20
 _KEPT: Final = 65536  # bytes that are kept rather than unpacked again
 
 Row = tuple[int, int, int, int]
 """What is told of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""
-
-
-def most_unpacked(max_message_bytes: int) -> tuple[int, int]:
-    """Return how many bytes, and how many records, a batch may come to where its topic asks for a look.
-
-    Kafka has neither of these bounds; without them a batch of some kilobytes could keep a broker busy for hours.
-    """
-    return max(_MIN_DECOMPRESSED, 100 * max_message_bytes), max(_MIN_RECORDS, max_message_bytes)
 
 
 class RecordSlice:

@@ -30,10 +30,10 @@ from kbroker.broker.base_node import Node
 from kbroker.divided import Divided, in_slices
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.metrics.collection import collect
+from kbroker.metrics.exposition import text_of
 from kbroker.metrics.health import readiness
 from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import starting
-from kbroker.metrics.page import text_of
 from kbroker.metrics.values import Values
 
 if TYPE_CHECKING:  # needs an extra

@@ -26,7 +26,7 @@ from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
-from kbroker.network.refusals import Refusals
+from kbroker.network.refused_connections import Refusals
 from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now

@@ -23,11 +23,10 @@ from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslH
 from kbroker.protocol.wire import read_uvarint
 from kbroker.security.sasl.login import Login
 from kbroker.security.sasl.mechanism import AuthenticationFailed
+from kbroker.security.sasl.reauthentication import log_in_again_after_s
 
 Answer = TypeVar("Answer")
 
-_SHARE_OF_SESSION = 0.85
-"""Of a session's time, after which to log in again."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 """A larger frame ends the connection: a follower asks for 10 MB and gets one batch more at most."""
 _CONNECT_SECONDS = 10
@@ -165,9 +164,8 @@ class TcpPeer:
                 token = await asyncio.to_thread(client.respond, bytes(said.auth_bytes))
         except (AuthenticationFailed, ConfigError) as error:
             raise PeerGone(f"{self} could not be logged in to: {error}") from None
-        lifetime_s = said.session_lifetime_ms / 1000
-        now = asyncio.get_running_loop().time()
-        self._log_in_at = now + lifetime_s * _SHARE_OF_SESSION if lifetime_s > 0 else math.inf
+        again_after_s = log_in_again_after_s(said.session_lifetime_ms)
+        self._log_in_at = asyncio.get_running_loop().time() + again_after_s
 
     async def _exchange(self, frames: _Frames, request: Any, version: int, answer: type[Answer]) -> Answer:
         body = await frames.exchange(self._framed(request, version), self._correlation)

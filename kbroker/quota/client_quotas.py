@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from kbroker.quota.entities import Entity
 from kbroker.quota.limits import Bucket, Limit, Limits
+from kbroker.quota.quota_keys import CLIENT_KEYS, CONSUMER, MUTATION, PRODUCER, REQUEST, Values
 from kbroker.quota.rate import LONGEST_MS, SampledRate, TokenBucket, Window
 from kbroker.quota.sensors import Sensors, key_of
-from kbroker.quota.values import CLIENT_KEYS, CONSUMER, MUTATION, PRODUCER, REQUEST, Values
 
 
 class Used(NamedTuple):

@@ -36,8 +36,8 @@ from kbroker.protocol.messages.list_offsets import (
 from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.follower_session import SESSION_ERRORS, FollowerSession, Key
-from kbroker.replica_manager.quota import ReplicationQuota
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.following import (
     Append,
     AskOffsets,

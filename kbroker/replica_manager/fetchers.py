@@ -18,8 +18,8 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.peers.interface import Peers
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
-from kbroker.replica_manager.quota import ReplicationQuota
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.following import Condition, Following
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster_state import NO_LEADER, TopicState
 from kbroker.divided import Divided, in_slices
-from kbroker.log.directories.partition_dirs import MadeAhead, NewPartition
+from kbroker.log.directories.partition_dir_names import MadeAhead, NewPartition
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.leader_and_isr import (
@@ -40,8 +40,8 @@ from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
 from kbroker.replica_manager.in_sync_changes import Endpoint, InSyncChanges
-from kbroker.replica_manager.quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
+from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replicas import Partition, Replicas
 from kbroker.replication.leadership import Granted
 

@@ -19,8 +19,8 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
-from kbroker.replica_manager.quota import ReplicationQuota
 from kbroker.replica_manager.replica_selector import Readable
+from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replicas import Partition, Waiter
 from kbroker.replication.leadership import Granted, Leadership, Proposal
 

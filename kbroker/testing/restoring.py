@@ -22,7 +22,7 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterStat
 from kbroker.divided import whole
 from kbroker.log import checkpoints
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, Key, MadeAhead, NewPartition, new_name
+from kbroker.log.directories.partition_dir_names import DELETE_SUFFIX, Key, MadeAhead, NewPartition, new_name
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
 from kbroker.log.producers.producer_snapshots import write_snapshot
 from kbroker.testing.reset import delete_ownerless, reset

@@ -18,7 +18,7 @@ from typing import Final
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import ClusterState
-from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.directories.partition_dir_names import Key
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, TXN_INDEX_SUFFIX
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.producer_state import ProducerEntry

@@ -24,7 +24,7 @@ from kbroker.testing.reset import reset
 from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:  # loaded where a test takes a snapshot
-    from kbroker.log.directories.partition_dirs import Key, MadeAhead
+    from kbroker.log.directories.partition_dir_names import Key, MadeAhead
     from kbroker.testing.snapshot import Snapshot
 
 _COPYING_S = 600.0

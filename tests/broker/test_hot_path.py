@@ -22,8 +22,8 @@ from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchT
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.quota.client_quotas import ClientQuotas
 from kbroker.quota.entities import Entity
+from kbroker.quota.quota_keys import CLIENT_KEYS, PRODUCER
 from kbroker.quota.rate import Window
-from kbroker.quota.values import CLIENT_KEYS, PRODUCER
 from tests.broker.in_effect import in_effect
 
 PRODUCE_CALLS = 30

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from kbroker import Broker
-from kbroker.admin.settings import parse_settings
+from kbroker.admin.client_properties import parse_settings
 from tests.cli.conftest import CommandLine, the_line
 
 VERBS = [["topic", "list"], ["produce", "t"], ["consume", "t"], ["group", "list"]]

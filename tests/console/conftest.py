@@ -13,7 +13,7 @@ import pytest
 from kbroker import Broker
 from kbroker.admin.connection import Connection
 from kbroker.console.console import Settings
-from kbroker.console.place_of_server import listening
+from kbroker.console.listen_address import listening
 from kbroker.console.server import ConsoleServer
 from tests.console import world
 from tests.console.browser import Browser, browser, missing

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
+from kbroker.console.page_urls import place
 from kbroker.console.pages import PAGES
-from kbroker.console.places import place
 from tests.console import world
 from tests.console.walk import WALK
 from tests.console.world import HOSTILE

@@ -21,9 +21,9 @@ from kbroker.console.asking import Busy, Cluster, Slow
 from kbroker.console.charts import over_time, spark
 from kbroker.console.health import GROWING_S, findings
 from kbroker.console.listing import Listing
+from kbroker.console.number_text import duration, number, short_number, size
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
-from kbroker.console.words import duration, number, short_number, size
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.metadata import MetadataResponseBroker, MetadataResponsePartition
 from tests.console.conftest import served

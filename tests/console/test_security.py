@@ -10,9 +10,9 @@ import pytest
 
 from kbroker.admin.errors import AdminError
 from kbroker.console.guard import POLICY, refusal
+from kbroker.console.listen_address import listening, parse
 from kbroker.console.pages import ACTIONS
 from kbroker.console.passwords import hashed, is_users, matches, read_users
-from kbroker.console.place_of_server import listening, parse
 from kbroker.console.sessions import Sessions
 from kbroker.embed_certificates import Certificates
 from kbroker.local_http import NoPlace

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from kbroker import Broker
-from kbroker.control.address import listening
+from kbroker.control.listen_address import listening
 from kbroker.control.server import ControlServer
 
 

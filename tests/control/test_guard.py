@@ -11,8 +11,8 @@ import urllib.request
 import pytest
 
 from kbroker import Broker
-from kbroker.control.address import listening, parse
 from kbroker.control.guard import MAX_BODY, refusal
+from kbroker.control.listen_address import listening, parse
 from kbroker.local_http import NoPlace
 from tests.control.conftest import Http, controlled
 

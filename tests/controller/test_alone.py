@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
-from kbroker.controller.alone import alter_reassignments, elect_leaders
+from kbroker.controller.single_broker import alter_reassignments, elect_leaders
 from kbroker.divided import whole
 from kbroker.protocol.errors import ErrorCode
 

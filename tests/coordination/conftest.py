@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordination import load_queue
+from kbroker.coordination import loading
 
 
 @pytest.fixture(autouse=True)
 def loads_end_at_once(monkeypatch):
-    monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 60.0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination import load_queue
-from kbroker.coordination.load_queue import RELOAD_MS
+from kbroker.coordination import loading
+from kbroker.coordination.loading import RELOAD_MS
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -19,7 +19,7 @@ from .world import FakeWriter, World, failed
 
 @pytest.fixture
 def in_slices(monkeypatch: pytest.MonkeyPatch, loads_end_at_once: None) -> None:
-    monkeypatch.setattr(load_queue, "LOAD_SLICE_SECONDS", 0.002)
+    monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 0.002)
 
 
 def test_loading_replays_what_was_written() -> None:

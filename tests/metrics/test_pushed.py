@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 
 from kbroker.divided import whole
 from kbroker.metrics import pushed
+from kbroker.metrics.exposition import text_of
 from kbroker.metrics.otlp import Read
-from kbroker.metrics.page import text_of
 from kbroker.metrics.pushed import PushedMetrics
 from kbroker.metrics.values import Values
 from kbroker.protocol.compression import compress

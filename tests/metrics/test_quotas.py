@@ -8,7 +8,7 @@ from kbroker.divided import whole
 from kbroker.metrics.quotas import quotas
 from kbroker.metrics.values import Values
 from kbroker.quota.entities import DEFAULT, Entity
-from kbroker.quota.values import MUTATION, PRODUCER, REQUEST
+from kbroker.quota.quota_keys import MUTATION, PRODUCER, REQUEST
 from tests.metrics.conftest import Seen
 
 PREFIX = "kafka_server_quota"

@@ -9,7 +9,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.network.frames import BadFrame, FrameBuffer
-from kbroker.network.refusals import Refusals
+from kbroker.network.refused_connections import Refusals
 
 
 class Loop:

@@ -195,7 +195,7 @@ def test_who_is_not_let_in(
     own = {None: None, "untrusted": strangers.client, "expired": None}.get(certificate)
     if certificate == "expired":
         own = files.sign("expired", days=-0.01)
-    caplog.set_level(logging.INFO, "kbroker.network.refusals")
+    caplog.set_level(logging.INFO, "kbroker.network.refused_connections")
     address = secure if listener == "SSL" else mutual
     with contextlib.suppress(OSError), TlsClient(address, context(files, own)) as client:
         client.send_bytes(frame(ApiVersionsRequest(), 0, 1))
@@ -206,7 +206,7 @@ def test_who_is_not_let_in(
 def test_a_name_in_a_certificate_cannot_write_lines_of_the_log(
     mutual: str, files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "kbroker.network.refusals")
+    caplog.set_level(logging.INFO, "kbroker.network.refused_connections")
     own = files.write("lines.pem", development.sign(files.authority, "mallory\n[now] INFO all is well").pem())
     with contextlib.suppress(OSError), TlsClient(mutual, context(files, own)) as client:
         client.send_bytes(frame(ApiVersionsRequest(), 0, 1))
@@ -298,7 +298,7 @@ def test_a_handshake_with_a_client_that_writes_one_byte_at_a_time_comes_to_an_en
 
 def test_an_endless_handshake_has_its_time(files: Files, monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(server_module, "HANDSHAKE_SECONDS", 0.3)
-    caplog.set_level(logging.INFO, "kbroker.network.refusals")
+    caplog.set_level(logging.INFO, "kbroker.network.refused_connections")
     with Broker({"listeners": "SSL://127.0.0.1:0", **files.listener()}) as own, raw(own.bootstrap_servers) as sock:
         sock.sendall(b"\x16\x03\x01")
         assert sock.recv(100) == b""

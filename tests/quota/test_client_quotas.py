@@ -8,9 +8,9 @@ import pytest
 
 from kbroker.quota.client_quotas import ClientQuotas
 from kbroker.quota.entities import Entity
+from kbroker.quota.quota_keys import CONSUMER, MUTATION, PRODUCER, REQUEST
 from kbroker.quota.rate import Window
 from kbroker.quota.sensors import EXPIRY_MS, MOST, Sensors, key_of
-from kbroker.quota.values import CONSUMER, MUTATION, PRODUCER, REQUEST
 
 WINDOW = Window(11, 1000)
 

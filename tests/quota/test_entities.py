@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.quota.all_quotas import changed, quotas_in
 from kbroker.quota.entities import Entity, entity_at
 from kbroker.quota.filters import ANY, EXACT, OF_DEFAULT, QuotaFilter
-from kbroker.quota.stored import changed, quotas_in
-from kbroker.quota.values import (
+from kbroker.quota.quota_keys import (
     CONNECTION,
     CONSUMER,
     MUTATION,

@@ -14,7 +14,7 @@ from kafka import __version__ as kafka_python_version
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.near import no_such_topic
+from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.cli.perf.librdkafka import settings_of
 from kbroker.cli.perf.senders import chosen
 

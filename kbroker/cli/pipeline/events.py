@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import click
 
-from kbroker.admin.codes import code_error, error_text
 from kbroker.admin.connection import Connection
+from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.cli.client import client_options
 from kbroker.pipeline.errors import PipelineError

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.console.page_and_action import Action, Page, Raw
 from kbroker.console.pages import (
     access,
     cluster,
@@ -21,7 +22,6 @@ from kbroker.console.pages import (
     topics,
     transactions,
 )
-from kbroker.console.parts import Action, Page, Raw
 
 _SUBJECTS: Final = (
     overview, topics, topic, messages, groups, reset, transactions, cluster, configs, access, quotas, schemas,

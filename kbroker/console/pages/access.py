@@ -13,7 +13,7 @@ from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 from kbroker.protocol.messages.expire_delegation_token import (
     ExpireDelegationTokenRequest,

@@ -17,7 +17,7 @@ from kbroker.admin.placement import Key, move, moving, parse_replicas, partition
 from kbroker.admin.topics import elect_leaders
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 AT_ONCE: Final = 50

@@ -13,8 +13,8 @@ from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_p
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
-from kbroker.console.places import place
+from kbroker.console.page_and_action import Action, Done, Facts, Page
+from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80

@@ -19,8 +19,8 @@ from kbroker.admin.fetching import Found, fetch
 from kbroker.admin.producing import write_record
 from kbroker.console.console import Console
 from kbroker.console.decoding.shown import shown, ways
-from kbroker.console.parts import Action, Done, Facts, Page, Raw
-from kbroker.console.places import place
+from kbroker.console.page_and_action import Action, Done, Facts, Page, Raw
+from kbroker.console.page_urls import place
 from kbroker.console.records import filters
 from kbroker.console.records.search import MOST_RECORDS, MOST_SHOWN, Cursor, Search, parse_cursor
 from kbroker.console.records.tail import Tail

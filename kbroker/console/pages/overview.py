@@ -10,7 +10,7 @@ from typing import Final
 
 from kbroker.console.console import Console
 from kbroker.console.health import findings
-from kbroker.console.parts import Action, Facts, Page
+from kbroker.console.page_and_action import Action, Facts, Page
 from kbroker.console.values import Values
 
 _BUSIEST: Final = 8

@@ -9,7 +9,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.quotas import LIMITS, TYPES, Entity, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 _KINDS: Final = tuple(TYPES)

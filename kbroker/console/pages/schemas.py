@@ -7,7 +7,7 @@ from typing import Any, Final
 from kbroker.console.console import Console
 from kbroker.console.decoding.schemas import from_form
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
+from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 

@@ -20,8 +20,8 @@ from kbroker.config.operations import Op
 from kbroker.console.configs_shown import Row, rows_of
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
-from kbroker.console.places import place
+from kbroker.console.page_and_action import Action, Done, Facts, Page
+from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
 from kbroker.protocol.wire import uuid_text

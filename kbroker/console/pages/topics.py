@@ -14,8 +14,8 @@ from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.admin.topics import create_topics
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
-from kbroker.console.parts import Action, Done, Facts, Page
-from kbroker.console.places import place
+from kbroker.console.page_and_action import Action, Done, Facts, Page
+from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
 from kbroker.console.values import Values
 

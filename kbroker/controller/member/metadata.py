@@ -30,8 +30,8 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+from kbroker.quota.all_quotas import quotas_in
 from kbroker.quota.entities import CLIENTS, IPS, KINDS
-from kbroker.quota.stored import quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
 from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.known import NO_TOKENS, Tokens

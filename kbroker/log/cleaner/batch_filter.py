@@ -18,8 +18,8 @@ from typing import Final
 
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.transactions import CleanedTransactions
+from kbroker.log.decompression_limits import most_unpacked
 from kbroker.log.record_runs import Part, read_runs, read_varint, zigzag
-from kbroker.log.record_walk import most_unpacked
 from kbroker.protocol.compression import compress, unpack
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (

@@ -17,7 +17,7 @@ from kbroker.divided import Divided
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile, Offsets
 from kbroker.log.directories.flusher import Flusher
-from kbroker.log.directories.partition_dirs import Key
+from kbroker.log.directories.partition_dir_names import Key
 from kbroker.log.files import sync_directory
 from kbroker.log.partition_log import PartitionLog
 

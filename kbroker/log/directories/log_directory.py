@@ -29,11 +29,11 @@ from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.checkpointer import Checkpointer
 from kbroker.log.directories.chores import Chores
-from kbroker.log.directories.departures import AT_ONCE, Departures
+from kbroker.log.directories.deleted_partitions import AT_ONCE, Departures
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.directories.flusher import Flusher
 from kbroker.log.directories.meta_properties import take_identity
-from kbroker.log.directories.partition_dirs import (
+from kbroker.log.directories.partition_dir_names import (
     FUTURE_SUFFIX,
     STRAY_SUFFIX,
     Key,

@@ -24,7 +24,7 @@ from kbroker.divided import Divided
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import Belongs, LogDirectory
 from kbroker.log.directories.moves import Move, SourceError
-from kbroker.log.directories.partition_dirs import Key, MadeAhead, NewPartition, make_ahead
+from kbroker.log.directories.partition_dir_names import Key, MadeAhead, NewPartition, make_ahead
 from kbroker.log.directories.recovery_progress import run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog

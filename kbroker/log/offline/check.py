@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from kbroker.log import checkpoints
 from kbroker.log.batch_scan import end_of_file
 from kbroker.log.directories import meta_properties
-from kbroker.log.directories.partition_dirs import partition_of
+from kbroker.log.directories.partition_dir_names import partition_of
 from kbroker.log.files import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,

@@ -14,6 +14,7 @@ from kbroker.pipeline.archive.store import Store
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.checkpoint import Checkpoint
 from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.visits.checkpointed_state import StateFiles, VisitsState
 from kbroker.pipeline.visits.lookup import fingerprint
 from kbroker.pipeline.visits.outputs import FILE, TABLE
 from kbroker.pipeline.visits.rules import (
@@ -26,7 +27,6 @@ from kbroker.pipeline.visits.rules import (
     with_clocks,
     with_organisation,
 )
-from kbroker.pipeline.visits.state import StateFiles, VisitsState
 
 Row = dict[str, Any]
 _NUMBERS = ("visits", "events", "late")

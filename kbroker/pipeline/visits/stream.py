@@ -29,6 +29,7 @@ from kbroker.pipeline.spark.checkpoint import Checkpoint
 from kbroker.pipeline.storage.files import Files
 from kbroker.pipeline.storage.lock import WriterLock
 from kbroker.pipeline.storage.shared_folder import require_shared
+from kbroker.pipeline.visits.checkpointed_state import EVENTS, TOTALS, Idle, StateFiles, VisitsState, joined
 from kbroker.pipeline.visits.lookup import fingerprint, read_lookup
 from kbroker.pipeline.visits.outputs import KEY, Outputs
 from kbroker.pipeline.visits.rules import (
@@ -42,7 +43,6 @@ from kbroker.pipeline.visits.rules import (
     with_clocks,
     with_organisation,
 )
-from kbroker.pipeline.visits.state import EVENTS, TOTALS, Idle, StateFiles, VisitsState, joined
 
 _LARGEST: Final = 32 << 20  # bytes; a producer's default is less than brokers may take
 _HEADERS_ROOM: Final = 64 << 10

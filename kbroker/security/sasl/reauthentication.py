@@ -1,16 +1,25 @@
-"""How long a login on a connection holds, and when the client may log in anew (KIP-368).
+"""How long a login on a connection holds, and when the client may, or does, log in anew (KIP-368).
 
-Owns the end of a session and the least time between two logins. Never knows who logs in, or by which mechanism.
+Owns the end of a session and the least time between two logins, and when a broker that has logged in to another one
+does so again. Never knows who logs in, or by which mechanism.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
 LEAST_MS_BETWEEN: Final = 1000
 """A client that authenticates again sooner than that is refused."""
+_SHARE_OF_SESSION: Final = 0.85
+"""Of a session's time, after which a broker logs in to another one again."""
 _LONGEST_MS: Final = (1 << 63) - 1
+
+
+def log_in_again_after_s(lifetime_ms: int) -> float:
+    """Return after how many seconds to log in anew, where the other side says how long the session is; 0: for ever."""
+    return lifetime_ms / 1000 * _SHARE_OF_SESSION if lifetime_ms > 0 else math.inf
 
 
 class Session:

@@ -1,13 +1,14 @@
 """An authority for development, and the certificates that it signs.
 
-Owns their form: P-256 keys, good for a year. Whoever has the files can be anybody; never meant for a network that
-strangers are on. Writes no file: cli/cert.py does.
+Owns their form: P-256 keys, good for a year; and which names a server's has. Whoever has the files can be anybody;
+never meant for a network that strangers are on. Writes no file: cli/cert.py does.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -53,6 +54,11 @@ def _encryption(password: str | None) -> serialization.KeySerializationEncryptio
     if password is None:
         return serialization.NoEncryption()
     return serialization.BestAvailableEncryption(password.encode())
+
+
+def server_names() -> list[str]:
+    """Return what this machine is reached by: names and addresses for the certificate of a server on it."""
+    return ["localhost", "127.0.0.1", "::1", socket.gethostname()]
 
 
 def trust_store(certificate: x509.Certificate, password: str) -> bytes:

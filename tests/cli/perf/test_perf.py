@@ -14,8 +14,8 @@ import click
 import pytest
 
 from kbroker import Broker
+from kbroker.admin.client_properties import parse_settings
 from kbroker.admin.connection import Connection
-from kbroker.admin.settings import parse_settings
 from kbroker.cli.perf.librdkafka import settings_of
 from kbroker.cli.perf.produce import _Measured, _values
 from tests.cli.conftest import CommandLine

@@ -10,7 +10,7 @@ import pytest
 from kbroker.controller.tree.znode import Create, SetData
 from kbroker.controller.znodes import CONFIG_CHANGE
 from kbroker.quota.entities import Entity
-from kbroker.quota.values import revised
+from kbroker.quota.quota_keys import revised
 from tests.controller.member.test_metadata import done
 from tests.controller.member.world import cut_once, members, until
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.directories import log_manager, partition_dirs
+from kbroker.log.directories import log_manager, partition_dir_names
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.log.directories.partition_dirs import NewPartition
+from kbroker.log.directories.partition_dir_names import NewPartition
 from kbroker.log.log_config import LogConfig
 from tests.log.builders import NOW, batch
 from tests.own_thread import in_this_thread
@@ -100,7 +100,7 @@ def test_what_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     def fail(_directory: str, _topic_id: uuid.UUID) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(partition_dirs.checkpoints, "write_topic_id", fail)
+    monkeypatch.setattr(partition_dir_names.checkpoints, "write_topic_id", fail)
     ahead(dirs, 1, 2)
     assert list(tmp_path.glob("0/t-*")) == []
     monkeypatch.undo()

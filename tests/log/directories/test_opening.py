@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.log.directories import log_directory, recovery_progress
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.directories.partition_dirs import entries_of
+from kbroker.log.directories.partition_dir_names import entries_of
 from kbroker.log.directories.recovery_progress import RecoveryStopped, run_all
 from kbroker.log.log_config import LogConfig
 from tests.log.builders import NOW, batch, offsets_of, read_all

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kbroker.pipeline.errors import PipelineError
+from kbroker.pipeline.visits.checkpointed_state import Idle, VisitsState, joined
 from kbroker.pipeline.visits.recount import differences, final_days
-from kbroker.pipeline.visits.state import Idle, VisitsState, joined
 from kbroker.pipeline.visits.stream import VisitsOptions
 
 

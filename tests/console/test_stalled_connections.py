@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from kbroker.console import hurried
-from kbroker.console.hurried import HurriedProtocol
+from kbroker.console import stalled_connections
+from kbroker.console.stalled_connections import HurriedProtocol
 from tests.console.conftest import served
 
 
@@ -44,7 +44,7 @@ def test_who_reads_nothing_is_cut_off(small, monkeypatch):
 
     known = HurriedProtocol.connection_lost
     monkeypatch.setattr(HurriedProtocol, "connection_lost", told)
-    monkeypatch.setattr(hurried, "READER_S", 0.2)
+    monkeypatch.setattr(stalled_connections, "READER_S", 0.2)
     with connected(small) as client:
         client.sendall(b"GET /topics/hostile/records/0/3/download HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert lost.wait(20)
@@ -70,7 +70,7 @@ x"""
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHo", BODY])
 def test_who_does_not_end_a_request_is_cut_off(small, monkeypatch, sent):
-    monkeypatch.setattr(hurried, "REQUEST_S", 0.2)
+    monkeypatch.setattr(stalled_connections, "REQUEST_S", 0.2)
     with connected(small) as client:
         client.sendall(sent)
         assert read(client) < 1000

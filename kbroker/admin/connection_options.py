@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kbroker.admin.client_properties import Tell, known_settings, normal, parse_settings, settings_of
 from kbroker.admin.connection import Connection, addresses
 from kbroker.admin.profiles import read_profile
-from kbroker.admin.settings import Tell, known_settings, normal, parse_settings, settings_of
 
 
 def connection_of(

@@ -7,7 +7,7 @@ import pytest
 from kbroker.config.server_config import BrokerConfig
 from kbroker.quota.rate import Window
 from kbroker.replica_manager.config import replication_config
-from kbroker.replica_manager.quota import ReplicationQuota
+from kbroker.replica_manager.replication_quota import ReplicationQuota
 
 
 @pytest.mark.parametrize("window", [Window(11, 1000), Window(3, 2000)])

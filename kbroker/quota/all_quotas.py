@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.quota.entities import Entity, entity_at
-from kbroker.quota.values import Values, values_of
+from kbroker.quota.quota_keys import Values, values_of
 
 Configs = Mapping[str, Mapping[str, str]]
 """Configs of one kind by name."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from kbroker import Broker
-from kbroker.admin.spoken_at import speaks_tls, tls_fault
+from kbroker.admin.tls_mismatch import speaks_tls, tls_fault
 from tests.cli.conftest import CommandLine
 
 

@@ -1,29 +1,16 @@
-"""What verbs that read records share: times as they are typed, which partitions a topic has, and how far one has read.
+"""What verbs that read records share: which partitions a topic has, and how far one has read.
 
 Never reads a record.
 """
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from kafka.structs import TopicPartition
 
-from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.admin.near import missing_topic
-
-
-def parse_time(text: str) -> int:
-    """Return a time in ms; one without a zone is in UTC."""
-    if text.isdecimal():
-        return int(text)
-    try:
-        when = datetime.datetime.fromisoformat(text)
-    except ValueError:
-        raise WrongInput(f"{text!r} is no time: write ms since 1970 or 2026-01-31T12:00:00Z") from None
-    when = when.replace(tzinfo=when.tzinfo or datetime.UTC)
-    return int(when.timestamp() * 1000)
+from kbroker.admin.did_you_mean import missing_topic
+from kbroker.admin.errors import AdminError
 
 
 def named(partition: TopicPartition) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 
 from kbroker.divided import Divided
 from kbroker.failpoints import passed
-from kbroker.log.directories.partition_dirs import DELETE_SUFFIX, Key, new_name
+from kbroker.log.directories.partition_dir_names import DELETE_SUFFIX, Key, new_name
 from kbroker.log.directories.remover import Remover
 from kbroker.log.partition_log import PartitionLog
 
