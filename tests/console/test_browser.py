@@ -6,10 +6,15 @@ import threading
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from selenium.webdriver.common.keys import Keys
 
+from kbroker import Broker
 from kbroker.console.records import search as searching
+from tests.cli.conftest import CommandLine
 from tests.console import world
+from tests.console.browser import Browser
+from tests.console.conftest import served
 from tests.console.walk import WALK
 
 pytestmark = pytest.mark.browser
@@ -32,7 +37,7 @@ def judged(page, axe):
 
 @pytest.mark.parametrize("path", WALK)
 def test_every_page_is_for_everybody(page, axe, path):
-    for dark, width in ((False, 1280), (True, 360)):
+    for dark, width in ((False, 1280), (True, 1280), (False, 360), (True, 360)):
         page.size(width)
         page.dark(dark)
         page.go(path)
@@ -80,6 +85,30 @@ def test_a_topics_life(page):
     page.fill("#delete [name=confirm]", "made-in-a-browser")
     page.click("#delete [type=submit]")
     page.says("Topic made-in-a-browser is deleted.")
+
+
+def test_a_topics_records_are_deleted_and_a_config_is_unset(page, cluster):
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic("shortened", 1, 1, config={"retention.ms": "4444"})])["shortened"].result(20)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    producer.produce("shortened", b"first")
+    producer.produce("shortened", b"second")
+    assert producer.flush(20) == 0
+    producer.close()
+    page.go("/topics/shortened")
+    page.click("[data-dialog=truncate]")
+    page.fill("#truncate [name=partition]", "0")
+    page.fill("#truncate [name=offset]", "1")
+    page.fill("#truncate [name=confirm]", "shortened")
+    page.click("#truncate [type=submit]")
+    page.says("shortened")
+    page.go("/topics/shortened/messages")
+    page.says("second")
+    assert "first" not in page.text("#rows")
+    page.go("/topics/shortened/configs?own=1")
+    page.click("[data-dialog=unset][data-set-key='retention.ms']")
+    page.click("#unset [type=submit]")
+    page.until(lambda: "4444" not in page.text())
 
 
 def test_records_are_searched_and_looked_at(page):
@@ -169,6 +198,15 @@ def test_offsets_are_reset_as_shown(page, cluster):
     page.says("Group reset-here is deleted.")
 
 
+def test_a_group_forgets_a_topic(page, cluster):
+    world.commit(cluster.bootstrap_servers, "forgets", "customers", 1.0)
+    page.go("/group?name=forgets")
+    page.click("[data-dialog=forget]")
+    page.fill("#forget [name=confirm]", "forgets")
+    page.click("#forget [type=submit]")
+    page.says("It has committed nothing")
+
+
 def test_access_is_given_and_taken(page):
     page.go("/acls")
     page.click("[data-dialog=add]")
@@ -226,6 +264,56 @@ def test_a_transaction_is_terminated(page, cluster):
         page.says("its producer is fenced")
 
 
+def test_a_transaction_is_aborted_in_a_partition(page, cluster):
+    with world.open_transaction(cluster.bootstrap_servers, "aborted-in-a-browser", "audit-log"):
+        page.go("/transactions/producers?topic=audit-log&partition=0")
+        page.click("[data-dialog=abort]")
+        page.fill("#abort [name=confirm]", "audit-log")
+        page.click("#abort [type=submit]")
+        page.says("it does not hang", "#abort .refused")
+        page.click("#abort [name=force]")
+        page.click("#abort [type=submit]")
+        page.until(lambda: not page.all("#abort[open]") and "begins at" not in page.text())
+
+
+def test_a_feature_is_changed(page):
+    page.go("/features")
+    for level in ("1", "2"):
+        page.click("[data-dialog=level][data-set-feature='transaction.version']")
+        page.fill("#level [name=level]", level)
+        page.fill("#level [name=confirm]", "transaction.version")
+        page.click("#level [type=submit]")
+        page.says("transaction.version")
+        page.until(lambda level=level: feature_level(page, "transaction.version") == level)
+
+
+def feature_level(page, name):
+    return next(row.text.split()[3] for row in page.all("tbody tr") if row.text.startswith(name))
+
+
+def test_a_token_ends(window, tmp_path):
+    settings = {
+        "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        "delegation.token.secret.key": "a secret",
+    }
+    with Broker(settings) as broker:
+        plain, secured = broker.bootstrap_servers.split(",")
+        CommandLine(plain).ok("user", "add", "alice", "--password", "hunter2")
+        login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "SCRAM-SHA-256"}
+        login |= {"sasl_plain_username": "alice", "sasl_plain_password": "hunter2"}
+        options = [option for name, value in login.items() for option in ("-X", f"{name}={value}")]
+        made = CommandLine(secured).ok("token", "create", *options, "--json").json
+        with served(secured, connection=login) as server:
+            page = Browser(window.driver, server.url)
+            page.go("/tokens")
+            assert made["hmac"] not in window.driver.page_source
+            page.click(f"[data-dialog=expire][data-set-id='{made['token']}']")
+            page.fill("#expire [name=confirm]", made["token"])
+            page.click("#expire [type=submit]")
+            page.says("There are no tokens.")
+
+
 def test_keys(page):
     page.go("/")
     page.keys("g", "t")
@@ -238,7 +326,12 @@ def test_keys(page):
     page.until(lambda: len(page.all("#list tbody tr")) == 1, "the search does not narrow the list")
     page.keys(Keys.ESCAPE)
     page.keys("j")
-    assert page.all("tbody tr.on")
+    page.find("tbody tr.on")
+    page.run("window.asked = 0")
+    page.run("document.addEventListener('htmx:afterSwap', () => { window.asked += 1; })")
+    page.run("document.querySelector('#q').dispatchEvent(new Event('change', {bubbles: true}))")
+    page.until(lambda: page.run("return window.asked") > 0)
+    page.find("tbody tr.on")
     page.keys(Keys.ENTER)
     page.until(lambda: page.driver.current_url.endswith("/topics/payments"))
     page.until(lambda: page.run("return document.readyState") == "complete")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 
 from kbroker import Cluster
 from kbroker.console.server import ConsoleServer
+from tests.console.browser import Browser
 from tests.console.conftest import served
 from tests.console.visitor import Visitor
 
@@ -52,6 +55,105 @@ def test_a_broker_is_drained(web):
     assert "Where they would go" in plan
     assert "type 2 to confirm" in web.refused("drain", broker="2", confirm="3")
     assert "are being moved" in web.do("drain", broker="2", confirm="2").words
+
+
+@pytest.fixture
+def page(four: tuple[Cluster, ConsoleServer], window: Browser) -> Browser:
+    window.size(1280)
+    return Browser(window.driver, four[1].url)
+
+
+@pytest.mark.browser
+def test_a_partition_is_moved_in_a_browser(web, page):
+    settled(web)
+    page.go("/topics/moves")
+    page.click("a[href*='/cluster/move'][href*='partition=1']")
+    page.fill("[name=to]", "4,3")
+    page.click("form[action='/cluster/move'] [type=submit]")
+    page.says("What would change")
+    page.click("form[action='/do/move'] [type=submit]")
+    page.says("moves-1 is being moved.")
+    settled(web)
+    assert "4, 3" in web.page("/cluster/move?topic=moves&partition=1").words
+
+
+@pytest.mark.browser
+def test_a_move_is_cancelled_in_a_browser(four, web, page):
+    """One that takes for ever: its replicas are copied at a byte a second."""
+    cluster, _ = four
+    web.do("topic-create", name="slow", partitions="1", replicas="1")
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "batch.size": 1})
+    for _ in range(100):
+        producer.produce("slow", b"x" * 10_000)
+    assert producer.flush(20) == 0
+    producer.close()
+    for side in ("leader", "follower"):
+        web.do("topic-config", topic="slow", key=f"{side}.replication.throttled.replicas", value="*")
+        web.do("config", kind="broker", everyone="1", key=f"{side}.replication.throttled.rate", value="1")
+    before = replicas(web, "slow")
+    other = "1" if before != "1" else "2"
+    page.go(f"/cluster/move?topic=slow&partition=0&to={other}")
+    page.click("form[action='/do/move'] [type=submit]")
+    page.says("slow-0 is being moved.")
+    page.click("form[action='/do/move-cancel'] [type=submit]")
+    page.says("slow-0 goes back to its replicas from before.")
+    for side in ("leader", "follower"):
+        web.do("config", kind="broker", everyone="1", key=f"{side}.replication.throttled.rate", unset="1")
+    settled(web)
+    assert replicas(web, "slow") == before
+
+
+def replicas(web, topic):
+    found = re.search(r"Replicas now ([0-9, ]+) \(", web.page(f"/cluster/move?topic={topic}&partition=0").words)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.browser
+def test_leaders_are_elected_in_a_browser(four, web, page):
+    """The first replica comes back and leads again; then one leads that lacks what the other has."""
+    cluster, _ = four
+    web.do("topic-create", name="led", partitions="1", replicas="2")
+    first, second = (int(each) for each in replicas(web, "led").split(", "))
+    cluster.brokers[first].kill()
+    until(web, lambda words: f"Leader now {second} " in words)
+    cluster.brokers[first].start()
+    until(web, lambda words: f"in sync: {second}, {first}" in words or f"in sync: {first}, {second}" in words)
+    page.go("/topics/led")
+    page.click("[data-dialog=elect]")
+    page.click("#elect [type=submit]")
+    until(web, lambda words: f"Leader now {first} " in words)
+    cluster.brokers[second].kill()
+    until(web, lambda words: f"(in sync: {first})" in words)
+    cluster.brokers[first].kill()
+    until(web, lambda words: "Leader now none" in words)
+    cluster.brokers[second].start()
+    page.go("/topics/led")
+    page.click("[data-dialog=unclean]")
+    page.fill("#unclean [name=confirm]", "led")
+    page.click("#unclean [type=submit]")
+    until(web, lambda words: f"Leader now {second} " in words)
+    cluster.brokers[first].start()
+
+
+def until(web, holds):
+    """Wait until the page of a move tells something of the topic `led`."""
+    words, deadline = "", time.monotonic() + 60
+    while not holds(words):
+        assert time.monotonic() < deadline, words
+        words = web.get("/cluster/move?topic=led&partition=0").words
+
+
+@pytest.mark.browser
+def test_a_broker_is_drained_in_a_browser(web, page):
+    settled(web)
+    page.go("/cluster")
+    page.click("a[href*='/cluster/drain'][href*='broker=1']")
+    page.says("Where they would go")
+    page.fill("[name=confirm]", "1")
+    page.click("form[action='/do/drain'] [type=submit]")
+    page.says("being moved")
+    settled(web)
 
 
 def test_a_broker_that_is_gone_is_told_first(four):

@@ -123,6 +123,7 @@ function toggleTheme() {
 
 const places = { o: "/", t: "/topics", g: "/groups", x: "/transactions", c: "/cluster", s: "/configs", a: "/acls" };
 let going = 0;
+let chosen = ""; // the link of the row that was chosen by keys
 
 function rows() {
   return all("main tbody tr").filter((row) => row.querySelector("a") && row.offsetParent);
@@ -135,6 +136,7 @@ function moveRow(by) {
   const next = found[Math.min(Math.max(now + by, 0), found.length - 1)];
   for (const row of found) row.classList.remove("on");
   next.classList.add("on");
+  chosen = next.querySelector("a").href;
   next.scrollIntoView({ block: "nearest" });
 }
 
@@ -188,6 +190,10 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 });
 
 document.addEventListener("htmx:afterSwap", (event) => {
+  // A list that comes anew keeps the row that was chosen in it.
+  if (chosen && !document.querySelector("main tr.on")) {
+    rows().find((row) => row.querySelector("a").href === chosen)?.classList.add("on");
+  }
   const dialog = event.detail.target.closest?.("dialog.drawer");
   if (dialog && !dialog.open) openDialog(dialog);
   else dialog?.querySelector("button")?.focus();

@@ -100,10 +100,10 @@ class _IndexFile:
     def last_at_most(self, target: int, column: int) -> int:
         """Return the last slot whose `column` is at most `target`, -1 without one."""
         low, high = 0, self.count
-        get = self.get
+        entries, unpack, size = self._map, self.entry.unpack_from, self.entry.size
         while low < high:
             middle = (low + high) // 2
-            if get(middle)[column] <= target:
+            if unpack(entries, middle * size)[column] <= target:  # type: ignore[arg-type]
                 low = middle + 1
             else:
                 high = middle
