@@ -138,8 +138,13 @@ def set_configs(
         raise click.UsageError("say what: KEY=VALUE, or --add-config-file")
     with connection.admin() as admin:
         alter_configs(admin, subject, ops, dry_run=dry_run)
-    done = ", ".join(f"{op.name}={op.value}" for op in ops)
+    done = ", ".join(f"{op.name}={'(secret)' if _is_secret(op.name) else op.value}" for op in ops)
     click.echo(f"{subject}: {done}{' could be set' if dry_run else ''}")
+
+
+def _is_secret(key: str) -> bool:
+    """Whether a key's name says that its value is not for screens; what the broker has of it, it does not tell."""
+    return key.endswith(("password", "jaas.config", "keystore.key", "secret", "secret.key"))
 
 
 @command.command("unset")

@@ -123,3 +123,11 @@ def test_configs_of_a_file(anywhere, name, tmp_path):
     told = {each["key"]: each["value"] for each in anywhere.ok("config", "describe", "--topic", name, "--json").json}
     assert told == {"retention.ms": "1000", "segment.bytes": "2097152", "max.message.bytes": "99999"}
     assert anywhere("config", "set", "--topic", name).status == 2
+
+
+def test_a_secret_that_is_set_is_not_printed(anywhere: CommandLine) -> None:
+    key = "listener.name.internal.ssl.keystore.password"
+    of = ("--broker", own_id(anywhere))
+    done = anywhere("config", "set", *of, f"{key}=hunter2", "--dry-run")
+    assert "hunter2" not in done.text + done.err
+    assert done.status or f"{key}=(secret) could be set" in done.text
