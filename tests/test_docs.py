@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import kbroker
 from kbroker import handlers
 from kbroker.cli.main import VERBS
 from kbroker.control.application import OPERATIONS
@@ -118,3 +119,11 @@ def test_the_pages_and_the_extra_name_the_versions_of_spark_that_were_tried():
     assert set(pyspark.specifier.filter(minor)) == set(TRIED)
     for version in TRIED:
         assert version in page
+
+
+def test_the_changelog_begins_with_the_version_that_this_is():
+    heading = re.search(r"^## \[(.+?)\]( - \d{4}-\d\d-\d\d)?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heading is not None
+    assert (heading[1], heading[2] is None) == (
+        ("Unreleased", True) if ".dev" in kbroker.__version__ else (kbroker.__version__, False)
+    )
