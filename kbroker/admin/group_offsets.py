@@ -18,6 +18,7 @@ from kbroker.admin.did_you_mean import no_such_group, no_such_topic
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.own_request import ask_coordinator
+from kbroker.admin.partition_offsets import told_offsets_at
 from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -55,26 +56,24 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of partitions; those that are gone, or have no leader, have none."""
+    """Offsets of partitions; those that are gone, have no leader, or one that does not know them yet, have none."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin
         partitions = list(partitions)
         topics = admin.describe_topics(sorted({each.topic for each in partitions})) if partitions else []
         led = {
-            TopicPartition(topic["name"], p["partition_index"])
+            TopicPartition(topic["name"], p["partition_index"]): p["leader_id"]
             for topic in topics
             for p in topic["partitions"]
             if p["leader_id"] >= 0
         }
         self.partitions = [each for each in partitions if each in led]
+        self._led = {each: led[each] for each in self.partitions}
 
     def of(self, spec: int) -> dict[TopicPartition, int]:
         """Return each partition's offset that `spec` names: an OffsetSpec, or a time in ms."""
-        if not self.partitions:
-            return {}
-        found = patiently(lambda: self._admin.list_partition_offsets(dict.fromkeys(self.partitions, spec)))
-        return {each: at.offset for each, at in found.items()}
+        return told_offsets_at(self._admin, self._led, spec)
 
 
 def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
@@ -110,6 +109,9 @@ def new_offsets(
             what = "stay" if target.current else "be shifted"
             raise AdminError(f"nothing is committed for {each.topic} {each.partition}: it cannot {what}")
     earliest, latest = offsets.of(OffsetSpec.EARLIEST), offsets.of(OffsetSpec.LATEST)
+    for each in partitions:
+        if each not in earliest or each not in latest:
+            raise AdminError(f"the leader of {each.topic}-{each.partition} does not know yet where it ends")
     at_time = {} if target.time_ms is None else offsets.of(target.time_ms)
     new = {}
     for each in partitions:

@@ -9,8 +9,10 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kafka.errors import IncompatibleBrokerVersion, KafkaError
+from kafka.errors import IncompatibleBrokerVersion, KafkaError, OffsetNotAvailableError
+from kafka.structs import TopicPartition
 
+from kbroker.admin.connection import patiently
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
@@ -38,14 +40,35 @@ _TIMEOUT_MS: Final = 30_000
 
 def offsets_at(
     admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
-) -> dict[Key, tuple[int, int]]:
-    """Return offset and timestamp of partitions by their leaders, -1 where there is none; raises AdminError."""
-    found = {}
+) -> tuple[dict[Key, tuple[int, int]], list[str]]:
+    """Return offset and timestamp of partitions by their leaders, -1 where there is none, and what leaders refuse."""
+    found, refused = {}, []
     for key, code, offset, timestamp in _asked(admin, led, time_ms, at_least):
         error = code_error(code)
-        if error is not None:
-            raise AdminError(f"{key[0]}-{key[1]}: {error_text(error)}")
-        found[key] = (offset, timestamp)
+        if error is None:
+            found[key] = (offset, timestamp)
+        else:
+            refused.append(f"{key[0]}-{key[1]}: {error_text(error)}")
+    return found, refused
+
+
+def told_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
+    """Return offsets of partitions by their leaders, patiently where leaders move.
+
+    Left out are those that a leader does not know: since its election too few replicas have been in sync (KIP-207).
+    """
+
+    def ask() -> dict[TopicPartition, int] | None:
+        try:
+            found = admin.list_partition_offsets(dict.fromkeys(led, spec))
+        except OffsetNotAvailableError:
+            return None  # of one of them, and for as long as it lasts
+        return {each: at.offset for each, at in found.items()}
+
+    found = patiently(ask) if led else {}
+    if found is None:
+        known = known_offsets_at(admin, {(each.topic, each.partition): leader for each, leader in led.items()}, spec)
+        found = {TopicPartition(*key): offset for key, offset in known.items()}
     return found
 
 

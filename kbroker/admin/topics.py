@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -16,9 +15,9 @@ from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
-from kbroker.admin.connection import patiently
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
+from kbroker.admin.partition_offsets import told_offsets_at
 from kbroker.admin.placement import Key
 from kbroker.admin.told_everywhere import wait_for_preferred_leaders, wait_for_topics
 from kbroker.protocol.wire import uuid_text
@@ -101,10 +100,9 @@ def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
 def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is told of a topic, by its metadata: partitions with offsets, and the configs that are its own."""
     name = topic["name"]
-    led: dict[int, list[TopicPartition]] = {}
-    for p in topic["partitions"]:
-        if p["leader_id"] >= 0:
-            led.setdefault(p["leader_id"], []).append(TopicPartition(name, p["partition_index"]))
+    led = {
+        TopicPartition(name, p["partition_index"]): p["leader_id"] for p in topic["partitions"] if p["leader_id"] >= 0
+    }
     earliest = _offsets(admin, led, OffsetSpec.EARLIEST)
     latest = _offsets(admin, led, OffsetSpec.LATEST)
     configs = admin.describe_configs([ConfigResource("TOPIC", name)]).get("topic", {}).get(name, {})
@@ -129,14 +127,14 @@ def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _offsets(admin: Any, led: dict[int, list[TopicPartition]], spec: OffsetSpec) -> dict[int, int]:
+def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[int, int]:
     """Return offsets by partition, without those whose leader is gone while the next one is not elected yet."""
     offsets = {}
-    for partitions in led.values():
-        wanted = dict.fromkeys(partitions, spec)
+    for leader in set(led.values()):
+        of_one = {each: broker for each, broker in led.items() if broker == leader}
         with contextlib.suppress(KafkaConnectionError, NodeNotReadyError):
-            found = patiently(partial(admin.list_partition_offsets, wanted))
-            offsets.update({where.partition: at.offset for where, at in found.items()})
+            found = told_offsets_at(admin, of_one, spec)
+            offsets.update({each.partition: offset for each, offset in found.items()})
     return offsets
 
 

@@ -197,7 +197,7 @@ def offsets(
 ) -> None:
     """Show the offsets of partitions: where they end or begin, or the first record that is not older than a time.
 
-    Of all topics without names. There may be no such record, which is a dash.
+    Of all topics without names. There may be no such record, or nobody who knows, which is a dash.
     """
     if names and pattern is not None:
         raise click.UsageError("give either names or --pattern")
@@ -215,10 +215,12 @@ def offsets(
         for name, index in ((name, index) for name in names for index in partitions):
             if by_name and (name, index) not in led:
                 raise click.ClickException(f"topic {name} has no partition {index}")
-        found = offsets_at(admin, {key: leader for key, leader in wanted.items() if leader >= 0}, time_ms, at_least)
+        with_leaders = {key: leader for key, leader in wanted.items() if leader >= 0}
+        found, refused = offsets_at(admin, with_leaders, time_ms, at_least)
     headers = ("topic", "partition", "offset", "timestamp")
     rows = [[name, index, *map(_there, found.get((name, index), (-1, -1)))] for name, index in sorted(wanted)]
     output.rows([dict(zip(headers, row, strict=True)) for row in rows], *headers)
+    _report(refused)
 
 
 def _there(number: int) -> int | None:

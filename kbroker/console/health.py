@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.admin.cluster_view import ClusterView
+from kbroker.admin.cluster_view import INTERNAL, ClusterView
 from kbroker.console.number_text import number, plural
 from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
@@ -121,6 +121,8 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
         )
 
 
-def _named(names: list[str]) -> str:
+def _named(of_partitions: list[str]) -> str:
+    """Return topics by name, each once, and the cluster's own last."""
+    names = sorted(dict.fromkeys(of_partitions), key=lambda name: name in INTERNAL)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"

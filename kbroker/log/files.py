@@ -73,7 +73,7 @@ def write_all(fd: int, data: bytes, position: int) -> None:
     """Write all of `data` at `position`; raises OSError if less could be written."""
     written = os.pwrite(fd, data, position)
     if written != len(data):
-        raise OSError(errno.ENOSPC, f"wrote {written} of {len(data)} bytes")
+        raise OSError(errno.ENOSPC, f"no space left on the device: wrote {written} of {len(data)} bytes")
 
 
 def read_at(fd: int, size: int, position: int) -> bytes:

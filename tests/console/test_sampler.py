@@ -76,6 +76,15 @@ def test_the_worst_comes_first():
     assert all(each.href.startswith("/") for each in findings(samples))
 
 
+def test_topics_of_what_is_wrong_are_named_once_and_the_clusters_own_last():
+    parts = [part(index, 1, [1, 2], [1]) for index in range(9)]
+    samples = Samples(view=view(*((name, parts) for name in ("__consumer_offsets", "a", "b"))))
+    samples.under_min_isr = {(name, index) for name in ("__consumer_offsets", "a", "b") for index in range(9)}
+    below = next(each for each in findings(samples) if "below" in each.title)
+    assert below.title == "27 partitions below min.insync.replicas"
+    assert below.detail.endswith("refused. a, b, __consumer_offsets")
+
+
 def test_series_are_bounded():
     series = Series()
     for at in range(POINTS * 2):

@@ -160,7 +160,7 @@ class Segment:
             else:
                 written = os.pwritev(fd, buffers, position)
             if written != size:
-                raise OSError(errno.ENOSPC, f"wrote {written} of {size} bytes")
+                raise OSError(errno.ENOSPC, f"no space left on the device: wrote {written} of {size} bytes")
         except OSError as error:
             try:
                 os.ftruncate(fd, position)
