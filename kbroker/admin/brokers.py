@@ -135,25 +135,3 @@ def _api_name(key: int) -> str | None:
         return str(ApiKey(key).name)
     except ValueError:
         return None
-
-
-def drain_plan(
-    broker_id: int, replicas: Mapping[Key, Sequence[int]], racks: Mapping[int, str | None]
-) -> tuple[dict[Key, list[int]], list[Key]]:
-    """Return the replicas that partitions have without a broker, and the partitions that have no other to go to."""
-    load = Counter(broker for each in replicas.values() for broker in each)
-    targets: dict[Key, list[int]] = {}
-    stuck: list[Key] = []
-    for key, known in sorted(replicas.items()):
-        if broker_id not in known:
-            continue
-        others = [each for each in known if each != broker_id]
-        used = {racks.get(each) for each in others} - {None}
-        free = [each for each in sorted(racks) if each != broker_id and each not in others]
-        if not free:
-            stuck.append(key)
-            continue
-        chosen = min(free, key=lambda each: (racks[each] in used, load[each]))
-        load[chosen] += 1
-        targets[key] = [chosen if each == broker_id else each for each in known]
-    return targets, stuck

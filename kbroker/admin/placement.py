@@ -1,11 +1,12 @@
 """Where replicas are, and moving them: what `kbroker topic` and `kbroker broker` have in common.
 
-Owns the questions to the cluster and how their answers are told. Never decides where a replica goes: the verbs do.
+Owns the questions to the cluster, how their answers are told, and where the replicas of a broker go that is drained.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -78,3 +79,25 @@ def parse_replicas(text: str) -> list[int]:
     if len(set(replicas)) < len(replicas) or min(replicas) < 0:
         raise WrongInput(f"{text} names a broker twice, or one that cannot be")
     return replicas
+
+
+def drain_plan(
+    broker_id: int, replicas: Mapping[Key, Sequence[int]], racks: Mapping[int, str | None]
+) -> tuple[dict[Key, list[int]], list[Key]]:
+    """Return the replicas that partitions have without a broker, and the partitions that have no other to go to."""
+    load = Counter(broker for each in replicas.values() for broker in each)
+    targets: dict[Key, list[int]] = {}
+    stuck: list[Key] = []
+    for key, known in sorted(replicas.items()):
+        if broker_id not in known:
+            continue
+        others = [each for each in known if each != broker_id]
+        used = {racks.get(each) for each in others} - {None}
+        free = [each for each in sorted(racks) if each != broker_id and each not in others]
+        if not free:
+            stuck.append(key)
+            continue
+        chosen = min(free, key=lambda each: (racks[each] in used, load[each]))
+        load[chosen] += 1
+        targets[key] = [chosen if each == broker_id else each for each in known]
+    return targets, stuck

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +37,7 @@ from kbroker.handlers.services import ClusterServices, Services
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.directories.meta_properties import is_cluster_id
 from kbroker.log.open_files import OpenFiles
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.server import Server, own_host_name, server_limits
@@ -243,7 +243,7 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
     if metadata not in directories:
         raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
-    if cluster_id is not None and re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", cluster_id) is None:
+    if cluster_id is not None and not is_cluster_id(cluster_id):
         raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
     files = OpenFiles()
     managers = [

@@ -7,7 +7,6 @@ import click
 from kbroker.admin.brokers import (
     described_cluster,
     described_log_dirs,
-    drain_plan,
     listed_brokers,
     listed_replicas,
     one_broker,
@@ -15,7 +14,7 @@ from kbroker.admin.brokers import (
     unregister_broker,
 )
 from kbroker.admin.connection import Connection
-from kbroker.admin.placement import move, partitions_of, wait_until_moved
+from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
 from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options
 from kbroker.cli.completing import complete_brokers, complete_topics

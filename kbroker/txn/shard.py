@@ -35,7 +35,6 @@ _ROOM_NEEDED = 61 + 25 + 128
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _ABORTS_PER_MS = 4
 """As many as leave the event loop time for others, should thousands of transactions time out together."""
-_NEVER = 2**31 - 1
 _TIMEOUTS = ("timeouts",)
 _EXPIRE = ("expire",)
 _ENDINGS = itertools.count(1)
@@ -341,11 +340,7 @@ class TransactionShard:
         return Outcome(timers=[Schedule(_TIMEOUTS, 0) if self._to_time else self._next_timeouts(), *aborts])
 
     def _is_overdue(self, txn: Transaction, now_ms: int) -> bool:
-        return (
-            txn.transactional_id not in self._pending
-            and txn.timeout_ms != _NEVER
-            and txn.start_ms + txn.timeout_ms < now_ms
-        )
+        return txn.transactional_id not in self._pending and txn.is_overdue(now_ms)
 
     def _abort_overdue(self, transactional_id: str, now_ms: int) -> Outcome:
         txn = self.transactions.get(transactional_id)

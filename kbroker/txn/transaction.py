@@ -32,6 +32,8 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 MAX_EPOCH: Final = 32767
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
+_NEVER: Final = 2**31 - 1
+"""The timeout in ms of what is never overdue: Java's largest int."""
 BUMPS_EPOCH_SINCE: Final = 2
 """The transaction version from which each end of a transaction begins a new epoch (KIP-890)."""
 
@@ -65,6 +67,10 @@ class Transaction:
     def exhausted(self) -> bool:
         """Whether no epoch is left for a client."""
         return self.producer_epoch >= LAST_CLIENT_EPOCH
+
+    def is_overdue(self, now_ms: int) -> bool:
+        """Whether what it has begun has taken longer than its producer said that it may."""
+        return self.timeout_ms != _NEVER and self.start_ms + self.timeout_ms < now_ms
 
     @property
     def is_prepared(self) -> bool:

@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kbroker.admin.brokers import drain_plan, listed_brokers, served_apis
+from kbroker.admin.brokers import listed_brokers, served_apis
 from kbroker.admin.cluster_view import ClusterView
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.log_dirs import LogDir, log_dirs
-from kbroker.admin.placement import Key, move, moving, parse_replicas, partitions_of
+from kbroker.admin.placement import Key, drain_plan, move, moving, parse_replicas, partitions_of
 from kbroker.admin.topics import elect_leaders
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing

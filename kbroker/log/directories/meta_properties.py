@@ -9,6 +9,7 @@ anew that is damaged, or missing where there is data: the cluster's id would be 
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Mapping
 
@@ -33,6 +34,11 @@ def parse_lines(text: str) -> dict[str, str]:
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and line[0] not in "#!")
     return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def is_cluster_id(text: str) -> bool:
+    """Whether a cluster may be called so: by 22 letters, digits, '-' and '_' as a rule, or by others."""
+    return re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", text) is not None
 
 
 def check_properties(found: Mapping[str, str]) -> str:

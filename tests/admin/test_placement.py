@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.admin.brokers import drain_plan
+from kbroker.admin.placement import drain_plan
 
 
 def test_where_replicas_go() -> None:
