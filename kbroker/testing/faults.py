@@ -29,7 +29,7 @@ from kbroker.testing.filters import (
 )
 from kbroker.testing.known import check_apis, check_filters, error_code
 from kbroker.testing.numbers import check_number, check_whole
-from kbroker.testing.storm import squall
+from kbroker.testing.storm import USUAL_RATE, squall
 from kbroker.testing.when import When
 
 
@@ -45,7 +45,6 @@ class Kind(Enum):
     STORM = "storm"
 
 
-_OF_A_STORM = 0.05
 _STORMS_KEPT = 100
 
 
@@ -312,7 +311,7 @@ class Faults:
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can come again")
-        storm = self._set(Kind.STORM, api, None, {"rate": _OF_A_STORM, **filters})
+        storm = self._set(Kind.STORM, api, None, {"rate": USUAL_RATE, **filters})
         self.storms.append(storm)
         return storm
 

@@ -1,6 +1,6 @@
 """Random misbehaviour that Kafka allows itself: what may happen to any request on a cluster that has trouble.
 
-Owns what is legal for which API. Never decides which requests are hit: faults.py does.
+Owns what is legal for which API, and how often a storm strikes unless it is told. Never decides which requests are hit: faults.py does.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Final
 from kbroker.protocol.errors import ErrorCode as E
 from kbroker.testing.when import When
 
+USUAL_RATE: Final = 0.05
+"""The share of requests that a storm hits."""
 _LOADS: Final = (E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE)
 _TRANSACTION: Final = (*_LOADS, E.CONCURRENT_TRANSACTIONS)
 ERRORS: Final[dict[str, tuple[E, ...]]] = {
