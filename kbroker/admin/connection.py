@@ -22,6 +22,7 @@ from kafka.errors import (
     KafkaError,
     KafkaTimeoutError,
     NodeNotReadyError,
+    UnknownBrokerIdError,
 )
 
 from kbroker.admin.error_codes import error_text
@@ -41,6 +42,13 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "reconnect_backoff_max_ms": 1_000,
     "max_block_ms": 10_000,
 }
+
+
+class _Forgetful(dict[Any, Any]):
+    """In the place of what kafka-python 3.0 remembers of coordinators: for ever, also those that are none any more."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +72,9 @@ class Connection:
     def open_admin(self) -> Any:
         """Return a KafkaAdminClient, which is the caller's to close; raises Unreachable."""
         self._require_reachable()
-        return self._made(KafkaAdminClient)
+        client = self._made(KafkaAdminClient)
+        client._manager.cluster._coordinators = _Forgetful()  # noqa: SLF001 - there is no setting for it
+        return client
 
     def consumer(self, **own: Any) -> Any:
         """Make a KafkaConsumer; what -X says wins over `own`."""
@@ -156,6 +166,8 @@ def in_words(err: KafkaError, connection: Connection) -> str:
             asked = "are mechanism, name and password right?"
             return f"no broker at {connection.bootstrap} lets this client in: {asked}"
         return f"no broker answers at {connection.bootstrap}"
+    if isinstance(err, UnknownBrokerIdError):
+        return f"broker {reason} is gone, or the cluster does not tell of it yet"
     if isinstance(err, (KafkaConnectionError, NodeNotReadyError)):
         return f"the connection to the cluster at {connection.bootstrap} failed: {reason}"
     if isinstance(err, KafkaConfigurationError):
@@ -185,7 +197,7 @@ def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
         except BrokerResponseError as err:
             if not err.retriable or time.monotonic() > deadline:
                 raise
-        except (KafkaConnectionError, NodeNotReadyError):
+        except (KafkaConnectionError, NodeNotReadyError, UnknownBrokerIdError):
             if not reads or time.monotonic() > deadline:
                 raise
         time.sleep(_PAUSE_S)

@@ -9,6 +9,7 @@ from kbroker.admin.brokers import (
     described_log_dirs,
     listed_brokers,
     listed_replicas,
+    missing_brokers,
     one_broker,
     served_apis,
     unregister_broker,
@@ -16,7 +17,7 @@ from kbroker.admin.brokers import (
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
 from kbroker.admin.told_everywhere import wait_for_replicas
-from kbroker.cli.client import client_options
+from kbroker.cli.client import client_options, warn
 from kbroker.cli.completing import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, output_option, print_table
 
@@ -51,7 +52,9 @@ def cluster_id(output: Output, connection: Connection) -> None:
 def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
     """List the brokers that live, or, on KRaft, are registered."""
     with connection.admin() as admin:
-        found = listed_brokers(admin, partitions_of(admin))
+        partitions = partitions_of(admin)
+        found = listed_brokers(admin, partitions)
+        gone = missing_brokers(found, partitions)
         if fenced:
             others = [each for each in described_cluster(admin, fenced=True)["brokers"] if each["fenced"]]
             nothing = {"controller": False, "leads": 0, "replicas": 0, "late": 0}
@@ -61,6 +64,8 @@ def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
     late = Column("not in sync", "late")
     is_fenced = [Column("fenced", lambda broker: "yes" if broker["fenced"] else None)] if fenced else []
     output.rows(found, "id", "address", "rack", controller, "leads", "replicas", late, *is_fenced)
+    for number, count in gone.items():
+        warn(f"broker {number} is gone, and has {count} replicas: none of them is in sync")
 
 
 @command.command("describe")

@@ -110,7 +110,7 @@ def reset(
                 failures.append(str(error))
     if export:
         _export(plans, with_groups=len(names) != 1)
-    else:
+    elif plans or output.is_document or not failures:
         output.rows(plans, "group", "topic", "partition", "old-offset", "new-offset")
     if failures:
         raise Failures(failures)

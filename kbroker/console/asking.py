@@ -16,7 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from kafka.errors import BrokerResponseError, KafkaConnectionError, KafkaError, KafkaTimeoutError, NodeNotReadyError
+from kafka.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    UnknownBrokerIdError,
+)
 
 from kbroker.admin.connection import Connection, in_words
 from kbroker.admin.errors import AdminError, Unreachable, WrongInput
@@ -33,7 +40,7 @@ _SETTINGS: Final = {
 }
 CLIENT_ID: Final = "kbroker-console"
 _ENDING: Final = "the console is being stopped"
-_BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError)
+_BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError, UnknownBrokerIdError)
 
 
 class Slow(Exception):  # noqa: N818 - what happened

@@ -1,6 +1,7 @@
 """Random misbehaviour that Kafka allows itself: what may happen to any request on a cluster that has trouble.
 
-Owns what is legal for which API, and how often a storm strikes unless it is told. Never decides which requests are hit: faults.py does.
+Owns what is legal for which API, and how often a storm strikes unless it is told. Never decides which requests are hit:
+faults.py does.
 """
 
 from __future__ import annotations

@@ -6,10 +6,14 @@ import socket
 import threading
 
 import pytest
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, UnknownBrokerIdError
 from kafka.net.selector import NetworkSelector
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
-from kbroker.admin.connection import Connection, patiently
+from kbroker import Cluster
+from kbroker.admin.connection import Connection, in_words, patiently
+from kbroker.admin.group_offsets import committed_offsets
+from kbroker.admin.own_request import coordinator_of
 
 
 @pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
@@ -57,3 +61,18 @@ def test_a_client_that_finds_no_broker_leaves_nothing_behind(kind, made_here):
     assert [each.name for each in threading.enumerate() if f"left-{kind}" in each.name] == []
     assert len(made_here) == 2
     assert all(each._closed for each in made_here)
+
+
+def test_a_client_that_is_kept_finds_the_next_coordinator():
+    with Cluster(brokers=3) as cluster, Connection(cluster.bootstrap_servers, {}).admin() as admin:
+        cluster.topics.create("t", partitions=1)
+        admin.alter_group_offsets("g", {TopicPartition("t", 0): OffsetAndMetadata(0, "", -1)})
+        assert committed_offsets(admin, "g") == {TopicPartition("t", 0): 0}
+        before = coordinator_of(admin, "g")
+        cluster.brokers[before].stop()
+        assert patiently(lambda: committed_offsets(admin, "g"), reads=True) == {TopicPartition("t", 0): 0}
+        assert patiently(lambda: coordinator_of(admin, "g"), reads=True) != before
+
+
+def test_a_broker_that_nobody_tells_of_is_told_of_in_words():
+    assert in_words(UnknownBrokerIdError(2), Connection("h:1", {})).startswith("broker 2 is gone")

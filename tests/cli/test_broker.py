@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -145,3 +146,17 @@ def test_apache_kafka_forgets_no_broker_that_it_does_not_know(apache_kafka):
     said = CommandLine(apache_kafka.bootstrap).fails("broker", "unregister", "7", "--yes")
     assert said.startswith("cannot unregister broker 7: ")
     assert "BROKER_ID_NOT_REGISTERED" in said
+
+
+def test_who_is_gone_is_told():
+    with Cluster(brokers=3) as cluster:
+        cli = CommandLine(cluster.bootstrap_servers)
+        cli.ok("topic", "create", "t", "-p", "2", "-r", "3")
+        assert cli.ok("broker", "list").err == ""
+        cluster.brokers[2].kill()
+        deadline = time.monotonic() + 60
+        while "broker 2 is gone" not in (done := cli.ok("broker", "list", "--json")).err:
+            assert time.monotonic() < deadline
+        has = sum(each["replicas"] for each in done.json) // 2  # every topic has three replicas, also the cluster's own
+        assert done.err == f"kbroker: broker 2 is gone, and has {has} replicas: none of them is in sync\n"
+        assert [each["id"] for each in done.json] == [1, 3]

@@ -75,7 +75,7 @@ def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
     """Return, for each topic, which member has which partition: a grid."""
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
     has = {(each["topic"], each["partition"]): m["member_id"] for m in members for each in m["partitions"]}
-    late = {(row["topic"], row["partition"]): row["lag"] or 0 for row in group["partitions"]}
+    late = {(row["topic"], row["partition"]): row["lag"] for row in group["partitions"]}
     found = []
     for topic in sorted({key[0] for key in has}):
         indexes = sorted({key[1] for key in has if key[0] == topic} | {key[1] for key in late if key[0] == topic})
@@ -92,7 +92,7 @@ def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
                     }
                     for each in members[:_MOST_DRAWN]
                 ],
-                "lags": [late.get((topic, index), 0) for index in indexes[:_MOST_DRAWN]],
+                "lags": [late.get((topic, index)) for index in indexes[:_MOST_DRAWN]],
             }
         )
     return found
