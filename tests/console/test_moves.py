@@ -83,7 +83,7 @@ def test_a_move_is_cancelled_in_a_browser(four, web, page):
     cluster, _ = four
     web.do("topic-create", name="slow", partitions="1", replicas="1")
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "linger.ms": 0, "batch.size": 1})
-    for _ in range(100):
+    for _ in range(500):  # more than the one fetch that is never throttled
         producer.produce("slow", b"x" * 10_000)
     assert producer.flush(20) == 0
     producer.close()
