@@ -137,6 +137,7 @@ def test_a_clients_life_is_nothing_to_tell_of(caplog):
 
 
 def test_requests_with_debug(caplog):
+    caplog.set_level(logging.DEBUG, "kbroker.network.server")  # other tests may have left it another
     with caplog.at_level(logging.DEBUG), Broker() as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "client.id": "who\nasks"})
         done(admin.create_topics([NewTopic("t", 1, 1)]))
