@@ -1,6 +1,6 @@
-"""What the brokers of a cluster have, those that live and those that do not.
+"""What the brokers of a cluster have.
 
-Owns how a broker is described, and which of them are gone. Never prints.
+Owns how a broker is described. Never prints.
 """
 
 from __future__ import annotations
@@ -46,13 +46,6 @@ def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> l
             }
         )
     return sorted(found, key=lambda each: int(each["id"]))
-
-
-def missing_brokers(found: Sequence[Mapping[str, Any]], partitions: Mapping[Key, Mapping[str, Any]]) -> dict[int, int]:
-    """Return brokers that have replicas and are not among those that were found, with how many replicas those are."""
-    alive = {each["id"] for each in found}
-    has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])
-    return {broker: count for broker, count in sorted(has.items()) if broker not in alive}
 
 
 def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:

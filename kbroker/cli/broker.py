@@ -9,11 +9,11 @@ from kbroker.admin.brokers import (
     described_log_dirs,
     listed_brokers,
     listed_replicas,
-    missing_brokers,
     one_broker,
     served_apis,
     unregister_broker,
 )
+from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
 from kbroker.admin.told_everywhere import wait_for_replicas
@@ -52,9 +52,8 @@ def cluster_id(output: Output, connection: Connection) -> None:
 def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
     """List the brokers that live, or, on KRaft, are registered."""
     with connection.admin() as admin:
-        partitions = partitions_of(admin)
-        found = listed_brokers(admin, partitions)
-        gone = missing_brokers(found, partitions)
+        found = listed_brokers(admin, partitions_of(admin))
+        gone = cluster_view(admin).missing_brokers()
         if fenced:
             others = [each for each in described_cluster(admin, fenced=True)["brokers"] if each["fenced"]]
             nothing = {"controller": False, "leads": 0, "replicas": 0, "late": 0}

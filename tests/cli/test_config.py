@@ -130,4 +130,4 @@ def test_a_secret_that_is_set_is_not_printed(anywhere: CommandLine) -> None:
     of = ("--broker", own_id(anywhere))
     done = anywhere("config", "set", *of, f"{key}=hunter2", "--dry-run")
     assert "hunter2" not in done.text + done.err
-    assert done.status or f"{key}=(secret) could be set" in done.text
+    assert f"{key}=(secret) could be set" in done.text
