@@ -142,6 +142,7 @@ def test_leaders_are_elected_in_a_browser(four, web, page):
 
     until(web, elected)
     cluster.brokers[first].start()
+    until(web, lambda words: "Brokers that live 1, 2, 3, 4" in words)
 
 
 def until(web, holds):
@@ -155,6 +156,9 @@ def until(web, holds):
 @pytest.mark.browser
 def test_a_broker_is_drained_in_a_browser(web, page):
     settled(web)
+    deadline = time.monotonic() + 60
+    while "No other broker lives" in web.page("/cluster/drain?broker=1").words:
+        assert time.monotonic() < deadline, "a broker that was started again has not come back"
     page.go("/cluster")
     page.click("a[href*='/cluster/drain'][href*='broker=1']")
     page.says("Where they would go")
