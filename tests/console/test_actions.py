@@ -142,7 +142,7 @@ def test_configs_are_set_and_unset(web):
     loggers = re.findall(r"<summary>([^<]+)</summary>", web.page("/configs?kind=logger").text)
     web.do("config", kind="logger", name="1", key=loggers[0], value="DEBUG")
     assert "DEBUG" in web.page(f"/configs?kind=logger&q={loggers[0]}").words
-    web.do("config", kind="logger", name="1", key=loggers[0], value="INFO")
+    web.do("config", kind="logger", name="1", key=loggers[0], unset="1")
     web.do("config", kind="group", name="some", key="consumer.session.timeout.ms", value="50000")
     assert "50000" in web.page("/configs?kind=group&name=some").words
     assert "a broker has a number" in web.refused("config", kind="broker", name="x", key="a", value="b")
