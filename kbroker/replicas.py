@@ -15,8 +15,9 @@ from uuid import UUID
 from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.config.server_config import BrokerConfig
+from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import TOPIC
-from kbroker.config.values import stored_values, to_text
+from kbroker.config.values import to_text
 from kbroker.divided import Divided
 from kbroker.few_at_once import FewAtOnce
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
@@ -27,7 +28,7 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
-from kbroker.topic_traffic import TopicTraffic, Traffic
+from kbroker.topic_metrics import TopicMetrics, Traffic
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +220,7 @@ class Replicas:
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
-        self.traffic = TopicTraffic()
+        self.traffic = TopicMetrics()
         self._hosting: dict[str, tuple[TopicState, Divided[None]]] = {}  # those put off that are begun, and the way on
         self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False

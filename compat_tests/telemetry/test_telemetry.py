@@ -22,7 +22,7 @@ from kbroker.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
-from kbroker.protocol.wire import uuid_text
+from kbroker.protocol.uuids import uuid_text
 from tests.metrics.pushes import data, gauge, total
 
 pytestmark = pytest.mark.java

@@ -22,7 +22,7 @@ from kbroker.log.offline.dump import dump as dump_file
 from kbroker.log.offline.dump import dump_order
 from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.offline.repair import repair as repair_directory
-from kbroker.protocol.wire import uuid_text
+from kbroker.protocol.uuids import uuid_text
 
 _BAR_FROM_BYTES = 1 << 24
 _DIRECTORY = click.Path(exists=True, file_okay=False)

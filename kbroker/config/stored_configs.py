@@ -1,7 +1,7 @@
-"""Dynamic configs of a broker on their way from and to where they are stored.
+"""Dynamic configs on their way from and to where they are stored.
 
-Owns that passwords lie encrypted in ZooKeeper, and that variables are stored as variables: what they stand for is
-looked up by each broker for itself. Never stores anything, and never parses a value.
+Owns that passwords lie encrypted in ZooKeeper, that variables are stored as variables (what they stand for is looked up
+by each broker for itself), and what counts of a stored value that this broker would refuse. Never stores anything.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from kbroker.config.model import ConfigError, InvalidConfig
+from kbroker.config.model import ConfigError, ConfigKey, InvalidConfig, Value
 from kbroker.config.password_encoder import PasswordEncoder, Undecodable
 from kbroker.config.providers import Providers
 from kbroker.config.table import broker_key
+from kbroker.config.values import parse, parse_text
 from kbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -92,3 +93,25 @@ class StoredConfigs:
 def _is_password(name: str) -> bool:
     key = broker_key(name)
     return key is not None and key.sensitive
+
+
+def stored_values(
+    keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
+) -> dict[str, Value]:
+    """As `parse_all`, of what the cluster has stored: other brokers may have taken what this one would refuse.
+
+    Apache Kafka 3.9 takes segment.bytes from 14 on, for example, and 4.3 from 1 MiB. A number out of limits counts as
+    it is; what else is wrong counts as if it had not been set.
+    """
+    values: dict[str, Value] = {}
+    for name, key in keys.items():
+        values[name] = defaults.get(name, key.default)
+        if name in texts:
+            try:
+                values[name] = parse(key, texts[name])
+            except InvalidConfig:
+                with contextlib.suppress(InvalidConfig):
+                    found = parse_text(name, key.type, texts[name])
+                    if isinstance(found, int | float) and not isinstance(found, bool):
+                        values[name] = found
+    return values

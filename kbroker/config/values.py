@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Final
 
 from kbroker.config.limits import invalid, java_double
@@ -81,28 +80,6 @@ def parse_all(
             values[name] = parse(key, texts[name])
         else:
             values[name] = defaults.get(name, key.default)
-    return values
-
-
-def stored_values(
-    keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
-) -> dict[str, Value]:
-    """As `parse_all`, of what the cluster has stored: other brokers may have taken what this one would refuse.
-
-    Apache Kafka 3.9 takes segment.bytes from 14 on, for example, and 4.3 from 1 MiB. A number out of limits counts as
-    it is; what else is wrong counts as if it had not been set.
-    """
-    values: dict[str, Value] = {}
-    for name, key in keys.items():
-        values[name] = defaults.get(name, key.default)
-        if name in texts:
-            try:
-                values[name] = parse(key, texts[name])
-            except InvalidConfig:
-                with suppress(InvalidConfig):
-                    found = parse_text(name, key.type, texts[name])
-                    if isinstance(found, int | float) and not isinstance(found, bool):
-                        values[name] = found
     return values
 
 

@@ -18,6 +18,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import WrongInput
 from kbroker.console.asking import Cluster
 from kbroker.console.decoding.schemas import Schemas
+from kbroker.console.login_tries import LoginTries
 from kbroker.console.sampler import PERIOD_S, Sampler
 from kbroker.console.sessions import Sessions
 
@@ -57,6 +58,7 @@ class Console:
     cluster: Cluster = field(init=False)
     sampler: Sampler = field(init=False)
     sessions: Sessions = field(init=False)
+    login_tries: LoginTries = field(default_factory=LoginTries)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: streams end then."""
     listening: int = 0

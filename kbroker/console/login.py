@@ -41,7 +41,7 @@ def own_place(path: str) -> str:
 async def logged_in(console: Console, values: Values, address: str) -> tuple[tuple[int, str] | None, str]:
     """Return status and line of a failure, or the key of a new session."""
     user = values.text("user")
-    if not console.sessions.may_try(address):
+    if not console.login_tries.may_try(address):
         audit.warning("login from %s: too many tries", address)
         return (429, "too many tries; wait a minute"), ""
     # Not by the threads that ask the cluster: where it hangs they are all taken.

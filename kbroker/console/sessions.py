@@ -1,7 +1,7 @@
 """Who is logged in, and that a form is the console's own.
 
-Owns the cookie, how long it holds, how often one may try to log in, and the tokens in forms. Sessions are in memory:
-a restart ends them. Where nobody has to log in everybody has one all the same, for the tokens, and it is kept nowhere.
+Owns the cookie, how long it holds, and the tokens in forms. Sessions are in memory: a restart ends them. Where nobody
+has to log in everybody has one all the same, for the tokens, and it is kept nowhere.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from kbroker.console.passwords import is_users
 LIFE_S: Final = 12 * 3600.0
 _IDLE_S: Final = 2 * 3600.0
 _MOST: Final = 1_000
-_TRIES: Final = 5
-_TRIES_OF_ALL: Final = 30
-_WINDOW_S: Final = 60.0
 _LONGEST_FLASH: Final = 1_500
 
 
@@ -56,7 +53,6 @@ class Sessions:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._sessions: OrderedDict[str, Session] = OrderedDict()
-        self._tries: OrderedDict[str, list[float]] = OrderedDict()
         self.cookie = f"__Host-{name}" if secure else name
         self._flash = f"{self.cookie}-told"
 
@@ -100,19 +96,6 @@ class Sessions:
     def end(self, key: str) -> None:
         """Forget a session."""
         self._sessions.pop(key, None)
-
-    def may_try(self, address: str) -> bool:
-        """Count a try to log in; False where an address, or all together, have tried too often."""
-        now = self._clock()
-        for name, most in ((address, _TRIES), ("", _TRIES_OF_ALL)):
-            tries = [each for each in self._tries.get(name, ()) if now - each < _WINDOW_S]
-            if len(tries) >= most:
-                return False
-            self._tries[name] = [*tries, now]
-            self._tries.move_to_end(name)
-        while len(self._tries) > _MOST:
-            self._tries.popitem(last=False)
-        return True
 
     def knows(self, user: str, password: str) -> bool:
         """Tell whether a password is right; takes some 50 ms, whoever is named."""

@@ -34,7 +34,7 @@ from kbroker.controller.token_nodes import load_tokens, stored_token
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.wire import parse_uuid, uuid_text
+from kbroker.protocol.uuids import parse_uuid, uuid_text
 from kbroker.quota.all_quotas import quotas_in
 from kbroker.quota.entities import CLIENTS, IPS, KINDS
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without

@@ -13,7 +13,7 @@ from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller import decide
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.wire import new_uuid
+from kbroker.protocol.uuids import new_uuid
 
 
 @dataclass(frozen=True, slots=True)

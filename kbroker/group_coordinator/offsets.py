@@ -33,7 +33,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 
 Stored = tuple[int, OffsetCommitValue]
 Place = tuple[str, int]

@@ -28,7 +28,7 @@ from kbroker.protocol.messages.fetch import (
 from kbroker.replica_manager.replica_selector import nearest
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition, Waiter
-from kbroker.topic_traffic import TopicTraffic, Traffic
+from kbroker.topic_metrics import TopicMetrics, Traffic
 
 _READ_COMMITTED = 1
 _CONSUMER = -1
@@ -152,7 +152,7 @@ class Fetch:
         return self._replica >= 0 and self._ctx.services.cluster is not None
 
     @property
-    def traffic(self) -> TopicTraffic:
+    def traffic(self) -> TopicMetrics:
         return self._ctx.services.replicas.traffic
 
     @property

@@ -16,7 +16,7 @@ from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.wire import parse_uuid
+from kbroker.protocol.uuids import parse_uuid
 from kbroker.txn.coordinator import TransactionCoordinator
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2

@@ -6,6 +6,8 @@ may ask.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.telemetry_clients import instance_of, is_received, now_ms, telemetry_of
@@ -14,7 +16,9 @@ from kbroker.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )
-from kbroker.telemetry.instances import CODECS
+
+_CODECS: Final = (4, 3, 1, 2)
+"""That are offered, the best first: zstd, lz4, gzip, snappy."""
 
 
 @handles(GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse, "0", advertised=is_received)
@@ -31,7 +35,7 @@ def get_telemetry_subscriptions(
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=instance_id,
         subscription_id=instance.subscription_id,
-        accepted_compression_types=list(CODECS),
+        accepted_compression_types=list(_CODECS),
         push_interval_ms=instance.wanted.interval_ms,
         telemetry_max_bytes=telemetry.max_bytes,
         delta_temporality=True,

@@ -30,7 +30,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10

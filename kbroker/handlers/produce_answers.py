@@ -24,7 +24,8 @@ from kbroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from kbroker.protocol.wire import ZERO_UUID, Buffer
+from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import Buffer
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from kbroker.handlers.telemetry_clients import client_of, instance_of, is_receiv
 from kbroker.protocol.compression import unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from kbroker.protocol.wire import uuid_text
+from kbroker.protocol.uuids import uuid_text
 from kbroker.telemetry.instances import RESERVED, ClientTelemetry, Instance
 from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push, Receiver
 

@@ -17,10 +17,11 @@ from kbroker.metrics.coordinators import groups, transactions
 from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
+from kbroker.metrics.quantiles import put_times
 from kbroker.metrics.quotas import quotas
-from kbroker.metrics.values import Values, put, put_all, put_times
+from kbroker.metrics.values import Values, put, put_all
 from kbroker.network.request_times import FETCH
-from kbroker.topic_traffic import Traffic
+from kbroker.topic_metrics import Traffic
 
 MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000

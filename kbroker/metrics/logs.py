@@ -9,7 +9,8 @@ from typing import Final
 
 from kbroker.divided import Divided
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.metrics.values import Values, put, put_all, put_times
+from kbroker.metrics.quantiles import put_times
+from kbroker.metrics.values import Values, put, put_all
 
 SERVES: Final = 3
 _STARTS, _RECOVERS = 1, 2

@@ -23,7 +23,7 @@ from kbroker.metrics.otlp import LONGEST_VALUE, Buckets, Labels, Point, Read, re
 from kbroker.metrics.values import Values, put
 from kbroker.protocol.compression import decompress
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.wire import uuid_text
+from kbroker.protocol.uuids import uuid_text
 from kbroker.telemetry.instances import EXPIRY_MS
 from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push
 

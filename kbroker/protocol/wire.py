@@ -1,22 +1,14 @@
-"""The scalar encodings below the schema: varints, zig-zag, uuid text.
+"""The scalar encodings below the schema: varints, zig-zag.
 
 Owns what one value looks like in bytes. Never knows messages or versions.
 
     uvarint   7 bits a byte, low bits first, at most 5 bytes for 32 bits
     varint    a zig-zag encoded uvarint (used inside record batches)
-    uuid      16 bytes; its text form is url-safe base64 without padding (22 characters)
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import os
-
 from kbroker.protocol.errors import Malformed
-
-ZERO_UUID = bytes(16)
-_RESERVED_UUIDS = (ZERO_UUID, bytes(15) + b"\x01")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -44,29 +36,3 @@ def write_uvarint(out: bytearray, value: int) -> None:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
-
-
-def new_uuid() -> bytes:
-    """Return a random version 4 uuid whose text does not begin with a dash (as Uuid.randomUuid does)."""
-    while True:
-        raw = bytearray(os.urandom(16))
-        raw[6] = raw[6] & 0x0F | 0x40
-        raw[8] = raw[8] & 0x3F | 0x80
-        if bytes(raw) not in _RESERVED_UUIDS and not uuid_text(raw).startswith("-"):
-            return bytes(raw)
-
-
-def uuid_text(raw: Buffer) -> str:
-    """Return Kafka's text form of a uuid: url-safe base64 without padding."""
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
-
-
-def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes that `text` stands for; raises ValueError."""
-    try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    except binascii.Error as err:
-        raise ValueError(f"not a uuid: {text!r}") from err
-    if len(raw) != 16:
-        raise ValueError(f"not a uuid: {text!r}")
-    return raw

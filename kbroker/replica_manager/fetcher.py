@@ -37,7 +37,7 @@ from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.follower_session import SESSION_ERRORS, FollowerSession, Key
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replica_manager.replication_quota import ReplicationQuota
+from kbroker.replica_manager.replication_quota import THROTTLED_PAUSE_MS, ReplicationQuota
 from kbroker.replication.following import (
     Append,
     AskOffsets,
@@ -58,8 +58,6 @@ _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_MS: Final = 50
 """The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms. A leader that has not
 heard of its leadership yet does so soon."""
-_THROTTLED_MS: Final = 100
-"""Pause of a replica that was copied faster than it may be."""
 _SLICE_SECONDS: Final = 0.002
 """How long an answer is taken before others have a turn."""
 
@@ -185,7 +183,7 @@ class Fetcher:
         for key in [key for key, until in self._resting.items() if until <= now_ms]:
             followed = self._followed[key]
             if followed.partition.is_throttled_follower and self._quota.is_exceeded(now_ms):
-                self._resting[key] = now_ms + _THROTTLED_MS
+                self._resting[key] = now_ms + THROTTLED_PAUSE_MS
                 continue
             del self._resting[key]
             self._ask_for(followed)
@@ -417,7 +415,7 @@ class Fetcher:
         now_ms = self._clock.monotonic_ms()
         self._quota.record(size, now_ms)
         if partition.log.log_end_offset < leader_high_watermark and self._quota.is_exceeded(now_ms):
-            self._resting[followed.id] = now_ms + _THROTTLED_MS
+            self._resting[followed.id] = now_ms + THROTTLED_PAUSE_MS
             self._session.drop(followed.id)
 
     def _appended(self, followed: Followed) -> None:

@@ -36,7 +36,7 @@ from kbroker.protocol.messages.stop_replica import (
     StopReplicaResponse,
 )
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
 from kbroker.replica_manager.in_sync_changes import Endpoint, InSyncChanges

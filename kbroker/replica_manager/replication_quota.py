@@ -15,6 +15,8 @@ from kbroker.quota.rate import Window
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 UNLIMITED: Final = (1 << 63) - 1
+THROTTLED_PAUSE_MS: Final = 100
+"""For which a follower leaves a replica alone that was copied faster than it may be."""
 _WINDOW: Final = Window(11, 1000)
 
 

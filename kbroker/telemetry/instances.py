@@ -20,7 +20,7 @@ from kbroker.config.client_match import CLIENT_INSTANCE_ID
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
-from kbroker.protocol.wire import uuid_text
+from kbroker.protocol.uuids import uuid_text
 from kbroker.telemetry.receiver import Receiver
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
 
@@ -33,8 +33,6 @@ LONGEST_TEXT: Final = 1_000
 ZERO: Final = bytes(16)
 RESERVED: Final = (ZERO, bytes(15) + b"\1")
 """Ids that Kafka gives to nobody."""
-CODECS: Final = (4, 3, 1, 2)
-"""That are offered: zstd, lz4, gzip, snappy."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from kbroker.config.client_match import Match, fits, parse_match
 from kbroker.config.model import InvalidConfig, Value
+from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import CLIENT_METRICS
-from kbroker.config.values import stored_values
 from kbroker.divided import Divided
 from kbroker.group_coordinator.java_order import in_javas_order, many_in_javas_order
 from kbroker.protocol.checksum import crc32c

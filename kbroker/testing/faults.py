@@ -18,15 +18,8 @@ from typing import Any, Self, Unpack
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.calling import NOT_RUNNING
-from kbroker.testing.filters import (
-    LONGEST_DELAY_MS,
-    LONGEST_THROTTLE_MS,
-    WRITING,
-    Filter,
-    Seen,
-    check_values,
-    that_write,
-)
+from kbroker.testing.disk_faults import WRITING, that_write
+from kbroker.testing.filters import LONGEST_DELAY_MS, LONGEST_THROTTLE_MS, Filter, Seen, check_values
 from kbroker.testing.known import check_apis, check_filters, error_code
 from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.storm import USUAL_RATE, squall

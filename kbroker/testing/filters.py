@@ -109,20 +109,3 @@ def _check_met(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
     if wanted.get("broker") not in {None, *brokers}:
         there = ", ".join(map(str, sorted(brokers)))
         raise ValueError(f"there is no broker {wanted['broker']}; there {'is' if len(brokers) == 1 else 'are'} {there}")
-
-
-WRITING: Final = (
-    "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
-)  # fmt: skip
-"""The APIs whose answers wait for a log."""
-
-
-def that_write(filters: Filter) -> Filter:
-    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
-    wanted = filters.get("where")
-
-    def writes(seen: Seen) -> bool:
-        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
-        return stands and (wanted is None or wanted(seen))
-
-    return {**filters, "where": writes}

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from kbroker.handlers.fetch import DelayedFetch
-from kbroker.topic_traffic import TopicTraffic
+from kbroker.topic_metrics import TopicMetrics
 
 
 class Failing:
     """A Fetch whose files cannot be read any more."""
 
     max_wait_ms = 20
-    traffic = TopicTraffic()
+    traffic = TopicMetrics()
     partitions = ()
 
     def attempt(self, *, last):

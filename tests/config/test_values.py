@@ -7,7 +7,7 @@ import pytest
 from kbroker.config.limits import java_double
 from kbroker.config.model import InvalidConfig
 from kbroker.config.table import BROKER, GROUP, TOPIC
-from kbroker.config.values import parse, parse_all, stored_values, to_text
+from kbroker.config.values import parse, to_text
 
 
 @pytest.mark.parametrize(
@@ -110,23 +110,3 @@ def test_every_default_is_valid_and_survives_a_round_trip() -> None:
 )
 def test_doubles_print_as_java_prints_them(number: float, text: str) -> None:
     assert java_double(number) == text
-
-
-def test_what_other_brokers_have_stored_counts_as_far_as_it_can() -> None:
-    """Apache Kafka 3.9 takes smaller segments than 4.3, and a znode may hold anything."""
-    stored = {
-        "segment.bytes": "100000",
-        "retention.ms": "soon",
-        "cleanup.policy": "burn",
-        "compression.type": "brotli",
-        "max.message.bytes": "2000",
-    }
-    found = stored_values(TOPIC, stored, {"retention.ms": 7})
-    assert found["segment.bytes"] == 100_000
-    assert found["retention.ms"] == 7
-    assert found["cleanup.policy"] == TOPIC["cleanup.policy"].default
-    assert found["compression.type"] == TOPIC["compression.type"].default
-    assert found["max.message.bytes"] == 2000
-    assert found.keys() == TOPIC.keys()
-    with pytest.raises(InvalidConfig):
-        parse_all(TOPIC, stored, {})

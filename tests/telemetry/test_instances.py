@@ -10,9 +10,9 @@ import pytest
 from kbroker.divided import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
-from kbroker.protocol.wire import uuid_text
+from kbroker.protocol.uuids import uuid_text
 from kbroker.telemetry import instances
-from kbroker.telemetry.instances import CODECS, EXPIRY_MS, RESERVED, ZERO, ClientTelemetry, Instance
+from kbroker.telemetry.instances import EXPIRY_MS, RESERVED, ZERO, ClientTelemetry, Instance
 from kbroker.telemetry.subscriptions import DEFAULT_INTERVAL_MS
 
 NONE, THROTTLED, UNKNOWN, INVALID = (
@@ -119,7 +119,7 @@ def test_the_last_push_may_come_early_and_is_the_last() -> None:
 
 
 def test_no_codec_is_refused_that_is_offered_and_none_at_all_is_taken() -> None:
-    for codec in (0, *CODECS):
+    for codec in (0, 1, 2, 3, 4):
         world = World()
         assert world.push(codec=codec) is NONE
     for codec in (-1, 5):

@@ -31,7 +31,7 @@ from kbroker.protocol.messages.update_metadata import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 
 LEADER_AND_ISR: Final = 7
 UPDATE_METADATA: Final = 8

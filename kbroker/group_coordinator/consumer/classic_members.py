@@ -36,7 +36,7 @@ from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatRespo
 from kbroker.protocol.messages.join_group import JoinGroupResponse
 from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
-from kbroker.protocol.wire import new_uuid, uuid_text
+from kbroker.protocol.uuids import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from kbroker.protocol.messages.describe_topic_partitions import (
     TopicRequest,
 )
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 

@@ -18,7 +18,7 @@ from kbroker.controller.znodes import (
 from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest
 from kbroker.protocol.messages.stop_replica import StopReplicaRequest
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 
 from .world import World, in_world, kinds, until
 

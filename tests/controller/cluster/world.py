@@ -63,7 +63,7 @@ from kbroker.protocol.messages.stop_replica import (
     StopReplicaResponse,
 )
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
-from kbroker.protocol.wire import new_uuid
+from kbroker.protocol.uuids import new_uuid
 
 PATIENCE_S = 30
 QUIET_CONFIG = ControllerConfig(auto_rebalance=False)

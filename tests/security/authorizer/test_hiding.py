@@ -33,7 +33,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
 )
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.wire import ZERO_UUID
+from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, Permission, ResourceType
 from tests.security.authorizer.served import ADMIN, ALICE, CLOSED, asynchronous, codes, serving
 

@@ -77,7 +77,7 @@ class Traffic:
 COUNTED = tuple(name for name in Traffic.__slots__ if name != "hosted")
 
 
-class TopicTraffic:
+class TopicMetrics:
     """The numbers of all topics that have a partition here."""
 
     def __init__(self) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ErrorCode
-from kbroker.topic_traffic import TopicTraffic
+from kbroker.topic_metrics import TopicMetrics
 
 
-def sums(of: TopicTraffic) -> int:
+def sums(of: TopicMetrics) -> int:
     by_topic, gone = of.now()
     return sum(each.bytes_in for each in (gone, *(traffic for _, traffic in by_topic)))
 
 
 def test_a_topic_goes_with_its_last_partition_and_its_numbers_stay() -> None:
-    topics = TopicTraffic()
+    topics = TopicMetrics()
     first, second = topics.hosts("orders"), topics.hosts("orders")
     assert first is second
     first.bytes_in += 10
@@ -28,7 +28,7 @@ def test_a_topic_goes_with_its_last_partition_and_its_numbers_stay() -> None:
 
 
 def test_what_is_read_in_pieces_counts_once() -> None:
-    topics = TopicTraffic()
+    topics = TopicMetrics()
     orders = topics.hosts("orders")
     orders.bytes_in += 10
     by_topic, gone = topics.now()
@@ -39,7 +39,7 @@ def test_what_is_read_in_pieces_counts_once() -> None:
 
 
 def test_what_is_refused_in_kafkas_usual_ways_has_not_failed() -> None:
-    orders = TopicTraffic().hosts("orders")
+    orders = TopicMetrics().hosts("orders")
     orders.refused(AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
     orders.refused(AppendError(ErrorCode.MESSAGE_TOO_LARGE))
     assert (orders.produces, orders.failed_produces) == (2, 0)
