@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.controller.cluster import requests
+from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Stops
 from kbroker.controller.cluster.channels import Channels
 from kbroker.controller.cluster.context import Context, Partition
-from kbroker.controller.cluster.outgoing import Leaderships, Metadata, Stops
 from kbroker.controller.cluster.pacing import paced
 from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState

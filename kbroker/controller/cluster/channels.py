@@ -14,9 +14,9 @@ from itertools import islice
 from typing import Any
 
 from kbroker.controller.cluster import requests
+from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Outgoing, OutgoingQueue
 from kbroker.controller.cluster.context import Context, LiveBroker
 from kbroker.controller.cluster.fenced_tree import Sleep
-from kbroker.controller.cluster.outgoing import Leaderships, Metadata, Outgoing, OutgoingQueue
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrResponse
 from kbroker.protocol.messages.stop_replica import StopReplicaResponse

@@ -17,9 +17,10 @@ from kbroker.clock import Clock
 from kbroker.controller.cluster import (
     brokers,
     deletion,
+    elect_leaders,
     features,
     in_sync,
-    leader_elections,
+    leader_rebalance,
     log_dirs,
     partitions,
     producer_ids,
@@ -27,12 +28,12 @@ from kbroker.controller.cluster import (
     shutdown,
 )
 from kbroker.controller.cluster.assigned_replicas import Replicas
+from kbroker.controller.cluster.channel_queue import Leaderships, Outgoing, Stops
 from kbroker.controller.cluster.channels import Channels
 from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.event_queue import Event, EventQueue
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, Sleep, SteadyTree, claim
-from kbroker.controller.cluster.outgoing import Leaderships, Outgoing, Stops
 from kbroker.controller.cluster.takeover import take_over
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.features import FeatureUpdate
@@ -177,13 +178,13 @@ class ClusterController:
 
     async def elect_leaders(
         self, kind: int, wanted: Collection[Partition]
-    ) -> Mapping[Partition, leader_elections.Elected]:
+    ) -> Mapping[Partition, elect_leaders.Elected]:
         """Elect preferred leaders (kind 0), or any (1); return how that went.
 
         Each partition has its new leader, or an ApiError: NOT_CONTROLLER for each where this broker is not active.
         """
         try:
-            return await self._ask(lambda term: leader_elections.elect_leaders(term, kind, wanted))
+            return await self._ask(lambda term: elect_leaders.elect_leaders(term, kind, wanted))
         except ApiError as error:
             return dict.fromkeys(wanted, error)
 
@@ -352,7 +353,7 @@ class ClusterController:
         await self._sleep(_FIRST_REBALANCE_SECONDS)
         while True:
             if term.config.auto_rebalance:
-                term.put("rebalance", lambda: leader_elections.rebalance(term))
+                term.put("rebalance", lambda: leader_rebalance.rebalance(term))
             await self._sleep(term.config.imbalance_check_seconds)
 
 

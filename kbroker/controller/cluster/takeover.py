@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.controller.cluster import deletion, features, leader_elections, log_dirs, reassignment, topics
+from kbroker.controller.cluster import deletion, elect_leaders, features, log_dirs, reassignment, topics
 from kbroker.controller.cluster.brokers import open_channel, read_brokers
 from kbroker.controller.cluster.context import Partition
 from kbroker.controller.cluster.pacing import all_of, paced
@@ -41,7 +41,7 @@ async def take_over(term: Term) -> None:
     taken_up = await reassignment.take_up(term)
     await reassignment.resume(term, except_for=taken_up)
     await deletion.begin(term)
-    await leader_elections.look(term)
+    await elect_leaders.look(term)
     await log_dirs.look(term)
 
 

@@ -1,7 +1,6 @@
-"""Elections that somebody asks for, or that the balance asks for: preferred leaders, and leaders at any price.
+"""Elections that somebody asks for: preferred leaders, and leaders at any price.
 
-Owns ElectLeaders (KIP-460), /admin/preferred_replica_election, and the automatic rebalance
-(auto.leader.rebalance.enable; KafkaController.checkAndTriggerAutoLeaderRebalance).
+Owns ElectLeaders (KIP-460) and /admin/preferred_replica_election. Who is elected is decided in controller/elections.py.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ async def elect_leaders(term: Term, kind: int, partitions: Collection[Partition]
         else:
             results[partition] = error
     if kind == PREFERRED:
-        elected = await _prefer(term, wanted)
+        elected = await prefer(term, wanted)
         failed, text = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "under strategy PreferredReplica"
     else:
         term.context.offline.update(wanted)
@@ -73,7 +72,8 @@ def _why_not(term: Term, kind: int, partition: Partition) -> ApiError | None:
     return None if needed else ApiError(ErrorCode.ELECTION_NOT_NEEDED)
 
 
-async def _prefer(term: Term, partitions: Collection[Partition]) -> dict[Partition, State]:
+async def prefer(term: Term, partitions: Collection[Partition]) -> dict[Partition, State]:
+    """Have first replicas lead, where they can."""
     context = term.context
 
     def decide(partition: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -93,30 +93,6 @@ async def look(term: Term) -> None:
         log.error("%s: it is removed", error)
         asked = ()
     wanted = [partition async for partition in paced(asked) if _why_not(term, PREFERRED, partition) is None]
-    await _prefer(term, wanted)
+    await prefer(term, wanted)
     await term.tree.delete(PREFERRED_ELECTION)
     term.put("preferred", lambda: look(term))
-
-
-async def rebalance(term: Term) -> None:
-    """Give leadership back to preferred replicas, where a broker misses too much of what it should lead."""
-    context = term.context
-    preferred: dict[int, int] = {}
-    missed: dict[int, list[Partition]] = {}
-    async for partition in paced(list(context.partitions())):
-        state, replicas = context.states.get(partition), context.assigned(partition)
-        if context.is_deleted(partition[0]) or not replicas:
-            continue
-        preferred[replicas[0]] = preferred.get(replicas[0], 0) + 1
-        if state is not None and state.value.leader != replicas[0]:
-            missed.setdefault(replicas[0], []).append(partition)
-    for broker, partitions in missed.items():
-        if len(partitions) / preferred[broker] * 100 > term.config.imbalance_percentage:
-            able = [each for each in partitions if _may_lead(term, broker, each)]
-            if able:
-                log.info("Broker %d gets %d leaderships back", broker, len(able))
-                await _prefer(term, able)
-
-
-def _may_lead(term: Term, broker: int, partition: Partition) -> bool:
-    return term.context.is_online(broker, partition) and broker in term.context.states[partition].value.isr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.controller.cluster.outgoing import Leaderships, Metadata, OutgoingQueue, Stops
+from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, OutgoingQueue, Stops
 from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
 from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState
 from kbroker.protocol.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataPartitionState
