@@ -110,6 +110,7 @@ def test_a_topic_that_changed_meanwhile_is_hosted_as_it_is(world: World) -> None
     assert world.hosted() == 3
 
 
+@pytest.mark.long
 def test_a_topic_that_changed_meanwhile_and_waits_for_its_turn_is_hosted_as_it_is(world: World) -> None:
     early = topic("early", COUNT)
     with no_descriptors():
@@ -131,6 +132,7 @@ def test_nothing_is_hosted_once_the_broker_stops(world: World) -> None:
     assert list(world.replicas) == []
 
 
+@pytest.mark.long
 def test_on_a_slow_disk_one_partition_is_hosted_in_a_turn(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def ever_later() -> float:
         world.waited_ms += 1
@@ -156,6 +158,7 @@ def test_a_topic_that_was_refused_and_then_changed_keeps_its_last_settings(world
     assert {partition.leader_epoch for partition in world.replicas} == {7}
 
 
+@pytest.mark.long
 def test_changed_defaults_reach_many_topics_in_slices_and_are_read_once_for_those_without_configs(world: World) -> None:
     state = world.state
     for number in range(COUNT):
@@ -177,6 +180,7 @@ def test_changed_defaults_reach_many_topics_in_slices_and_are_read_once_for_thos
     assert len(settings) == 1
 
 
+@pytest.mark.long
 def test_a_large_topic_is_reconfigured_in_slices(world: World) -> None:
     large = topic("large", COUNT)
     world.change(world.state.with_topic(large))

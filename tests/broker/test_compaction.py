@@ -153,6 +153,7 @@ def test_a_consumer_reads_while_the_log_is_compacted_again_and_again(tmp_path: P
         assert len(set(reached)) == len(reached)
 
 
+@pytest.mark.long
 def test_a_group_with_many_commits_keeps_a_small_log(tmp_path: Path) -> None:
     commits, partitions = 1_500, 5  # some 8 MB
     with Broker(SETTINGS, data_dir=str(tmp_path)) as broker:

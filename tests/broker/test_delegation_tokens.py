@@ -310,6 +310,7 @@ def test_tokens_are_there_after_a_restart_and_secrets_nowhere(tmp_path, caplog):
         side.close()
 
 
+@pytest.mark.long
 def test_thousands_of_renewers_and_owners_hold_nobody_up(side):
     alice = side.log_in()
     assert create(alice, renewers=[f"u{number}" for number in range(20_000)]).error_code == ErrorCode.POLICY_VIOLATION

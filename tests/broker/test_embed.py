@@ -145,6 +145,7 @@ def test_a_bad_setting_is_one_line_and_exit_1(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [False, True])
 def test_a_program_that_ends_without_stopping_stops_its_broker(tmp_path, given):
     own = {"data_dir": str(tmp_path / "own")} if given else {}
@@ -178,6 +179,7 @@ def test_a_port_in_use_is_one_line_and_exit_1(tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("below", ["", "/deeper/still"])
 def test_a_directory_that_cannot_be_made_is_one_line_and_exit_1(tmp_path, below):
     (tmp_path / "file").touch()

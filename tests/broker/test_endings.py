@@ -268,6 +268,7 @@ def test_a_partition_asked_for_many_times_costs_no_more_than_each_once(connect):
     assert time.monotonic() - started < 4
 
 
+@pytest.mark.long
 def test_many_partitions_are_hosted_while_others_are_served(connect):
     """A topic of many partitions is there at once, its partitions one slice after the other."""
     client, other = connect(), connect()
@@ -289,6 +290,7 @@ def test_many_partitions_are_hosted_while_others_are_served(connect):
     assert deleted.responses[0].error_code == 0
 
 
+@pytest.mark.long
 def test_a_topic_deleted_while_it_is_being_hosted_stays_deleted(broker, connect):
     client = connect()
     create = CreateTopicsRequest(topics=[CreatableTopic("brief", 400, 1)], timeout_ms=5000)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 from kbroker import divided
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
@@ -41,6 +43,7 @@ def test_a_slice_ends_and_others_have_their_turn(monkeypatch):
     assert done == ["step 0", "turn 0", "step 1", "turn 1", "step 2", "turn 2"]
 
 
+@pytest.mark.long
 def test_thousands_of_segments_are_deleted_a_few_at_a_time(tmp_path):
     """DeleteRecords and retention take out no more than so many segments before the loop is free again."""
 

@@ -167,6 +167,7 @@ def test_sequences_are_checked_at_the_append(tmp_path: Any) -> None:
     run(tmp_path, scenario, log_cleanup_policy="compact")
 
 
+@pytest.mark.long
 def test_a_connection_that_ends_leaves_nothing_behind(tmp_path: Any) -> None:
     def scenario(node: BrokerNode, ctx: RequestContext) -> None:
         works = [begun(ctx, request(numbered(50_000, base_timestamp=NOW)), 1) for _ in range(12)]

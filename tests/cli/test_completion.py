@@ -130,6 +130,7 @@ def said(shell: list[str], script: str, environment: dict[str, str]) -> list[str
     return done.stdout.split()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_in_bash(environment: dict[str, str], cli: CommandLine, name: str) -> None:
     cli.ok("topic", "create", name)

@@ -31,6 +31,7 @@ def test_it_serves_and_ends(cli):
         assert process.wait(20) == 0
 
 
+@pytest.mark.long
 def test_a_broker_has_one_beside_it(tmp_path):
     ready = tmp_path / "ready"
     cli = CommandLine("")

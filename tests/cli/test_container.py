@@ -222,6 +222,7 @@ def test_it_serves_and_says_what_is_waited_for(tmp_path):
     assert any("KAFKA_HEAP_OPTS is for a JVM" in line for line in lines)
 
 
+@pytest.mark.long
 def test_the_id_of_a_cluster(tmp_path):
     def start(**environment):
         command, ready = container(tmp_path)
@@ -243,6 +244,7 @@ def contents(directory):
     return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["container", "start"])
 def test_data_of_another_cluster_is_refused_and_left_alone(tmp_path, verb):
     data = tmp_path / "data"
@@ -307,6 +309,7 @@ def image(tmp_path):
     return tmp_path / "etc", ready
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", ["java", "go", "node"])
 def test_the_start_scripts_of_testcontainers_for_other_languages(image, tmp_path, module):
     """What they do once the port on the host is known; all of them run the broker with the modules' variables."""

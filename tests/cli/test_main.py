@@ -62,6 +62,7 @@ def test_debug_after_two_dashes_is_an_argument(cli):
     assert cli.fails("topic", "describe", "--", "--debug").startswith("topic --debug does not exist; ")
 
 
+@pytest.mark.long
 def test_where_the_broker_is(cli, name):
     cli.ok("topic", "create", name)
     describe = [sys.executable, "-m", "kbroker", "topic", "describe", name, "-X", "bootstrap_timeout_ms=300"]

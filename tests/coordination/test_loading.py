@@ -35,6 +35,7 @@ def test_loading_replays_what_was_written() -> None:
     assert again.events == [("end", 7, True), "loaded"]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("in_slices")
 def test_a_large_load_does_not_hold_the_loop() -> None:
     async def scenario() -> None:

@@ -84,6 +84,7 @@ async def dearest(context: RequestContext, each: LongList, fill: str, topic_id: 
     return short.longest, long.longest
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [name for name, lists in by_api() if lists])
 def test_a_longer_list_makes_no_longer_step(name: str, tmp_path: Path) -> None:
     async def scenario() -> None:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import RequestContext
@@ -46,6 +48,7 @@ def created(renewers: int) -> CreateDelegationTokenRequest:
     return CreateDelegationTokenRequest(None, None, [CreatableRenewers("User", "bob")] * renewers, -1)
 
 
+@pytest.mark.long
 def test_renewers_and_owners(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with world(tmp_path) as context:

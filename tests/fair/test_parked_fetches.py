@@ -104,6 +104,7 @@ def test_an_append_costs_a_look_at_its_partition(in_world: Any) -> None:
     in_world(story)
 
 
+@pytest.mark.long
 def test_enough_bytes_of_several_partitions_bring_the_answer(in_world: Any) -> None:
     async def story(world: World) -> None:
         waiting = world.ask(request(min_bytes=2 * len(batch(1)) + 1))
@@ -122,6 +123,7 @@ def test_enough_bytes_of_several_partitions_bring_the_answer(in_world: Any) -> N
     in_world(story)
 
 
+@pytest.mark.long
 def test_the_end_of_the_time_brings_what_there_is(in_world: Any) -> None:
     async def story(world: World) -> None:
         world.append(9)
@@ -132,6 +134,7 @@ def test_the_end_of_the_time_brings_what_there_is(in_world: Any) -> None:
     in_world(story)
 
 
+@pytest.mark.long
 def test_an_error_and_the_end_of_a_topic_are_told_at_once(in_world: Any) -> None:
     async def story(world: World) -> None:
         waiting = world.ask(request())
@@ -145,6 +148,7 @@ def test_an_error_and_the_end_of_a_topic_are_told_at_once(in_world: Any) -> None
     in_world(story)
 
 
+@pytest.mark.long
 def test_what_is_appended_while_it_is_read_is_not_missed(in_world: Any) -> None:
     async def story(world: World) -> None:
         work: Any = fetch_handler.fetch(world.context, request())

@@ -82,6 +82,7 @@ def test_what_is_told(up: Up, zookeeper: str) -> None:
     assert f"cluster restart 1 --data-dir {up.directory}" in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_in_order(up: Up, number: int) -> None:
     told = up.told()
@@ -95,6 +96,7 @@ def test_a_signal_stops_all_in_order(up: Up, number: int) -> None:
     assert up.output().endswith("kbroker: stopped\n")
 
 
+@pytest.mark.long
 def test_a_second_signal_kills(tmp_path: Path, zookeeper: str) -> None:
     up = Up(tmp_path, zookeeper, "--set", "fake.deaf=yes").start()
     pids = [each["pid"] for each in up.told()["brokers"]]
@@ -119,6 +121,7 @@ def test_none_outlives_an_up_that_is_killed(up: Up) -> None:
     assert up.run("status")[0] == 0
 
 
+@pytest.mark.long
 def test_stop_while_starting(tmp_path: Path, zookeeper: str) -> None:
     up = Up(tmp_path, zookeeper, "--set", "fake.silent=yes")
     up.child.start([*UP, "up", *up.options])
@@ -150,6 +153,7 @@ def test_kill_status_restart(up: Up) -> None:
     assert "DOWN" not in up.run("status")[1].upper()
 
 
+@pytest.mark.long
 def test_a_broker_that_ends_by_itself_is_told_of(up: Up) -> None:
     os.kill(up.told()["brokers"][2]["pid"], signal.SIGABRT)
     assert wait_until(lambda: "broker 3 has ended (signal 6); it printed last: settings" in up.output(), DEADLINE_S)
@@ -157,6 +161,7 @@ def test_a_broker_that_ends_by_itself_is_told_of(up: Up) -> None:
     assert up.run("restart", "3") == (0, "")
 
 
+@pytest.mark.long
 def test_stop_of_one_and_of_all(up: Up) -> None:
     assert up.run("stop", "1") == (0, "")
     assert up.told()["brokers"][0]["pid"] is None
@@ -167,6 +172,7 @@ def test_stop_of_one_and_of_all(up: Up) -> None:
     assert up.run("stop") == (1, f"kbroker: no cluster runs in {up.directory}\n")
 
 
+@pytest.mark.long
 def test_a_directory_has_one_launcher(up: Up) -> None:
     status, text = run("up", *up.options)
     assert (status, text) == (

@@ -42,6 +42,7 @@ def test_segments_without_any_are_not_looked_at(tmp_path: Path, monkeypatch: pyt
     assert len(read) == 1
 
 
+@pytest.mark.long
 def test_none_is_left_out_whatever_happens_to_the_segments(tmp_path: Path) -> None:
     rng = random.Random(SEED)
     print(f"seed {SEED}")

@@ -72,6 +72,7 @@ def test_mutated_batches_are_appended_or_refused(tmp_path: Path, config: LogConf
     assert open_log(tmp_path / "topic-0", clean=False, config=config).log_end_offset == end
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("codec", [GZIP, LZ4, ZSTD])
 def test_a_bomb_is_refused_within_the_bound(tmp_path: Path, codec: int) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(compression_type="uncompressed", max_message_bytes=200_000))

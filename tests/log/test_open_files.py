@@ -71,6 +71,7 @@ def test_the_bound_holds_whatever_is_done(tmp_path: Path) -> None:
     assert not open_descriptors(tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_start_stays_within_the_bound(tmp_path: Path, clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     log = many_segments(tmp_path / "topic-0", OpenFiles(5))

@@ -103,6 +103,7 @@ def of_many_segments(directory: Path, count: int) -> PartitionLog:
     return committed(open_log(directory, config=config))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("largest", [False, True])
 def test_many_segments_are_opened_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: bool) -> None:
     log = of_many_segments(tmp_path / "many-0", 300)

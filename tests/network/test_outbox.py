@@ -45,6 +45,7 @@ async def read(sock, count):
     return b"".join(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_bytes_and_ranges_leave_in_order(tmp_path, seed):
     rng = random.Random(seed)

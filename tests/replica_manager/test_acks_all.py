@@ -197,6 +197,7 @@ def test_the_only_replica_is_answered_at_once(play: Callable[..., None]) -> None
     play(test)
 
 
+@pytest.mark.long
 def test_a_request_of_many_partitions_waits_for_all_of_them_at_once(play: Callable[..., None]) -> None:
     async def test(cluster: Cluster) -> None:
         count = 100

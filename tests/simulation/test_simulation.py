@@ -7,6 +7,8 @@ import random
 import subprocess
 import sys
 
+import pytest
+
 from tests.figures import figure
 from tests.tries import FORM, tries
 
@@ -35,6 +37,7 @@ def test_a_cluster_under_faults_keeps_what_replication_promises() -> None:
     assert " 0 violations" in said
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_run_again() -> None:
     steps = str(tries(5000))
     arguments = "--seed", str(_SEED), "--each", steps

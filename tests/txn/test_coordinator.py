@@ -459,6 +459,7 @@ def test_a_closed_coordinator_answers_nobody() -> None:
     assert cluster.coordinator.verify("id", Identity(1, 0), [("t", 0)]) == {("t", 0): gone}
 
 
+@pytest.mark.long
 def test_thousands_that_are_due_after_a_crash_leave_the_loop_time_for_others() -> None:
     first = Cluster()
     first.coordinator._marking.markers = MarkerWriter(lambda partition: first.leaders[partition], lambda _node: None)

@@ -93,6 +93,7 @@ def test_an_id_that_cannot_be_forgotten_does_not_keep_the_others() -> None:
     assert not context.shard.transactions
 
 
+@pytest.mark.long
 def test_looks_for_overdue_and_unused_ids_are_made_in_pieces() -> None:
     context = Context()
     for i in range(7_000):

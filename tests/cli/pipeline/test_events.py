@@ -85,6 +85,7 @@ def test_simulated_days_come_back_whole_and_in_order(anywhere: CommandLine, name
     assert rows == [[visitor, organisation_of(visitor)] for visitor in names if organisation_of(visitor)]
 
 
+@pytest.mark.long
 def test_live_events_are_of_now(cli: CommandLine, name: str) -> None:
     before = time.time() * 1000
     done = cli.ok("pipeline", "events", "--topic", name, "--rate", "500", "--seconds", "0.5")
@@ -95,6 +96,7 @@ def test_live_events_are_of_now(cli: CommandLine, name: str) -> None:
     assert before - 1 <= stamps[0] <= stamps[-1] <= after
 
 
+@pytest.mark.long
 def test_count_ends_it(cli: CommandLine, name: str) -> None:
     done = cli.ok("pipeline", "events", "--topic", name, "--rate", "500", "--count", "50")
     assert told(done.err)[0] == 50 == sum(map(len, consumed(cli.bootstrap, name)))
@@ -106,6 +108,7 @@ def test_topic_that_exists_is_used(cli: CommandLine, name: str) -> None:
     assert len(consumed(cli.bootstrap, name)) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_it_and_all_that_was_counted_is_there(cli: CommandLine, name: str, number: signal.Signals) -> None:
     cli.ok("topic", "create", name)

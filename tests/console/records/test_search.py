@@ -49,6 +49,7 @@ def walked(admin, search):
     raise AssertionError("it does not end")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forward", [True, False])
 @pytest.mark.parametrize("limit", [1_000, 70])
 def test_everything_comes_once_and_in_order(many, forward, limit):
@@ -78,6 +79,7 @@ def test_times_and_offsets_bound_it(many):
     assert walked(admin, from_offset) == [[2_995, 2_998]]
 
 
+@pytest.mark.long
 def test_a_step_is_bounded_in_records_and_goes_on(many, monkeypatch):
     admin, topic = many
     monkeypatch.setattr(searching, "STEP_RECORDS", 100)

@@ -300,6 +300,7 @@ def test_records_that_got_their_time_from_the_broker_keep_it(log: PartitionLog) 
     assert contents(log)[0][1] == before[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("records", ["many", "large"])
 def test_what_could_not_be_produced_any_more_is_left_alone(tmp_path: Path, records: str) -> None:
     """It may have been produced before the topic was compacted, and unpack to more memory than there is."""

@@ -74,6 +74,7 @@ def state_of(log: PartitionLog) -> tuple[object, ...]:
     return contents(log), committed_view(log), log.log_end_offset, log.segments.bases
 
 
+@pytest.mark.long
 def test_s10_a_crash_after_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(tmp_path / "topic-0")
     clean(log)  # so that the next round has groups of several segments

@@ -123,6 +123,7 @@ def test_any_options_give_records_in_order_of_arrival(options: EventOptions) -> 
     assert (len(known), late, duplicates) == (counts.events, counts.late, counts.duplicates)
 
 
+@pytest.mark.long
 @settings(max_examples=tries(15), deadline=None)
 @given(some_options)
 def test_same_options_same_bytes(options: EventOptions) -> None:
@@ -138,6 +139,7 @@ def test_another_seed_or_start_shares_no_id() -> None:
     assert not ids[0] & ids[2]
 
 
+@pytest.mark.long
 def test_a_count_is_the_beginning_of_the_whole(day: Day) -> None:
     assert list(EventSource(a_day(count=1000))) == day.records[:1000]
 
@@ -150,6 +152,7 @@ def test_a_span_holds_its_events_and_no_others(day: Day) -> None:
     assert source.waiting == 0 or all(entry[0] >= START + DAY_MS for entry in source._visits)
 
 
+@pytest.mark.long
 def test_shares_are_what_was_asked_for() -> None:
     source = EventSource(
         EventOptions(START, rate=20, count=60_000, late=0.1, duplicates=0.2, malformed=0.05, ongoing=True, daily=False)
@@ -170,6 +173,7 @@ def test_more_duplicates_than_events() -> None:
     assert 0.09 < source.counts.malformed / source.counts.records < 0.11
 
 
+@pytest.mark.long
 def test_no_shares_no_faults() -> None:
     source = EventSource(a_day(rate=0.2, late=0.0, duplicates=0.0, malformed=0.0))
     assert all(usable(record) for record in source)
@@ -219,6 +223,7 @@ def test_nights_are_quiet(day: Day) -> None:
     assert sum(busyness(START + minute * MINUTE_MS) for minute in range(1440)) / 1440 == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.long
 def test_there_is_no_slow_start() -> None:
     source = EventSource(EventOptions(START, rate=100, count=6000, daily=False, ongoing=True, late=0.1))
     arrivals = [arrival for arrival, _, _ in source]
@@ -250,6 +255,7 @@ def test_every_form_of_malformed_record() -> None:
     assert min(forms.values()) > 20
 
 
+@pytest.mark.long
 def test_what_waits_does_not_grow_with_the_events() -> None:
     """Over ten days, what is in memory is what it was over the first two."""
     source = EventSource(EventOptions(START, rate=0.2, days=10, daily=False, visitors=2_000))

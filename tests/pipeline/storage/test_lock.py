@@ -38,6 +38,7 @@ def ended_process() -> int:
     return process.pid
 
 
+@pytest.mark.long
 def test_second_job_is_refused_while_the_first_one_renews(tmp_path: Path) -> None:
     files = local_files(tmp_path)
     with WriterLock(files, renewed_s=0.0) as lock:
