@@ -1,6 +1,6 @@
 """What guards have in common: whose rights a request has, whole requests refused, lists of which some is refused.
 
-Owns the ways to refuse. Never knows an API: rules.py and the modules beside it do.
+Owns the ways to refuse. Never knows an API: required_rights.py and the modules beside it do.
 
 A guard takes a handler and returns one. What it refuses has no effect, as the handler never hears of it; the rest of a
 list is handed on as a request of its own, and the two answers become one, in the order of the request.

@@ -1,7 +1,7 @@
 """What of a log can be cleaned, and how much it wants to be.
 
 Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: where the dirty part begins, what must not be
-touched yet, and the ratio of the two. Never changes a log.
+touched yet, the ratio of the two, and which log comes first. Never changes a log.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class Cleanable:
     def is_due(self) -> bool:
         """Whether it is dirty enough, or for too long."""
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
+
+    def goes_before(self, other: Cleanable | None) -> bool:
+        """Whether it is to be cleaned, and sooner than another: the one with the larger dirty share is."""
+        return self.is_due and (other is None or self.ratio > other.ratio)
 
 
 def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable:

@@ -207,7 +207,7 @@ class Cleaner:
                 self._give_up(key, str(error))
                 continue
             dirtiest = max(dirtiest, found.ratio)
-            if found.is_due and (best is None or found.ratio > best.ratio):
+            if found.goes_before(best):
                 best = found
         self.done.looked_ms, self.done.dirtiest = now_ms, dirtiest
         return best

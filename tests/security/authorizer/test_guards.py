@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker import handlers
-from kbroker.handlers.authorized.rules import RULES
+from kbroker.handlers.authorized.required_rights import RULES
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
