@@ -1,4 +1,4 @@
-"""Dynamic configs on their way from and to where they are stored.
+"""Dynamic configs, of brokers, topics and all else, on their way from and to where they are stored.
 
 Owns that passwords lie encrypted in ZooKeeper, that variables are stored as variables (what they stand for is looked up
 by each broker for itself), and what counts of a stored value that this broker would refuse. Never stores anything.

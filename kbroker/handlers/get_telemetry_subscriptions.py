@@ -17,7 +17,7 @@ from kbroker.protocol.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsResponse,
 )
 
-_CODECS: Final = (4, 3, 1, 2)
+CODECS: Final = (4, 3, 1, 2)
 """That are offered, the best first: zstd, lz4, gzip, snappy."""
 
 
@@ -35,7 +35,7 @@ def get_telemetry_subscriptions(
     return GetTelemetrySubscriptionsResponse(
         client_instance_id=instance_id,
         subscription_id=instance.subscription_id,
-        accepted_compression_types=list(_CODECS),
+        accepted_compression_types=list(CODECS),
         push_interval_ms=instance.wanted.interval_ms,
         telemetry_max_bytes=telemetry.max_bytes,
         delta_temporality=True,

@@ -15,8 +15,8 @@ from kbroker.handlers.telemetry_clients import client_of, instance_of, is_receiv
 from kbroker.protocol.compression import unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
-from kbroker.protocol.uuids import uuid_text
-from kbroker.telemetry.instances import RESERVED, ClientTelemetry, Instance
+from kbroker.protocol.uuids import RESERVED_UUIDS, uuid_text
+from kbroker.telemetry.instances import ClientTelemetry, Instance
 from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push, Receiver
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ def push_telemetry(
     """Refuse what comes too early, is too large, or goes by other subscriptions; hand the rest to the receiver."""
     telemetry = telemetry_of(ctx)
     instance_id = bytes(request.client_instance_id)
-    if instance_id in RESERVED:
+    if instance_id in RESERVED_UUIDS:
         return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
     instance = yield from instance_of(ctx, telemetry, instance_id)
     error = telemetry.pushed(instance, request, now_ms(ctx))

@@ -13,7 +13,8 @@ import os
 from kbroker.protocol.wire import Buffer
 
 ZERO_UUID = bytes(16)
-_RESERVED_UUIDS = (ZERO_UUID, bytes(15) + b"\x01")
+RESERVED_UUIDS = (ZERO_UUID, bytes(15) + b"\x01")
+"""Ids that Kafka gives to nobody."""
 
 
 def new_uuid() -> bytes:
@@ -22,7 +23,7 @@ def new_uuid() -> bytes:
         raw = bytearray(os.urandom(16))
         raw[6] = raw[6] & 0x0F | 0x40
         raw[8] = raw[8] & 0x3F | 0x80
-        if bytes(raw) not in _RESERVED_UUIDS and not uuid_text(raw).startswith("-"):
+        if bytes(raw) not in RESERVED_UUIDS and not uuid_text(raw).startswith("-"):
             return bytes(raw)
 
 

@@ -20,7 +20,7 @@ from kbroker.config.client_match import CLIENT_INSTANCE_ID
 from kbroker.divided import Divided
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry.receiver import Receiver
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
 
@@ -30,9 +30,6 @@ EXPIRY_MS: Final = 60 * 1000
 """Time without a request after which an instance is forgotten, at least: three intervals where that is more."""
 LONGEST_TEXT: Final = 1_000
 """Characters of what a client calls itself by which it is matched; the rest is not looked at."""
-ZERO: Final = bytes(16)
-RESERVED: Final = (ZERO, bytes(15) + b"\1")
-"""Ids that Kafka gives to nobody."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
 
@@ -95,10 +92,10 @@ class ClientTelemetry:
 
     def id_for(self, asked: bytes) -> bytes:
         """Return the id of a client: its own, or a new one where it has none."""
-        if asked != ZERO:
+        if asked != ZERO_UUID:
             return asked
         made = self._new_id()
-        while made in self._instances or made in RESERVED or uuid_text(made).startswith("-"):  # as in Kafka
+        while made in self._instances or made in RESERVED_UUIDS or uuid_text(made).startswith("-"):  # as in Kafka
             made = self._new_id()
         return made
 

@@ -11,6 +11,7 @@ import pytest
 from kbroker.admin.errors import AdminError
 from kbroker.console.guard import POLICY, refusal
 from kbroker.console.listen_address import listening, parse
+from kbroker.console.login_tries import LoginTries
 from kbroker.console.pages import ACTIONS
 from kbroker.console.passwords import hashed, is_users, matches, read_users
 from kbroker.console.sessions import Sessions
@@ -143,6 +144,17 @@ def test_tries_to_log_in_are_few(locked):
     for _ in range(5):
         assert locked.send("/login", {"user": "alice", "password": "x"}).status == 401
     assert locked.send("/login", {"user": "alice", "password": "open sesame"}).status == 429
+
+
+def test_tries_are_counted_for_a_minute():
+    now = [0.0]
+    tries = LoginTries(lambda: now[0])
+    assert [tries.may_try("a") for _ in range(6)] == [True] * 5 + [False]
+    assert tries.may_try("b")
+    now[0] = 61.0
+    assert tries.may_try("a")
+    now[0] = 200.0
+    assert [tries.may_try(f"c{number}") for number in range(31)] == [True] * 30 + [False], "of all together"
 
 
 def test_sessions_end():

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 import pytest
 
 from kbroker.divided import whole
+from kbroker.handlers.get_telemetry_subscriptions import CODECS
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry import instances
-from kbroker.telemetry.instances import EXPIRY_MS, RESERVED, ZERO, ClientTelemetry, Instance
+from kbroker.telemetry.instances import EXPIRY_MS, ClientTelemetry, Instance
 from kbroker.telemetry.subscriptions import DEFAULT_INTERVAL_MS
 
 NONE, THROTTLED, UNKNOWN, INVALID = (
@@ -119,7 +120,7 @@ def test_the_last_push_may_come_early_and_is_the_last() -> None:
 
 
 def test_no_codec_is_refused_that_is_offered_and_none_at_all_is_taken() -> None:
-    for codec in (0, 1, 2, 3, 4):
+    for codec in (0, *CODECS):
         world = World()
         assert world.push(codec=codec) is NONE
     for codec in (-1, 5):
@@ -208,12 +209,18 @@ def test_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ids_are_made_for_who_has_none() -> None:
-    options = [ZERO, RESERVED[1], b"\xf8" + bytes(15), ME, b"x" * 16]  # the third stands as one that begins with "-"
+    options = [
+        ZERO_UUID,
+        RESERVED_UUIDS[1],
+        b"\xf8" + bytes(15),
+        ME,
+        b"x" * 16,
+    ]  # the third stands as one that begins with "-"
     assert uuid_text(options[2]).startswith("-")
     made = iter(options)
     telemetry = ClientTelemetry(1, lambda: next(made))
     whole(telemetry.of(ME, TEXTS, 0))
-    assert telemetry.id_for(ZERO) == b"x" * 16
+    assert telemetry.id_for(ZERO_UUID) == b"x" * 16
     assert telemetry.id_for(ME) == ME
 
 

@@ -1,4 +1,4 @@
-"""Elections that somebody asks for."""
+"""Elections that somebody asks for, and leadership that goes back to first replicas by itself."""
 
 from __future__ import annotations
 
