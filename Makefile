@@ -3,7 +3,7 @@
 #   make run      a broker on 127.0.0.1:9092 with its data in ./data; PORT=9192 takes another port
 #   make cluster  three brokers on 127.0.0.1:9092 to 9094 and a ZooKeeper (Java, and Maven the first time), their data in
 #                 ./kbroker-cluster; PORT=9192 takes other ports
-#   make unit     the tests that need no Java and end soon, three files at a time, random ones with a fifth of their tries:
+#   make unit     the tests that need no Java and end soon, three files at a time, random ones with a tenth of their tries:
 #                 under three minutes
 #   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven, those in a browser install
 #                 Debian's chromium where they may

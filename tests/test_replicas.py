@@ -147,6 +147,7 @@ def test_on_a_slow_disk_one_partition_is_hosted_in_a_turn(world: World, monkeypa
     assert world.hosted() == COUNT
 
 
+@pytest.mark.long
 def test_a_topic_that_was_refused_and_then_changed_keeps_its_last_settings(world: World) -> None:
     early = topic("early", COUNT)
     with no_descriptors():
@@ -192,6 +193,7 @@ def test_a_large_topic_is_reconfigured_in_slices(world: World) -> None:
     assert all(partition.full_validation for partition in world.replicas)
 
 
+@pytest.mark.long
 def test_a_new_topic_of_a_coordinator_is_hosted_later_or_as_it_is_loaded(world: World) -> None:
     """Its 50 partitions are created one by one, with others served in between, and whoever comes to one gets it."""
     name = "__consumer_offsets"
@@ -212,6 +214,7 @@ def test_a_new_topic_of_a_coordinator_is_hosted_later_or_as_it_is_loaded(world: 
     assert world.hosted() == 50 + COUNT
 
 
+@pytest.mark.long
 def test_a_change_of_a_coordinators_topic_is_followed_at_once(world: World) -> None:
     name = "__consumer_offsets"
     offsets = topic(name, COUNT)

@@ -13,7 +13,7 @@ from typing import Final
 from hypothesis import settings
 
 FORM: Final = os.environ.get("KBROKER_TESTS", "usual")
-_TIMES: Final = {"short": 0.2, "usual": 1, "long": 10}[FORM]
+_TIMES: Final = {"short": 0.1, "usual": 1, "long": 10}[FORM]
 _LEAST: Final = 5
 
 

@@ -73,6 +73,7 @@ def test_the_name_is_that_of_the_connection(secured, connect):
     assert "User:alice" in names
 
 
+@pytest.mark.long
 def test_large_requests_are_taken_once_a_client_is_in(connect):
     client = connect()
     log_in(client)

@@ -21,6 +21,7 @@ def line_of(process):
     return process.stdout.readline().decode()
 
 
+@pytest.mark.long
 def test_it_serves_and_ends(cli):
     with cli.started("console", "--listen", "127.0.0.1:0") as process:
         url = re.search(r"is at (http://\S+) ", line_of(process))

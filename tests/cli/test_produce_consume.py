@@ -276,6 +276,7 @@ def test_an_interrupted_producer_has_written_what_it_read(cli, name):
         assert process.stderr.read() == f"2 records written to {name}\n".encode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_member_that_leaves_its_group(cli, name, number):
     cli.ok("produce", name, stdin=b"a\n")

@@ -117,6 +117,7 @@ def test_no_login_where_one_is_asked_for(guarded: CommandLine) -> None:
     assert "a listener that asks for a login (-X security.protocol=SASL_PLAINTEXT)?" in said
 
 
+@pytest.mark.long
 def test_tls_on_one_side_only(cli: CommandLine) -> None:
     said = cli.fails("topic", "list", "-X", "security.protocol=SSL", "-X", "bootstrap.timeout.ms=1000")
     assert said.endswith("-X security.protocol=PLAINTEXT, or SASL_PLAINTEXT where it asks for a login")

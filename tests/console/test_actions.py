@@ -95,6 +95,7 @@ def test_a_reset_does_what_was_shown(web, cluster):
     assert web.get("/group?name=moved").status == 400
 
 
+@pytest.mark.long
 def test_a_group_with_members_keeps_its_offsets(web, cluster):
     with world.members(cluster.bootstrap_servers, "busy", "orders", 2):
         page = web.page("/group?name=busy")

@@ -172,6 +172,7 @@ def test_a_broker_is_drained_in_a_browser(web, page):
     settled(web)
 
 
+@pytest.mark.long
 def test_a_broker_that_is_gone_is_told_first(four):
     cluster, server = four
     web = Visitor(server.url)

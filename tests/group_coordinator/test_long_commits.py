@@ -142,6 +142,7 @@ def test_of_a_topic_that_is_deleted_meanwhile_nothing_is_kept() -> None:
     assert [topic for shard in shards for topic in shard.offsets._groups_by_topic] == ["t"]
 
 
+@pytest.mark.long
 def test_what_is_decided_at_one_go_is_short(tmp_path: Path) -> None:
     """Building, encoding, and reading each record again is done in pieces; what is left is little a partition."""
     count = 2_000

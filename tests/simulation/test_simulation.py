@@ -31,6 +31,7 @@ def simulate(*arguments: str, hash_seed: str = "random", **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_cluster_under_faults_keeps_what_replication_promises() -> None:
     said = simulate("--seed", str(_SEED), "--steps", str(_STEPS), "--each", str(min(_STEPS, 25_000)))
     figure("simulation", said.splitlines()[-1])

@@ -308,6 +308,7 @@ def test_long_topic_names_can_be_deleted(tmp_path: Path) -> None:
     logs.close()
 
 
+@pytest.mark.long
 def test_tick_applies_retention_and_flushes(tmp_path: Path) -> None:
     logs = loaded(tmp_path, retention_check_interval_ms=100, flush_check_interval_ms=50)
     config = LogConfig(segment_bytes=300, retention_bytes=600, file_delete_delay_ms=100, flush_ms=200)
