@@ -27,7 +27,7 @@ def pushed(seen: Seen) -> Iterator[Seen]:
 
 
 def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120  # a client whose last push is cut short goes after a minute
+    deadline = time.monotonic() + 120  # a client of which no last push comes goes after a minute
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.02)

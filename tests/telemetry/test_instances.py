@@ -209,13 +209,7 @@ def test_instances_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ids_are_made_for_who_has_none() -> None:
-    options = [
-        ZERO_UUID,
-        RESERVED_UUIDS[1],
-        b"\xf8" + bytes(15),
-        ME,
-        b"x" * 16,
-    ]  # the third stands as one that begins with "-"
+    options = [ZERO_UUID, RESERVED_UUIDS[1], b"\xf8" + bytes(15), ME, b"x" * 16]  # the third begins with "-"
     assert uuid_text(options[2]).startswith("-")
     made = iter(options)
     telemetry = ClientTelemetry(1, lambda: next(made))
