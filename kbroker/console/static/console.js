@@ -144,7 +144,10 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target instanceof Element && event.target.closest("input, textarea, select, [contenteditable]");
   if (typing) {
-    if (event.key === "Escape" && !event.target.closest("dialog")) event.target.blur();
+    if (event.key === "Escape" && !event.target.closest("dialog")) {
+      event.preventDefault(); // which would empty a field of a search: what it has found is to be gone through
+      event.target.blur();
+    }
     return;
   }
   if (document.querySelector("dialog[open]")) return;
@@ -184,9 +187,12 @@ document.addEventListener("htmx:configRequest", (event) => {
   if (event.detail.elt.matches("[data-live]")) event.detail.path = location.pathname + location.search;
 });
 
-// What was asked before somebody cancelled is not put in: "Search on" asks for it again.
+// What was asked before somebody cancelled is not put in: "Search on" asks for it again. Nor is what a part asked of
+// itself before the address changed: the whole list would take the place of what a search has found.
 document.addEventListener("htmx:beforeSwap", (event) => {
-  if (event.detail.requestConfig.elt.dataset.cancelled) event.detail.shouldSwap = false;
+  const { elt, path } = event.detail.requestConfig;
+  const overtaken = elt.matches("[data-live]") && path !== location.pathname + location.search;
+  if (elt.dataset.cancelled || overtaken) event.detail.shouldSwap = false;
 });
 
 document.addEventListener("htmx:afterSwap", (event) => {
