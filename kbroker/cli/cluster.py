@@ -131,6 +131,9 @@ def status(data_dir: str, output: Output) -> None:
         output.show({**description.as_json(), "brokers": brokers})
         return
     _print_brokers(description, [(state, "yes" if is_controller else None) for state, is_controller in rows])
+    for each in description.brokers:
+        if each.ended is not None:
+            _say(f"broker {each.node_id} has ended: {each.ended}")
 
 
 @command.command("stop")

@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.admin.cluster_view import INTERNAL, ClusterView
-from kbroker.console.number_text import number, plural
+from kbroker.admin.group_offsets import WITHOUT_MEMBERS
+from kbroker.admin.placement import Key
+from kbroker.console.number_text import duration, number, plural
 from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
+from kbroker.console.standing_still import Stop
 
 GROWING_S: Final = 120.0
 """So long the lag of a group only grows before it is said to fall behind."""
+STANDING_S: Final = 60.0
+"""So long a group with members commits nothing of a partition that grows before it is said to stand still."""
 _NAMED: Final = 3
 
 
@@ -55,7 +60,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             "bad",
             plural(len(below), "partition below min.insync.replicas", "partitions below min.insync.replicas"),
             f"Producers with acks=all are refused. {_named([name for name, _ in below])}",
-            place("/topics", health="under"),
+            place("/topics", health="min-isr"),
             "See the topics",
         )
     under = [topic for topic in view.topics.values() if topic.under_replicated]
@@ -101,7 +106,19 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
     groups, hang = samples.groups, samples.hanging  # each may be replaced meanwhile
     for name in sorted(groups):
         lag = samples.lags.get(name)
-        if lag.grows(GROWING_S):
+        still = standing_still(samples, name)
+        if still:
+            (topic, partition), stop = min(still.items(), key=lambda each: each[1].since)
+            others = f"; nor in {plural(len(still) - 1, 'other partition')}" if len(still) > 1 else ""
+            yield Finding(
+                "warn",
+                f"Group {name} stands still",
+                f"For {duration(samples.ends_at - stop.since)} it has not got on at {topic}-{partition}, offset "
+                f"{stop.offset}, while records come{others}. Its lag is {number(lag.last)} now.",
+                place("/group", name=name),
+                "See who has the partition, and the record it stands at",
+            )
+        elif lag.grows(GROWING_S):
             yield Finding(
                 "warn",
                 f"Group {name} falls behind",
@@ -119,6 +136,13 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
             place("/transactions", look="hanging"),
             "Abort it",
         )
+
+
+def standing_still(samples: Samples, group: str) -> dict[Key, Stop]:
+    """Return where a group that has members does not get on, by partition."""
+    if samples.groups.get(group) in WITHOUT_MEMBERS:
+        return {}
+    return samples.standing.of(group, samples.ends, samples.ends_at, STANDING_S)
 
 
 def _named(of_partitions: list[str]) -> str:

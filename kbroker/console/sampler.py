@@ -26,6 +26,7 @@ from kbroker.admin.placement import Key
 from kbroker.admin.transactions import Open, hanging
 from kbroker.console.asking import patient
 from kbroker.console.series import Family, Series
+from kbroker.console.standing_still import StandingStill
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
@@ -58,6 +59,8 @@ class Samples:
     """Records per second by topic."""
     lags: Family = field(default_factory=lambda: Family(_MOST_GROUPS))
     """Records that groups have not read yet."""
+    standing: StandingStill = field(default_factory=lambda: StandingStill(_MOST_GROUPS))
+    """Partitions in which groups do not get on."""
     groups: dict[str, str] = field(default_factory=dict)
     """States of groups by name."""
     readers: dict[str, set[str]] = field(default_factory=dict)
@@ -191,6 +194,7 @@ class Sampler:
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         samples.lags.keep(samples.groups)
+        samples.standing.keep(samples.groups)
         names = sorted(samples.groups)
         if not names:
             return
@@ -200,6 +204,7 @@ class Sampler:
         readers = {name: topics for name, topics in samples.readers.items() if name in samples.groups}
         for name, committed in _committed(admin, chosen).items():
             samples.lags.add(name, at, lag_of(committed, samples.ends))
+            samples.standing.look(name, committed, samples.ends, at)
             readers[name] = {topic for topic, _ in committed}
         samples.readers = readers
 

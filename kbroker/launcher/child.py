@@ -69,6 +69,13 @@ class Child:
         """The exit status of the last run, negative for a signal; None while it runs and before the first run."""
         return None if self._process is None else self._process.poll()
 
+    def how_ended(self) -> str:
+        """Say how the last run ended."""
+        status = self.ended
+        if status is None:
+            return "it runs"
+        return f"signal {-status}" if status < 0 else f"exit status {status}"
+
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
         """End the program in good order, by force after `timeout_s`; return whether it ended by itself."""
         if not self.running:

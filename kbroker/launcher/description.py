@@ -4,7 +4,7 @@ Owns the form of it:
 
     {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
      "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "...",
-                  "metrics": "h:p" or null}]}
+                  "metrics": "h:p" or null, "ended": "how it ended, and what it printed last" or null}]}
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILE_NAME: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker; `pid` is None while it does not run."""
+    """A broker; `pid` is None while it does not run, `ended` while it does."""
 
     node_id: int
     host: str
@@ -32,6 +32,7 @@ class BrokerDescription:
     pid: int | None
     data_dir: str
     metrics: str | None = None
+    ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def _parsed(told: Mapping[str, Any]) -> ClusterDescription:
                 int(each["port"]),
                 _optional(each["pid"]),
                 str(each["data_dir"]),
-                None if each.get("metrics") is None else str(each["metrics"]),
+                *(None if each.get(name) is None else str(each[name]) for name in ("metrics", "ended")),
             )
             for each in told["brokers"]
         ],

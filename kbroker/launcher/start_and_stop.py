@@ -121,12 +121,12 @@ class LocalCluster:
 
     def describe(self) -> ClusterDescription:
         """Return what runs at this moment."""
-        brokers = [
-            BrokerDescription(
-                each.node_id, *each.contact, self._children[each.node_id].pid, str(each.data_dir), each.metrics
-            )
-            for each in self.plan.brokers
-        ]
+        brokers = []
+        for each in self.plan.brokers:
+            child = self._children[each.node_id]
+            pid = child.pid
+            ended = f"{child.how_ended()}; it printed last: {child.last_words()}" if child.ran and pid is None else None
+            brokers.append(BrokerDescription(each.node_id, *each.contact, pid, str(each.data_dir), each.metrics, ended))
         own = None if self._zookeeper is None else self._zookeeper.child.pid
         return ClusterDescription(self.bootstrap_servers, self.zookeeper, os.getpid(), own, brokers)
 

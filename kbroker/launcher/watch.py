@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from kbroker.launcher.child import Child, LauncherError
+from kbroker.launcher.child import LauncherError
 from kbroker.launcher.control import ControlSocket, Request
 from kbroker.launcher.description import FILE_NAME, remove_stale, write_description
 from kbroker.launcher.signals import Stopped, StopSignals
@@ -83,11 +83,11 @@ class Supervisor:
     def _watch(self) -> None:
         own = self._cluster.own_zookeeper
         if own is not None and not own.running:
-            raise LauncherError(f"ZooKeeper has ended ({how_ended(own)}): {own.last_words()} (see {own.log_file})")
+            raise LauncherError(f"ZooKeeper has ended ({own.how_ended()}): {own.last_words()} (see {own.log_file})")
         gone = [each for each, child in self._cluster.brokers.items() if self._pids[each] and not child.running]
         for node_id in gone:
             child = self._cluster.child(node_id)
-            self._told(f"{child.name} has ended ({how_ended(child)}); it printed last: {child.last_words()}")
+            self._told(f"{child.name} has ended ({child.how_ended()}); it printed last: {child.last_words()}")
         if gone:
             self._describe()
 
@@ -120,11 +120,3 @@ class Supervisor:
             raise LauncherError(f"{what!r} is nothing that a launcher does")
         self._describe()
         return {"pid": child.pid}
-
-
-def how_ended(child: Child) -> str:
-    """Say how a process ended."""
-    status = child.ended
-    if status is None:
-        return "it runs"
-    return f"signal {-status}" if status < 0 else f"exit status {status}"

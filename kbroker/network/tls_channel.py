@@ -318,7 +318,7 @@ class TlsChannel(Outbox):
         if self._push(self._pieces):
             self._pieces = ()
         else:
-            self._loop.add_writer(self._fd, self._writable)
+            self._wait()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
         budget = _AT_ONCE
@@ -370,8 +370,6 @@ class TlsChannel(Outbox):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._sealed and not self._pieces:
-            self._loop.remove_writer(self._fd)
         self._say_goodbye()
         self._sealed = b""
         super().close()

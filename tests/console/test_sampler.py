@@ -19,11 +19,12 @@ from kbroker.admin.transactions import Open
 from kbroker.console import asking
 from kbroker.console.asking import Busy, Cluster, Slow
 from kbroker.console.charts import over_time, spark
-from kbroker.console.health import GROWING_S, findings
+from kbroker.console.health import GROWING_S, STANDING_S, findings
 from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
+from kbroker.console.standing_still import StandingStill, Stop
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.metadata import MetadataResponseBroker, MetadataResponsePartition
 from tests.console.conftest import served
@@ -57,12 +58,15 @@ def test_the_worst_comes_first():
     samples.under_min_isr = {("t", 1)}
     samples.dirs = [LogDir(1, "/d", "KAFKA_STORAGE_ERROR", -1, -1, {}, 0)]
     samples.hanging = [Open("t", 1, ProducerState(5, 0, 0, 0, 0, 77))]
-    samples.groups = {"g": "Empty", "still": "Stable"}
+    samples.groups = {"g": "Empty", "still": "Stable", "stuck": "Stable", "left": "Empty"}
+    for name in ("stuck", "left"):
+        samples.standing.look(name, {("t", 1): 5, ("t", 0): 9}, {("t", 1): 8, ("t", 0): 9}, 100.0)
+    samples.ends, samples.ends_at = {("t", 1): 9, ("t", 0): 9}, 100.0 + STANDING_S
     for at in range(0, int(GROWING_S) + 10, 5):
         samples.lags.add("g", at, at)
         samples.lags.add("still", at, 5)
     told = titles(samples)
-    assert [level for level, _ in told] == ["bad"] * 5 + ["warn"] * 3
+    assert [level for level, _ in told] == ["bad"] * 5 + ["warn"] * 4
     assert {title for _, title in told} == {
         "1 partition nobody leads",
         "1 partition below min.insync.replicas",
@@ -72,8 +76,31 @@ def test_the_worst_comes_first():
         "2 under-replicated partitions",
         "Broker 3 is gone",
         "Group g falls behind",
+        "Group stuck stands still",
     }
     assert all(each.href.startswith("/") for each in findings(samples))
+
+
+def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
+    standing, one, other = StandingStill(2), ("t", 0), ("t", 1)
+    standing.look("g", {one: 5, other: 9}, {one: 7, other: 9}, 10.0)
+    standing.look("g", {one: 5, other: 9}, {one: 8, other: 9}, 40.0)
+    assert standing.of("g", {one: 8, other: 9}, 69.9, 60) == {}
+    assert standing.of("g", {one: 8, other: 9}, 70.0, 60) == {one: Stop(5, 10.0, 7)}
+    assert standing.of("g", {one: 7, other: 9}, 70.0, 60) == {}, (
+        "nothing has come since: behind a marker one waits for ever"
+    )
+    standing.look("g", {one: 6, other: 9}, {one: 9, other: 9}, 75.0)
+    assert standing.of("g", {one: 9, other: 9}, 134.0, 60) == {}, "it has got on"
+    standing.look("g", {one: 9, other: 9}, {one: 9, other: 9}, 80.0)
+    standing.look("g", {one: 9, other: 9}, {one: 12, other: 9}, 90.0)
+    assert standing.of("g", {one: 13}, 150.0, 60) == {one: Stop(9, 90.0, 12)}
+    standing.look("h", {one: 1}, {one: 2}, 0.0)
+    standing.look("too many", {one: 1}, {one: 2}, 0.0)
+    assert standing.of("too many", {one: 3}, 100.0, 60) == {}
+    standing.keep(["h"])
+    assert standing.of("g", {one: 13}, 150.0, 60) == {}
+    assert standing.of("h", {one: 3}, 100.0, 60) == {one: Stop(1, 0.0, 2)}
 
 
 def test_topics_of_what_is_wrong_are_named_once_and_the_clusters_own_last():

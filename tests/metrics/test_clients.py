@@ -27,7 +27,8 @@ def pushed(seen: Seen) -> Iterator[Seen]:
 
 
 def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120  # a client of which no last push comes goes after a minute
+    # librdkafka sends no last push where one is under way as it closes; such a client goes after a minute.
+    deadline = time.monotonic() + 120
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -192,3 +192,39 @@ def test_a_socket_told_of_in_a_turn_that_is_used_up_has_its_turn_later(monkeypat
         theirs.close()
 
     asyncio.run(story())
+
+
+def test_the_loop_is_asked_once_for_answers_that_wait_one_after_another():
+    calls = []
+
+    class Loop:
+        def add_writer(self, fd, callback):
+            calls.append("add")
+            self.tell = callback
+
+        def remove_writer(self, fd):
+            calls.append("remove")
+
+    async def story():
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            answers = [bytearray(4_000_000), bytearray(4_000_000)]
+
+            def done(error):
+                assert error is None
+                if answers:
+                    outbox.send(answers.pop())
+
+            loop = Loop()
+            outbox = Outbox(loop, Turns(asyncio.get_running_loop()), ours, done)
+            outbox.send(answers.pop())
+            left = 8_000_000
+            while left:
+                left -= len(theirs.recv(1_000_000))
+                if calls[-1] == "add":
+                    loop.tell()
+            assert not outbox.waiting
+            assert calls == ["add", "remove"]
+
+    asyncio.run(story())

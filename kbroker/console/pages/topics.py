@@ -19,7 +19,7 @@ from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
 from kbroker.console.values import Values
 
-_HEALTH: Final = ("", "under", "offline")
+_HEALTH: Final = ("", "under", "min-isr", "offline")
 _ORDERS: Final[dict[str, Callable[[TopicView, Samples], Any]]] = {
     "name": lambda topic, _: topic.name,
     "partitions": lambda topic, _: len(topic.partitions),
@@ -35,6 +35,7 @@ async def find(console: Console, values: Values) -> Facts:
     """Return a page of the list."""
     samples, view = console.sampler.samples, await console.view()
     text, internal = values.text("q"), values.flag("internal")
+    below = {name for name, _ in samples.under_min_isr}
     health = values.one_of("health", _HEALTH)
     order = values.one_of("sort", list(_ORDERS))
     big_first = order in _BIG_FIRST
@@ -42,9 +43,7 @@ async def find(console: Console, values: Values) -> Facts:
     found = [
         topic
         for topic in view.topics.values()
-        if (internal or not topic.internal)
-        and _matches(text, topic.name)
-        and (not health or (topic.offline if health == "offline" else topic.under_replicated))
+        if (internal or not topic.internal) and _matches(text, topic.name) and _ails(topic, health, below)
     ]
     found.sort(key=lambda topic: topic.name)
     found.sort(key=lambda topic: _ORDERS[order](topic, samples), reverse=downwards)
@@ -70,11 +69,24 @@ async def find(console: Console, values: Values) -> Facts:
         "q": text,
         "internal": internal,
         "health": health,
+        "below": below,
         "order": order,
         "downwards": downwards,
         "sorted_by": sorted_by,
         "brokers": len(view.brokers),
     }
+
+
+def _ails(topic: TopicView, health: str, below: set[str]) -> bool:
+    """Whether a topic is one of those that are asked for; `below` min.insync.replicas is what the sampler saw."""
+    match health:
+        case "under":
+            return topic.under_replicated > 0
+        case "min-isr":
+            return topic.name in below
+        case "offline":
+            return topic.offline > 0
+    return True
 
 
 def _matches(text: str, name: str) -> bool:
