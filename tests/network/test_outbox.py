@@ -209,6 +209,7 @@ def test_the_loop_is_asked_once_for_answers_that_wait_one_after_another():
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setblocking(False)
+            theirs.settimeout(10)
             answers = [bytearray(4_000_000), bytearray(4_000_000)]
 
             def done(error):
