@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.admin.cluster_view import INTERNAL, ClusterView
-from kbroker.admin.group_offsets import WITHOUT_MEMBERS
-from kbroker.admin.placement import Key
 from kbroker.console.number_text import duration, number, plural
 from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
-from kbroker.console.standing_still import Stop
 
 GROWING_S: Final = 120.0
 """So long the lag of a group only grows before it is said to fall behind."""
-STANDING_S: Final = 60.0
-"""So long a group with members commits nothing of a partition that grows before it is said to stand still."""
+STANDING_S: Final = 120.0
+"""So long a group with members commits nothing of a partition that grows before it is said to stand still: twice the
+minute in which Kafka Connect's sinks commit once."""
 _NAMED: Final = 3
 
 
@@ -51,7 +49,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             "bad",
             plural(sum(count for _, count in offline), "partition nobody leads", "partitions nobody leads"),
             f"Nothing can be written to or read from them. {_named([name for name, _ in offline])}",
-            place("/topics", health="offline"),
+            _topics("offline", [name for name, _ in offline]),
             "See the topics; a broker that has a replica is to come back, or a leader to be elected",
         )
     below = sorted(samples.under_min_isr)
@@ -60,7 +58,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             "bad",
             plural(len(below), "partition below min.insync.replicas", "partitions below min.insync.replicas"),
             f"Producers with acks=all are refused. {_named([name for name, _ in below])}",
-            place("/topics", health="min-isr"),
+            _topics("min-isr", [name for name, _ in below]),
             "See the topics",
         )
     under = [topic for topic in view.topics.values() if topic.under_replicated]
@@ -73,7 +71,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
                 "under-replicated partitions",
             ),
             f"Fewer replicas are in sync than there are. {_named([topic.name for topic in under])}",
-            place("/topics", health="under"),
+            _topics("under", [topic.name for topic in under]),
             "See the topics; a broker is gone, or too slow",
         )
 
@@ -106,17 +104,18 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
     groups, hang = samples.groups, samples.hanging  # each may be replaced meanwhile
     for name in sorted(groups):
         lag = samples.lags.get(name)
-        still = standing_still(samples, name)
+        still = samples.standing.of(name, STANDING_S)
         if still:
-            (topic, partition), stop = min(still.items(), key=lambda each: each[1].since)
+            (topic, partition), lasted = max(still.items(), key=lambda each: each[1])
             others = f"; nor in {plural(len(still) - 1, 'other partition')}" if len(still) > 1 else ""
             yield Finding(
                 "warn",
                 f"Group {name} stands still",
-                f"For {duration(samples.ends_at - stop.since)} it has not got on at {topic}-{partition}, offset "
-                f"{stop.offset}, while records come{others}. Its lag is {number(lag.last)} now.",
+                f"For {duration(lasted)} it has committed nothing of {topic}-{partition}, offset "
+                f"{samples.standing.stop(name, (topic, partition))}, while records come{others}. "
+                f"Its lag is {number(lag.last)} now.",
                 place("/group", name=name),
-                "See who has the partition, and the record it stands at",
+                "See which member has the partition, if any, and the record it stands at, or an open transaction",
             )
         elif lag.grows(GROWING_S):
             yield Finding(
@@ -138,11 +137,9 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
         )
 
 
-def standing_still(samples: Samples, group: str) -> dict[Key, Stop]:
-    """Return where a group that has members does not get on, by partition."""
-    if samples.groups.get(group) in WITHOUT_MEMBERS:
-        return {}
-    return samples.standing.of(group, samples.ends, samples.ends_at, STANDING_S)
+def _topics(health: str, names: list[str]) -> str:
+    """Return where topics are listed that ail; the cluster's own only where they are among them."""
+    return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 
 def _named(of_partitions: list[str]) -> str:

@@ -20,6 +20,7 @@ from kbroker.admin.cluster_view import ClusterView, cluster_view
 from kbroker.admin.configs import topic_config
 from kbroker.admin.connection import Connection, in_words
 from kbroker.admin.errors import AdminError
+from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.log_dirs import LogDir, log_dirs, sizes_of_leaders
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import Key
@@ -35,6 +36,7 @@ _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 200
+_MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
 _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
@@ -59,7 +61,7 @@ class Samples:
     """Records per second by topic."""
     lags: Family = field(default_factory=lambda: Family(_MOST_GROUPS))
     """Records that groups have not read yet."""
-    standing: StandingStill = field(default_factory=lambda: StandingStill(_MOST_GROUPS))
+    standing: StandingStill = field(default_factory=lambda: StandingStill(_MOST_STOPS))
     """Partitions in which groups do not get on."""
     groups: dict[str, str] = field(default_factory=dict)
     """States of groups by name."""
@@ -194,7 +196,9 @@ class Sampler:
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         samples.lags.keep(samples.groups)
-        samples.standing.keep(samples.groups)
+        # Who has no members, or does not tell whether, does not stand still.
+        reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}
+        samples.standing.keep(reading)
         names = sorted(samples.groups)
         if not names:
             return
@@ -202,10 +206,14 @@ class Sampler:
         chosen = (names[first:] + names[:first])[:_GROUPS_AT_ONCE]
         self._next_group = first + len(chosen)
         readers = {name: topics for name, topics in samples.readers.items() if name in samples.groups}
-        for name, committed in _committed(admin, chosen).items():
+        told = _committed(admin, chosen)
+        for name in reading.intersection(chosen) - told.keys():
+            samples.standing.forget(name)
+        for name, committed in told.items():
             samples.lags.add(name, at, lag_of(committed, samples.ends))
-            samples.standing.look(name, committed, samples.ends, at)
             readers[name] = {topic for topic, _ in committed}
+            if name in reading:
+                samples.standing.look(name, committed, samples.ends, time.monotonic())
         samples.readers = readers
 
 

@@ -22,6 +22,7 @@ Pause = Callable[[float], None]
 
 _LOOK_S: Final = 0.05
 _TAIL_BYTES: Final = 16 * 1024
+_MOST_WORDS: Final = 500
 
 
 class LauncherError(Exception):
@@ -107,8 +108,9 @@ class Child:
         self._process.send_signal(number)  # which sends nothing to one that has ended
 
     def last_words(self) -> str:
-        """Return the last line that this run has printed."""
-        return next(reversed(self.tail(1)), "it has printed nothing")
+        """Return the last line that this run has printed, or as much of it as people read; what is no text as "?"."""
+        line = next(reversed(self.tail(1)), "it has printed nothing")
+        return "".join(char if char.isprintable() else "?" for char in line[:_MOST_WORDS])
 
     def tail(self, lines: int) -> list[str]:
         """Return the last lines of this run, without empty ones."""
@@ -117,7 +119,7 @@ class Child:
                 end = log.seek(0, os.SEEK_END)
                 log.seek(max(self._log_begin, end - _TAIL_BYTES))
                 text = log.read().decode(errors="replace")
-        except FileNotFoundError:
+        except OSError:
             return []
         return [line.strip() for line in text.splitlines() if line.strip()][-lines:]
 

@@ -196,9 +196,13 @@ class Outbox:
             error = err
         self._pieces = ()
         self._offset = 0
-        self._done(error)
-        if not self.waiting:  # the next answer may wait already: to begin and to end it takes 16 us, of 250 of a Fetch
-            self._wait_no_more()
+        try:
+            self._done(error)
+        finally:
+            if (
+                not self.waiting
+            ):  # the next answer may wait already; to begin and to end it takes 16 us, of a Fetch's 250
+                self._wait_no_more()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
         """Send until all is sent (True), or the socket is full or others are to be served (False)."""

@@ -336,6 +336,7 @@ def test_keys(page):
     page.run("document.addEventListener('htmx:afterSwap', () => { window.asked += 1; })")
     page.run("document.querySelector('#q').dispatchEvent(new Event('change', {bubbles: true}))")
     page.until(lambda: page.run("return window.asked") > 0)
+    page.until(lambda: not page.all(".htmx-request"), "the list is asked for again and again")
     page.find("tbody tr.on")
     page.keys(Keys.ENTER)
     page.until(lambda: page.driver.current_url.endswith("/topics/payments"))

@@ -65,6 +65,7 @@ def test_topics_are_searched_sorted_and_paged(web):
     assert "orders-avro" in found.words
     assert "<nav" not in found.text, "a part is a part"
     assert "payments" not in found.words
+    assert "No topic is like that" in web.page("/topics?health=min-isr").words
     rows = re.findall(r'<td class="name"><a href="/topics/([^"]+)"', web.page("/topics?sort=partitions").text)
     assert rows[0] == "clicks"
     rows = re.findall(r'<td class="name"><a href="/topics/([^"]+)"', web.page("/topics?sort=name&dir=desc").text)

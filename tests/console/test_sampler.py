@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import Consumer, Producer
 from kafka.errors import KafkaConnectionError
 
 from kbroker import Broker
@@ -24,7 +25,7 @@ from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
-from kbroker.console.standing_still import StandingStill, Stop
+from kbroker.console.standing_still import StandingStill
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.metadata import MetadataResponseBroker, MetadataResponsePartition
 from tests.console.conftest import served
@@ -58,10 +59,9 @@ def test_the_worst_comes_first():
     samples.under_min_isr = {("t", 1)}
     samples.dirs = [LogDir(1, "/d", "KAFKA_STORAGE_ERROR", -1, -1, {}, 0)]
     samples.hanging = [Open("t", 1, ProducerState(5, 0, 0, 0, 0, 77))]
-    samples.groups = {"g": "Empty", "still": "Stable", "stuck": "Stable", "left": "Empty"}
-    for name in ("stuck", "left"):
-        samples.standing.look(name, {("t", 1): 5, ("t", 0): 9}, {("t", 1): 8, ("t", 0): 9}, 100.0)
-    samples.ends, samples.ends_at = {("t", 1): 9, ("t", 0): 9}, 100.0 + STANDING_S
+    samples.groups = {"g": "Empty", "still": "Stable", "stuck": "Stable"}
+    for at in (0.0, STANDING_S):
+        samples.standing.look("stuck", {("t", 1): 5}, {("t", 1): 8 + int(at)}, 100.0 + at)
     for at in range(0, int(GROWING_S) + 10, 5):
         samples.lags.add("g", at, at)
         samples.lags.add("still", at, 5)
@@ -79,28 +79,70 @@ def test_the_worst_comes_first():
         "Group stuck stands still",
     }
     assert all(each.href.startswith("/") for each in findings(samples))
+    assert "/topics?health=min-isr" in {each.href for each in findings(samples)}
+    samples.under_min_isr = {("__consumer_offsets", 1)}
+    assert "/topics?health=min-isr&internal=1" in {each.href for each in findings(samples)}
 
 
 def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
-    standing, one, other = StandingStill(2), ("t", 0), ("t", 1)
-    standing.look("g", {one: 5, other: 9}, {one: 7, other: 9}, 10.0)
-    standing.look("g", {one: 5, other: 9}, {one: 8, other: 9}, 40.0)
-    assert standing.of("g", {one: 8, other: 9}, 69.9, 60) == {}
-    assert standing.of("g", {one: 8, other: 9}, 70.0, 60) == {one: Stop(5, 10.0, 7)}
-    assert standing.of("g", {one: 7, other: 9}, 70.0, 60) == {}, (
-        "nothing has come since: behind a marker one waits for ever"
-    )
-    standing.look("g", {one: 6, other: 9}, {one: 9, other: 9}, 75.0)
-    assert standing.of("g", {one: 9, other: 9}, 134.0, 60) == {}, "it has got on"
-    standing.look("g", {one: 9, other: 9}, {one: 9, other: 9}, 80.0)
-    standing.look("g", {one: 9, other: 9}, {one: 12, other: 9}, 90.0)
-    assert standing.of("g", {one: 13}, 150.0, 60) == {one: Stop(9, 90.0, 12)}
-    standing.look("h", {one: 1}, {one: 2}, 0.0)
-    standing.look("too many", {one: 1}, {one: 2}, 0.0)
-    assert standing.of("too many", {one: 3}, 100.0, 60) == {}
-    standing.keep(["h"])
-    assert standing.of("g", {one: 13}, 150.0, 60) == {}
-    assert standing.of("h", {one: 3}, 100.0, 60) == {one: Stop(1, 0.0, 2)}
+    standing, one, other = StandingStill(3), ("t", 0), ("t", 1)
+
+    def look(at, committed, ends, group="g"):
+        standing.look(group, dict(zip((one, other), committed, strict=True)), {one: ends[0], other: ends[1]}, at)
+        return standing.of(group, 60)
+
+    assert look(10.0, (5, 9), (7, 9)) == {}
+    assert look(40.0, (5, 9), (8, 9)) == {}
+    assert look(69.9, (5, 9), (8, 9)) == {}
+    assert look(71.0, (5, 9), (8, 9)) == {one: 61.0}
+    assert standing.stop("g", one) == 5
+    assert look(72.0, (6, 9), (9, 9)) == {}, "it has got on"
+    assert look(140.0, (6, 9), (9, 9)) == {}, "nothing has come since: behind a marker one waits for ever"
+    assert look(150.0, (6, 9), (10, 9)) == {one: 78.0}
+    assert look(160.0, (10, 9), (10, 9)) == {}
+    standing.keep([])
+    assert look(170.0, (10, 9), (12, 9)) == {}
+    assert look(171.0, (10, 9), (13, 9)) == {}, "what was before it had no members does not count"
+    assert look(300.0, (1, 1), (2, 2), "h") == {}
+    assert look(400.0, (1, 1), (3, 3), "h") == {one: 100.0, other: 100.0}
+    assert look(401.0, (1, 1), (3, 3), "too many") == {}
+    assert standing.stop("too many", one) is None
+    standing.forget("h")
+    assert standing.of("h", 60) == {}
+
+
+def test_what_a_group_with_members_does_not_get_on_with_is_seen():
+    with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
+        servers = {"bootstrap.servers": broker.bootstrap_servers}
+        producer = Producer(servers)
+        consumer = Consumer(
+            {**servers, "group.id": "stuck", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        )
+        sampler = Sampler(Connection(broker.bootstrap_servers, {}))
+        admin = Connection(broker.bootstrap_servers, {}).open_admin()
+
+        def write():
+            producer.produce("t", b"one")
+            assert producer.flush(20) == 0
+
+        write()
+        write()
+        consumer.subscribe(["t"])
+        deadline = time.monotonic() + 30
+        while (message := consumer.poll(0.2)) is None or message.error():
+            assert time.monotonic() < deadline
+        consumer.commit(message, asynchronous=False)
+        sampler.round(admin)
+        assert sampler.samples.standing.of("stuck", 0.0) == {}
+        write()
+        sampler.round(admin)
+        assert list(sampler.samples.standing.of("stuck", 0.0)) == [("t", 0)]
+        assert sampler.samples.standing.stop("stuck", ("t", 0)) == 1
+        consumer.close()
+        sampler.round(admin)
+        assert sampler.samples.standing.of("stuck", 0.0) == {}, "who has no members does not stand still"
+        admin.close()
+        producer.close()
 
 
 def test_topics_of_what_is_wrong_are_named_once_and_the_clusters_own_last():

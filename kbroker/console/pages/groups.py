@@ -12,7 +12,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
-from kbroker.console.health import standing_still
+from kbroker.console.health import STANDING_S
 from kbroker.console.listing import Listing
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
@@ -59,7 +59,9 @@ async def find_one(console: Console, values: Values) -> Facts:
         raise WrongInput(f"there is no group {name}")
     lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
     topics = sorted({row["topic"] for row in group["partitions"]})
-    still = standing_still(console.sampler.samples, name)
+    standing = console.sampler.samples.standing
+    committed = {(row["topic"], row["partition"]): row["current_offset"] for row in group["partitions"]}
+    still = standing.of(name, STANDING_S)
     return {
         "group": group,
         "name": name,
@@ -69,7 +71,7 @@ async def find_one(console: Console, values: Values) -> Facts:
         "drawn": drawn(group),
         "list": Listing(group["partitions"], values.page(), "/group", {"name": name}, _MOST_ROWS),
         "empty": group["state"] in WITHOUT_MEMBERS,
-        "still": {key: console.sampler.samples.ends_at - stop.since for key, stop in still.items()},
+        "still": {key: lasted for key, lasted in still.items() if committed.get(key) == standing.stop(name, key)},
         "clients": {each["member_id"]: each["client_id"] for each in group["members"] or ()},
     }
 
