@@ -124,7 +124,8 @@ def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, ex
     state = None if group is None else group["state"]
     if state not in WITHOUT_MEMBERS:
         raise AdminError(
-            f"group {name} has members (its state is {state}); stop them first:"
+            f"group {name} has members (its state is {state}); stop them first; "
+            "one that went without leaving counts until its session ends (45 s by default):"
             f" `kbroker group describe {name} --members` shows where they run"
         )
     if group is not None and group["type"] in OF_OTHER_APIS:

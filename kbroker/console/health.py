@@ -5,6 +5,7 @@ Owns what counts as wrong. Judges what the sampler saw; never asks a cluster.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,8 @@ from kbroker.console.sampler import Samples
 
 GROWING_S: Final = 120.0
 """So long the lag of a group only grows before it is said to fall behind."""
+UNSETTLED_S: Final = 60.0
+"""So long a group rebalances before that is said: more than a session of 45 s, which is the clients' default."""
 STANDING_S: Final = 120.0
 """So long a group with members commits nothing of a partition that grows before it is said to stand still: twice the
 minute in which Kafka Connect's sinks commit once."""
@@ -101,7 +104,18 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def _of_clients(samples: Samples) -> Iterator[Finding]:
-    groups, hang = samples.groups, samples.hanging  # each may be replaced meanwhile
+    groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # each may be replaced meanwhile
+    for name, since in sorted(unsettled.items()):
+        lasted = time.monotonic() - since
+        if lasted >= UNSETTLED_S:
+            yield Finding(
+                "warn",
+                f"Group {name} does not settle",
+                f"For {duration(lasted)} it is {groups.get(name)}: a member that is gone without a word is waited for, "
+                "until its session ends, or one that works on what it has read.",
+                place("/group", name=name),
+                "See its members",
+            )
     for name in sorted(groups):
         lag = samples.lags.get(name)
         still = samples.standing.of(name, STANDING_S)

@@ -1,7 +1,11 @@
 """What is looked at every few seconds, whoever looks at the pages: throughput, lag, sizes, health.
 
 Owns a thread with a client of its own, and how much of the time it works at most: a twentieth, so that a large cluster
-is asked less often. Keeps the latest in memory and nothing else. Never fails: what went wrong is told on the pages.
+is asked less often; waiting for brokers that do not answer is no work. Keeps the latest in memory and nothing else.
+Never fails: what went wrong is told on the pages.
+
+kafka-python learns of brokers from its own Metadata, which it asks for once in five minutes: one that has come back is
+unknown to it until then. So a client is thrown away when other brokers live than when it was made.
 """
 
 from __future__ import annotations
@@ -31,7 +35,9 @@ from kbroker.console.standing_still import StandingStill
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The most of the time that a round may take."""
+"""The most of the time that a round may work."""
+_SOON_S: Final = 1.0
+_LEAST_PAUSE_S: Final = 0.1
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
@@ -44,6 +50,7 @@ _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
 """So long nothing was written in a transaction that is said to hang: Kafka's longest timeout."""
 _LATEST: Final = -1
+_UNSETTLED: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 log = logging.getLogger(__name__)
 
 
@@ -71,7 +78,11 @@ class Samples:
     sizes: dict[str, int] = field(default_factory=dict)
     hanging: list[Open] = field(default_factory=list)
     under_min_isr: set[Key] = field(default_factory=set)
+    unsettled: dict[str, float] = field(default_factory=dict)
+    """Groups whose members are being told anew what to read, and since when that was seen, in s of `monotonic`."""
     rounds: int = 0
+    looked_at: float = 0.0
+    """When the last round that did not fail was over, in s since 1970."""
     left_out: int = 0
     """Partitions that are too many to be looked at one by one."""
 
@@ -87,6 +98,8 @@ class Sampler:
         self._looked = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="kbroker-console-sampler", daemon=True)
         self._client: Any = None
+        self._alive: frozenset[int] = frozenset()
+        """Brokers that lived when the client was made, or since."""
         self._dirs_at = self._hanging_at = -1e9
         self._next_group = 0
         self.samples = Samples()
@@ -121,10 +134,13 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            begun = time.monotonic()
+            begun, worked = time.monotonic(), time.thread_time()
+            others = False
             try:
                 self.round(self._admin())
                 self.samples.failure = None
+                self.samples.looked_at = time.time()
+                others = self._others_live()
             except (AdminError, KafkaError) as error:
                 self._lost(in_words(error, self._connection) if isinstance(error, KafkaError) else str(error))
             except Exception:
@@ -133,13 +149,26 @@ class Sampler:
             with self._looked:
                 self.samples.rounds += 1
                 self._looked.notify_all()
-            took = time.monotonic() - begun
-            self._wanted.wait(max(self._period_s - took, took / _SHARE) if self.samples.failure is None else 1.0)
+            took, worked = time.monotonic() - begun, time.thread_time() - worked
+            soon = others or self.samples.failure is not None
+            self._wanted.wait(_SOON_S if soon else max(self._period_s - took, worked / _SHARE, _LEAST_PAUSE_S))
             self._wanted.clear()
         self._close()
 
+    def _others_live(self) -> bool:
+        """Throw the client away where it cannot know all brokers that live; return whether it was."""
+        view, before = self.samples.view, self._alive
+        now = frozenset() if view is None else frozenset(each.node_id for each in view.brokers)
+        self._alive = before or now
+        if now <= self._alive:
+            return False
+        self._close()
+        self._dirs_at = -1e9
+        return True
+
     def _admin(self) -> Any:
         if self._client is None:
+            self._alive = frozenset()
             self._client = self._connection.open_admin()
         return self._client
 
@@ -195,6 +224,10 @@ class Sampler:
         """See how far groups are behind, some groups in each round."""
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
+        now = time.monotonic()
+        samples.unsettled = {
+            name: samples.unsettled.get(name, now) for name, state in samples.groups.items() if state in _UNSETTLED
+        }
         samples.lags.keep(samples.groups)
         # Who has no members, or does not tell whether, does not stand still.
         reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}

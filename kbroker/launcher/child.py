@@ -77,6 +77,12 @@ class Child:
             return "it runs"
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
+    def end_told(self) -> str:
+        """Say how the last run ended and what it printed last, which says nothing where it was killed."""
+        if self.ended == -signal.SIGKILL:
+            return "killed (signal 9): by somebody, or for want of memory"
+        return f"{self.how_ended()}; it printed last: {self.last_words()}"
+
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
         """End the program in good order, by force after `timeout_s`; return whether it ended by itself."""
         if not self.running:

@@ -125,7 +125,7 @@ class LocalCluster:
         for each in self.plan.brokers:
             child = self._children[each.node_id]
             pid = child.pid
-            ended = f"{child.how_ended()}; it printed last: {child.last_words()}" if child.ran and pid is None else None
+            ended = child.end_told() if child.ran and pid is None else None
             brokers.append(BrokerDescription(each.node_id, *each.contact, pid, str(each.data_dir), each.metrics, ended))
         own = None if self._zookeeper is None else self._zookeeper.child.pid
         return ClusterDescription(self.bootstrap_servers, self.zookeeper, os.getpid(), own, brokers)

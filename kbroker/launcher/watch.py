@@ -116,6 +116,7 @@ class Supervisor:
             self._cluster.stop_broker(node_id)
             self._told(f"starting {child.name}")
             self._cluster.start_broker(node_id)
+            self._told(f"{child.name} serves again")
         else:
             raise LauncherError(f"{what!r} is nothing that a launcher does")
         self._describe()

@@ -95,7 +95,7 @@ def test_members(anywhere, topic):
 
             assert "NON_EMPTY_GROUP" in anywhere.fails("group", "delete", group)
             said = anywhere.fails("group", "reset", group, "--topic", topic, "--to-earliest", "--execute")
-            assert said.startswith(f"group {group} has members (its state is Stable); stop them first: ")
+            assert said.startswith(f"group {group} has members (its state is Stable); stop them first; ")
         finally:
             process.terminate()
             process.wait(WAIT_S)

@@ -18,9 +18,10 @@ from kbroker.admin.errors import AdminError, Unreachable
 from kbroker.admin.log_dirs import LogDir
 from kbroker.admin.transactions import Open
 from kbroker.console import asking
+from kbroker.console import sampler as sampling
 from kbroker.console.asking import Busy, Cluster, Slow
 from kbroker.console.charts import over_time, spark
-from kbroker.console.health import GROWING_S, STANDING_S, findings
+from kbroker.console.health import GROWING_S, STANDING_S, UNSETTLED_S, findings
 from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
 from kbroker.console.sampler import Sampler, Samples
@@ -109,6 +110,55 @@ def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
     assert standing.stop("too many", one) is None
     standing.forget("h")
     assert standing.of("h", 60) == {}
+
+
+def test_another_client_asks_when_other_brokers_live(monkeypatch):
+    """kafka-python hears of brokers from its own Metadata, once in five minutes."""
+    clients, asked = [], []
+
+    def open_admin(connection):
+        clients.append(SimpleNamespace(close=lambda: None))
+        return clients[-1]
+
+    alive = iter([(1,), (1, 2), (1, 2), (1,), (1, 2), (2, 3)])
+
+    def look(admin):
+        asked.append(admin)
+        sampler.samples.view = view(brokers=next(alive, (2, 3)))
+
+    monkeypatch.setattr(Connection, "open_admin", open_admin)
+    monkeypatch.setattr(sampling, "_SOON_S", 0.001)
+    sampler = Sampler(Connection("h:1", {}), period_s=0.001)
+    monkeypatch.setattr(sampler, "round", look)
+    with sampler:
+        assert sampler.wait_for_rounds(8, 30)
+    assert [clients.index(each) for each in asked[:8]] == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert time.time() - sampler.samples.looked_at < 30
+
+
+def test_a_group_that_does_not_settle_is_told_of_after_a_while(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: now[0])
+    state = ["PreparingRebalance"]
+
+    class Admin:
+        def list_groups(self):
+            return [{"group_id": "g", "group_state": state[0]}]
+
+        def list_group_offsets(self, asked):
+            return {"g": {}}
+
+    sampler = Sampler(Connection("h:1", {}))
+    sampler.samples.view = view(("t", [part(0, 1, [1, 2], [1, 2])]))
+    told = []
+    for _ in range(2):
+        sampler._lag(Admin(), sampler.samples, 0.0)
+        told.append(titles(sampler.samples))
+        now[0] += UNSETTLED_S
+    assert told == [[], [("warn", "Group g does not settle")]]
+    state[0] = "Stable"
+    sampler._lag(Admin(), sampler.samples, 0.0)
+    assert titles(sampler.samples) == []
 
 
 def test_what_a_group_with_members_does_not_get_on_with_is_seen():

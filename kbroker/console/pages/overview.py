@@ -5,6 +5,7 @@ Owns what stands on it. It shows what the sampler saw, so that it is there at on
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Final
 
@@ -37,6 +38,7 @@ async def find(console: Console, values: Values) -> Facts:
         "findings": findings(samples) if samples.rounds else [],
         "looked": bool(samples.rounds) and samples.failure is None,
         "samples": samples,
+        "age_s": time.time() - samples.looked_at,
         "partitions": len(partitions),
         "replicas": sum(has.values()),
         "leads": leads,

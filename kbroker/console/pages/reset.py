@@ -108,7 +108,10 @@ def reset(console: Console, admin: Any, values: Values) -> Done:
     group = group_of(admin, name)
     state = None if group is None else group["state"]
     if state not in WITHOUT_MEMBERS:
-        raise AdminError(f"group {name} has members (its state is {state}); stop them first")
+        raise AdminError(
+            f"group {name} has members (its state is {state}); stop them first; "
+            "one that went without leaving counts until its session ends (45 s by default)"
+        )
     set_offsets(admin, name, new)
     count = len(new)
     return Done(f"{count} offset{'s' if count != 1 else ''} of {name} moved.", place("/group", name=name))
