@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def create(client: WireClient, name: str) -> None:
 
 
 def produce(client: WireClient, topic: str, partition: int, value: bytes) -> None:
-    batch = build_batch([(1_700_000_000_000, None, value, ())])
+    batch = build_batch([(time.time_ns() // 1_000_000, None, value, ())])
     answer = client.ask(produce_request(topic, batch, partition=partition), 9)
     assert answer.responses[0].partition_responses[0].error_code == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.protocol.errors import ErrorCode
@@ -21,7 +23,10 @@ def create(client: WireClient) -> None:
 
 def produce(client: WireClient, partition: int, values: list[bytes]) -> int:
     """Produce one batch; return the error code."""
-    batch = build_batch([(1_700_000_000_000, None, value, ()) for value in values])
+    now = (
+        time.time_ns() // 1_000_000
+    )  # nothing older: what a slow machine has not read in time would be past retention.ms
+    batch = build_batch([(now, None, value, ()) for value in values])
     answer = client.ask(produce_request(TOPIC, batch, partition=partition), 9)
     return int(answer.responses[0].partition_responses[0].error_code)
 
