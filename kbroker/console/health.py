@@ -5,7 +5,6 @@ Owns what counts as wrong. Judges what the sampler saw; never asks a cluster.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -105,29 +104,25 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 def _of_clients(samples: Samples) -> Iterator[Finding]:
     groups, hang, unsettled = samples.groups, samples.hanging, samples.unsettled  # each may be replaced meanwhile
-    for name, since in sorted(unsettled.items()):
-        lasted = time.monotonic() - since
-        if lasted >= UNSETTLED_S:
+    for name in sorted(groups):
+        lag, still = samples.lags.get(name), samples.standing.of(name, STANDING_S)
+        if unsettled.get(name, 0.0) >= UNSETTLED_S:
             yield Finding(
                 "warn",
                 f"Group {name} does not settle",
-                f"For {duration(lasted)} it is {groups.get(name)}: a member that is gone without a word is waited for, "
-                "until its session ends, or one that works on what it has read.",
+                f"For {duration(unsettled[name])} it is {groups[name]}: a member that is gone without a word is waited "
+                "for, until its session ends, or one that works on what it has read.",
                 place("/group", name=name),
                 "See its members",
             )
-    for name in sorted(groups):
-        lag = samples.lags.get(name)
-        still = samples.standing.of(name, STANDING_S)
-        if still:
-            (topic, partition), lasted = max(still.items(), key=lambda each: each[1])
+        elif still:
+            (topic, partition), stop = max(still.items(), key=lambda each: each[1].lasted_s)
             others = f"; nor in {plural(len(still) - 1, 'other partition')}" if len(still) > 1 else ""
             yield Finding(
                 "warn",
                 f"Group {name} stands still",
-                f"For {duration(lasted)} it has committed nothing of {topic}-{partition}, offset "
-                f"{samples.standing.stop(name, (topic, partition))}, while records come{others}. "
-                f"Its lag is {number(lag.last)} now.",
+                f"For {duration(stop.lasted_s)} it has committed nothing of {topic}-{partition}, offset {stop.offset}, "
+                f"while records come{others}. Its lag is {number(lag.last)} now.",
                 place("/group", name=name),
                 "See which member has the partition, if any, and the record it stands at, or an open transaction",
             )

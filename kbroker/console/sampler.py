@@ -1,8 +1,8 @@
 """What is looked at every few seconds, whoever looks at the pages: throughput, lag, sizes, health.
 
-Owns a thread with a client of its own, and how much of the time it works at most: a twentieth, so that a large cluster
-is asked less often; waiting for brokers that do not answer is no work. Keeps the latest in memory and nothing else.
-Never fails: what went wrong is told on the pages.
+Owns a thread with a client of its own, and how much of the time it asks at most: a twentieth, so that a large cluster
+is asked less often; half while brokers are gone, for then it mostly waits for them, and somebody mends. Keeps the
+latest in memory and nothing else. Never fails: what went wrong is told on the pages.
 
 kafka-python learns of brokers from its own Metadata, which it asks for once in five minutes: one that has come back is
 unknown to it until then. So a client is thrown away when other brokers live than when it was made.
@@ -35,9 +35,10 @@ from kbroker.console.standing_still import StandingStill
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The most of the time that a round may work."""
+"""The most of the time that rounds may take."""
+_SHARE_WITHOUT_ALL: Final = 0.5
+"""The same while brokers are gone."""
 _SOON_S: Final = 1.0
-_LEAST_PAUSE_S: Final = 0.1
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
@@ -79,7 +80,7 @@ class Samples:
     hanging: list[Open] = field(default_factory=list)
     under_min_isr: set[Key] = field(default_factory=set)
     unsettled: dict[str, float] = field(default_factory=dict)
-    """Groups whose members are being told anew what to read, and since when that was seen, in s of `monotonic`."""
+    """Groups whose members are being told anew what to read, and for how many seconds that has been seen."""
     rounds: int = 0
     looked_at: float = 0.0
     """When the last round that did not fail was over, in s since 1970."""
@@ -102,6 +103,7 @@ class Sampler:
         """Brokers that lived when the client was made, or since."""
         self._dirs_at = self._hanging_at = -1e9
         self._next_group = 0
+        self._unsettled_since: dict[str, float] = {}
         self.samples = Samples()
 
     def start(self) -> Self:
@@ -134,8 +136,7 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            begun, worked = time.monotonic(), time.thread_time()
-            others = False
+            begun, others = time.monotonic(), False
             try:
                 self.round(self._admin())
                 self.samples.failure = None
@@ -149,11 +150,16 @@ class Sampler:
             with self._looked:
                 self.samples.rounds += 1
                 self._looked.notify_all()
-            took, worked = time.monotonic() - begun, time.thread_time() - worked
             soon = others or self.samples.failure is not None
-            self._wanted.wait(_SOON_S if soon else max(self._period_s - took, worked / _SHARE, _LEAST_PAUSE_S))
+            self._wanted.wait(_SOON_S if soon else self._pause_s(time.monotonic() - begun))
             self._wanted.clear()
         self._close()
+
+    def _pause_s(self, took: float) -> float:
+        """Return how long to wait after a round of so many seconds."""
+        view = self.samples.view
+        gone = view is not None and view.missing_brokers()
+        return max(self._period_s - took, took / (_SHARE_WITHOUT_ALL if gone else _SHARE))
 
     def _others_live(self) -> bool:
         """Throw the client away where it cannot know all brokers that live; return whether it was."""
@@ -225,9 +231,10 @@ class Sampler:
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         now = time.monotonic()
-        samples.unsettled = {
-            name: samples.unsettled.get(name, now) for name, state in samples.groups.items() if state in _UNSETTLED
+        self._unsettled_since = {
+            name: self._unsettled_since.get(name, now) for name, state in samples.groups.items() if state in _UNSETTLED
         }
+        samples.unsettled = {name: now - since for name, since in self._unsettled_since.items()}
         samples.lags.keep(samples.groups)
         # Who has no members, or does not tell whether, does not stand still.
         reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}
@@ -246,7 +253,7 @@ class Sampler:
             samples.lags.add(name, at, lag_of(committed, samples.ends))
             readers[name] = {topic for topic, _ in committed}
             if name in reading:
-                samples.standing.look(name, committed, samples.ends, time.monotonic())
+                samples.standing.look(name, committed, samples.ends, now)
         samples.readers = readers
 
 

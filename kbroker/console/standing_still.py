@@ -16,37 +16,35 @@ from kbroker.admin.placement import Key
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What a group has committed of a partition, since when (s), where that ended then, and whether more has come."""
+    """What a group has committed of a partition, first and last seen when (s), and where the partition ended then."""
 
     offset: int
     since: float
     end: int
-    grown: bool = False
+    seen: float
+    last_end: int
 
-
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """What a look at a group has found, and when (s)."""
-
-    at: float
-    stops: Mapping[Key, Stop]
+    @property
+    def lasted_s(self) -> float:
+        """For how many seconds it has been seen like that."""
+        return self.seen - self.since
 
 
 class StandingStill:
     """What groups have committed and not read to the end; at most so many partitions of groups, the rest is not judged.
 
-    One thread may look while others read: what they read is replaced, never changed. Times are in s, of any one clock.
+    One thread may look while others ask: a group's stops are replaced, never changed. Times are in s, of any one clock.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._looked: dict[str, Looked] = {}
+        self._count = 0
+        self._stops: dict[str, dict[Key, Stop]] = {}
 
     def look(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
         """See what a group with members has committed at a time."""
-        looked = self._looked.get(group)
-        before: Mapping[Key, Stop] = {} if looked is None else looked.stops
-        room = self._most - sum(len(each.stops) for name, each in self._looked.items() if name != group)
+        before = self._stops.get(group, {})
+        room = self._most - self._count + len(before)
         stops: dict[Key, Stop] = {}
         for key, offset in committed.items():
             end = ends.get(key, 0)
@@ -54,30 +52,24 @@ class StandingStill:
                 continue
             known = before.get(key)
             if known is None or known.offset != offset:
-                stops[key] = Stop(offset, at, end)
+                stops[key] = Stop(offset, at, end, at, end)
             else:
-                stops[key] = Stop(offset, known.since, known.end, end > known.end)
-        self._looked = {**self._looked, group: Looked(at, stops)}
+                stops[key] = Stop(offset, known.since, known.end, at, end)
+        self.forget(group)
+        if stops:
+            self._stops[group] = stops
+            self._count += len(stops)
 
-    def of(self, group: str, span_s: float) -> dict[Key, float]:
-        """Return for how many seconds, `span_s` at least, a group has stood still while records came, by partition."""
-        looked = self._looked.get(group)
-        if looked is None:
-            return {}
-        lasting = {key: looked.at - stop.since for key, stop in looked.stops.items() if stop.grown}
-        return {key: lasted for key, lasted in lasting.items() if lasted >= span_s}
-
-    def stop(self, group: str, key: Key) -> int | None:
-        """Return the offset that a group has committed of a partition in which it may stand still."""
-        looked = self._looked.get(group)
-        stop = None if looked is None else looked.stops.get(key)
-        return None if stop is None else stop.offset
+    def of(self, group: str, span_s: float) -> dict[Key, Stop]:
+        """Return where a group has stood still for `span_s` seconds at least while records came."""
+        stops = self._stops.get(group, {})
+        return {key: each for key, each in stops.items() if each.last_end > each.end and each.lasted_s >= span_s}
 
     def keep(self, groups: Iterable[str]) -> None:
         """Forget all groups but these: those that have members now."""
-        wanted = set(groups)
-        self._looked = {name: looked for name, looked in self._looked.items() if name in wanted}
+        for group in self._stops.keys() - groups:
+            self.forget(group)
 
     def forget(self, group: str) -> None:
-        """Forget a group that does not tell."""
-        self._looked = {name: looked for name, looked in self._looked.items() if name != group}
+        """Forget a group, as one that does not tell."""
+        self._count -= len(self._stops.pop(group, ()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from contextlib import ExitStack, closing
 from types import SimpleNamespace
 
 import pytest
@@ -90,13 +91,13 @@ def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
 
     def look(at, committed, ends, group="g"):
         standing.look(group, dict(zip((one, other), committed, strict=True)), {one: ends[0], other: ends[1]}, at)
-        return standing.of(group, 60)
+        return {key: stop.lasted_s for key, stop in standing.of(group, 60).items()}
 
     assert look(10.0, (5, 9), (7, 9)) == {}
     assert look(40.0, (5, 9), (8, 9)) == {}
     assert look(69.9, (5, 9), (8, 9)) == {}
     assert look(71.0, (5, 9), (8, 9)) == {one: 61.0}
-    assert standing.stop("g", one) == 5
+    assert standing.of("g", 60)[one].offset == 5
     assert look(72.0, (6, 9), (9, 9)) == {}, "it has got on"
     assert look(140.0, (6, 9), (9, 9)) == {}, "nothing has come since: behind a marker one waits for ever"
     assert look(150.0, (6, 9), (10, 9)) == {one: 78.0}
@@ -104,12 +105,15 @@ def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
     standing.keep([])
     assert look(170.0, (10, 9), (12, 9)) == {}
     assert look(171.0, (10, 9), (13, 9)) == {}, "what was before it had no members does not count"
+    standing.keep(["h"])
     assert look(300.0, (1, 1), (2, 2), "h") == {}
-    assert look(400.0, (1, 1), (3, 3), "h") == {one: 100.0, other: 100.0}
-    assert look(401.0, (1, 1), (3, 3), "too many") == {}
-    assert standing.stop("too many", one) is None
+    assert look(301.0, (1, 1), (3, 3), "too many") == {}
+    assert look(400.0, (1, 1), (4, 4), "h") == {one: 100.0, other: 100.0}
+    assert look(401.0, (1, 1), (4, 4), "too many") == {one: 100.0}, "three partitions are kept, and two are taken"
     standing.forget("h")
     assert standing.of("h", 60) == {}
+    assert look(402.0, (1, 1), (5, 5), "too many") == {one: 101.0}
+    assert look(502.0, (1, 1), (6, 6), "too many") == {one: 201.0, other: 100.0}
 
 
 def test_another_client_asks_when_other_brokers_live(monkeypatch):
@@ -134,6 +138,16 @@ def test_another_client_asks_when_other_brokers_live(monkeypatch):
         assert sampler.wait_for_rounds(8, 30)
     assert [clients.index(each) for each in asked[:8]] == [0, 0, 1, 1, 1, 1, 2, 2]
     assert time.time() - sampler.samples.looked_at < 30
+
+
+def test_a_look_that_waits_for_brokers_that_are_gone_is_not_the_last_for_minutes():
+    sampler = Sampler(Connection("h:1", {}))
+    assert sampler._pause_s(6.0) == 120.0
+    sampler.samples.view = view(("t", [part(0, 1, [1, 2], [1, 2])]))
+    assert sampler._pause_s(6.0) == 120.0
+    sampler.samples.view = view(("t", [part(0, 1, [1, 3], [1])]))
+    assert sampler._pause_s(6.0) == 12.0
+    assert sampler._pause_s(0.01) == pytest.approx(4.99)
 
 
 def test_a_group_that_does_not_settle_is_told_of_after_a_while(monkeypatch):
@@ -162,14 +176,14 @@ def test_a_group_that_does_not_settle_is_told_of_after_a_while(monkeypatch):
 
 
 def test_what_a_group_with_members_does_not_get_on_with_is_seen():
-    with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with Broker({"group.initial.rebalance.delay.ms": "0"}) as broker, ExitStack() as up:
         servers = {"bootstrap.servers": broker.bootstrap_servers}
         producer = Producer(servers)
         consumer = Consumer(
             {**servers, "group.id": "stuck", "auto.offset.reset": "earliest", "enable.auto.commit": False}
         )
         sampler = Sampler(Connection(broker.bootstrap_servers, {}))
-        admin = Connection(broker.bootstrap_servers, {}).open_admin()
+        admin = up.enter_context(closing(Connection(broker.bootstrap_servers, {}).open_admin()))
 
         def write():
             producer.produce("t", b"one")
@@ -187,11 +201,10 @@ def test_what_a_group_with_members_does_not_get_on_with_is_seen():
         write()
         sampler.round(admin)
         assert list(sampler.samples.standing.of("stuck", 0.0)) == [("t", 0)]
-        assert sampler.samples.standing.stop("stuck", ("t", 0)) == 1
+        assert sampler.samples.standing.of("stuck", 0.0)["t", 0].offset == 1
         consumer.close()
         sampler.round(admin)
         assert sampler.samples.standing.of("stuck", 0.0) == {}, "who has no members does not stand still"
-        admin.close()
         producer.close()
 
 

@@ -23,9 +23,8 @@ def create(client: WireClient) -> None:
 
 def produce(client: WireClient, partition: int, values: list[bytes]) -> int:
     """Produce one batch; return the error code."""
-    now = (
-        time.time_ns() // 1_000_000
-    )  # nothing older: what a slow machine has not read in time would be past retention.ms
+    # Nothing older: retention would take it before a slow machine has read it.
+    now = time.time_ns() // 1_000_000
     batch = build_batch([(now, None, value, ()) for value in values])
     answer = client.ask(produce_request(TOPIC, batch, partition=partition), 9)
     return int(answer.responses[0].partition_responses[0].error_code)

@@ -101,6 +101,9 @@ def test_tails_are_of_the_last_run(tmp_path: Path) -> None:
         assert wait_until(lambda: not child.running, DEADLINE_S)
         assert child.tail(5) == [text, f"end of {text}"]
         assert child.last_words() == f"end of {text}"
+    child.start(["sh", "-c", "printf '\\033[2J%0600d\\n' 0"])
+    assert wait_until(lambda: not child.running, DEADLINE_S)
+    assert child.last_words() == "?[2J" + "0" * 496, "no more than people read, and nothing that a terminal obeys"
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="only Linux ties a process to its parent")

@@ -147,6 +147,7 @@ def test_kill_status_restart(up: Up) -> None:
     assert up.run("kill", "2") == (1, "kbroker: broker 2 does not run\n")
     assert up.run("kill", "7") == (1, "kbroker: no broker 7 here, only 1, 2, 3\n")
     assert up.run("restart", "2") == (0, "")
+    assert wait_until(lambda: "kbroker: broker 2 serves again" in up.output(), DEADLINE_S)
     after = up.told()["brokers"][1]
     assert runs(after["pid"])
     assert {**after, "pid": 0} == {**before, "pid": 0}

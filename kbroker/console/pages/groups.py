@@ -59,9 +59,8 @@ async def find_one(console: Console, values: Values) -> Facts:
         raise WrongInput(f"there is no group {name}")
     lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
     topics = sorted({row["topic"] for row in group["partitions"]})
-    standing = console.sampler.samples.standing
     committed = {(row["topic"], row["partition"]): row["current_offset"] for row in group["partitions"]}
-    still = standing.of(name, STANDING_S)
+    still = console.sampler.samples.standing.of(name, STANDING_S)
     return {
         "group": group,
         "name": name,
@@ -71,7 +70,7 @@ async def find_one(console: Console, values: Values) -> Facts:
         "drawn": drawn(group),
         "list": Listing(group["partitions"], values.page(), "/group", {"name": name}, _MOST_ROWS),
         "empty": group["state"] in WITHOUT_MEMBERS,
-        "still": {key: lasted for key, lasted in still.items() if committed.get(key) == standing.stop(name, key)},
+        "still": {key: stop.lasted_s for key, stop in still.items() if committed.get(key) == stop.offset},
         "clients": {each["member_id"]: each["client_id"] for each in group["members"] or ()},
     }
 
