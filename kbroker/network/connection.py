@@ -259,8 +259,8 @@ class Connection:
                 return
             if turns.spent >= TURN:
                 return  # the poller tells of it again: nobody waits for what is only kept
-        turns.latest = self
         started = now()
+        turns.reads(self, started)
         self._receive(started + SLICE)
         took = now() - started
         self._long = took > LONG
@@ -449,6 +449,7 @@ class Connection:
     def _read_in_turn(self, deadline: float) -> None:
         self.state = _SERVING
         started = now()
+        self._turns.reads_in_turn(self, started)
         self._read_on()
         self._receive(deadline)
         self._long = now() - started > LONG
@@ -647,9 +648,7 @@ class Connection:
             if self._held:
                 self._memory.starts_anew(self)
             self.state = _SERVING
-            started = now()
-            self.go_on(started + SLICE)
-            self._turns.used(now() - started)
+            self.go_on(now() + SLICE)
         else:
             self._account()
 

@@ -18,7 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.network.turns import TURN, Turns, now
+from kbroker.network.patience import Patience
+from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 Piece = Any
@@ -34,17 +35,13 @@ _LEAST_COST = 8 * 1024
 """Bytes that could be sent in the time that a range takes, whatever its size."""
 _AT_ONCE = 4 * 1024 * 1024
 """Bytes for a client that takes them as fast as they come, before others have their turn."""
-_WORTH_ASKING = 256 * 1024
-"""Bytes left for which a socket that has just filled is asked once more, before the loop tells that it has room: the
-client has taken some meanwhile. Over loopback, medians of six starts beside an earlier version: where it is always
-asked Fetches of 1 MB come to 0.982 and of 256 kB to 0.950 of its throughput; never asked to 0.954 and 1.024; asked from
-here on to 0.982 and 1.035; on another machine, later, to 0.934 and 1.030."""
 _RANGE_BYTES = 200
+_BYTES = frozenset({bytes, bytearray, memoryview})
 
 
 def is_range(piece: Piece) -> bool:
     """Tell a range of a file from bytes, without asking for its descriptor: that opens the file, which is then kept."""
-    return hasattr(piece.__class__, "fd")
+    return piece.__class__ not in _BYTES
 
 
 def pieces_of(out: bytearray, spill: Spill) -> list[Piece]:
@@ -89,7 +86,9 @@ def _nobody(_error: OSError | None) -> None:
 class Outbox:
     """One connection's way out."""
 
-    __slots__ = ("__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_pieces", "_sock", "_told", "_turns")
+    __slots__ = (
+        "__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_patience", "_pieces", "_sock", "_told", "_turns",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -109,6 +108,7 @@ class Outbox:
         self._pieces: deque[Piece] | tuple[()] = ()  # a deque takes 0.6 kB also while it is empty
         self._offset = 0
         """How much of the first piece has left."""
+        self._patience = Patience()
         self._done = done
 
     @property
@@ -206,6 +206,7 @@ class Outbox:
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
         """Send until all is sent (True), or the socket is full or others are to be served (False)."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
+        patience, end = self._patience, now() + SLICE
         while pieces and budget > 0:
             piece, offset = pieces[0], self._offset
             left = len(piece) - offset
@@ -222,13 +223,18 @@ class Outbox:
                     else:
                         sent = self._sock.send(memoryview(piece)[offset:] if offset else piece)
                 except BlockingIOError:
-                    return False
+                    sent = 0
                 budget -= sent if sent > _LEAST_COST else _LEAST_COST
-                left -= sent
-                offset += sent
-                self._offset = offset
-                if sent < wanted and left < _WORTH_ASKING:
-                    return False
+                if sent:
+                    left -= sent
+                    offset += sent
+                    self._offset = offset
+                    if patience.since:
+                        patience.took()
+                if sent < wanted:
+                    at = now()
+                    if not patience.lasts(at, end, crowded=self._turns.crowded(at)):
+                        return False
             if not left:
                 pieces.popleft()
                 self._offset = 0

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from kbroker.network.outbox import Outbox
-from kbroker.network.turns import TURN, Turns
+from kbroker.network.turns import TURN, Turns, now
 
 
 def outbox_of(sock, done, turns=None):
@@ -143,11 +143,10 @@ def test_a_file_that_was_cut_off_ends_the_connection(tmp_path):
         fd = os.open(tmp_path / "f", os.O_RDONLY)
         with pytest.raises(OSError, match="shorter"):
             outbox_of(ours, lambda _: None).send_pieces([b"head", Range(fd, 10, 5000)])
-        ended, loop = asyncio.get_running_loop().create_future(), asyncio.get_running_loop()
-        outbox_of(ours, ended.set_result).send_pieces([b"head", Range(fd, 0, 5000)])
-        assert "shorter" in str(await asyncio.wait_for(ended, 10)), "told once the socket has room"
-        with pytest.raises(OSError, match="shorter"):
-            outbox_of(ours, lambda _: None).send_pieces([b"head", Range(fd, 0, 500_000)])
+        for size in (5000, 500_000):
+            with pytest.raises(OSError, match="shorter"):
+                outbox_of(ours, lambda _: None).send_pieces([b"head", Range(fd, 0, size)])
+        loop = asyncio.get_running_loop()
         ended = loop.create_future()
         outbox_of(ours, ended.set_result).send_pieces([bytes(4 << 20), Range(fd, 0, 5000)])
         theirs.setblocking(False)
@@ -229,5 +228,39 @@ def test_the_loop_is_asked_once_for_answers_that_wait_one_after_another():
                     loop.tell()
             assert not outbox.waiting
             assert calls == ["add", "remove"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("takes", "crowded"), [(True, False), (False, False), (True, True)])
+def test_a_client_that_takes_at_once_is_not_waited_for_by_the_loop(tmp_path, monkeypatch, takes, crowded):
+    """But while others read, or where it does not take; for how long it is asked is of test_patience.py."""
+    (tmp_path / "f").write_bytes(bytes(1_000_000))
+
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        fd = os.open(tmp_path / "f", os.O_RDONLY)
+        real, got = os.sendfile, 0
+
+        def sendfile(*args):
+            nonlocal got
+            if takes and patience.since:
+                got += len(theirs.recv(1_000_000))
+            return real(*args)
+
+        monkeypatch.setattr(os, "sendfile", sendfile)
+        turns = Turns(asyncio.get_running_loop())
+        if crowded:
+            turns.reads(object(), now())
+        outbox = outbox_of(ours, lambda _: None, turns)
+        patience = outbox._patience
+        outbox.send_pieces([b"head", Range(fd, 0, 1_000_000)])
+        assert outbox.waiting is (crowded or not takes)
+        assert (got > 0) is (takes and not crowded)
+        outbox.close()
+        os.close(fd)
+        ours.close()
+        theirs.close()
 
     asyncio.run(story())

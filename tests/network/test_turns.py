@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.network import turns as module
-from kbroker.network.turns import SLICE, TURN, Breadth, Turns
+from kbroker.network.turns import ALONE, SLICE, TURN, Breadth, Turns
 
 
 class Loop:
@@ -180,3 +180,28 @@ def test_a_fault_of_one_does_not_end_the_turns(world):
     assert turns.spent < TURN
     loop.turn()
     assert log == ["b"]
+
+
+def test_who_reads_beside_others_is_not_alone_for_a_while() -> None:
+    turns, one, other = Turns(Loop()), object(), object()
+    turns.reads(one, 1.0)
+    assert not turns.crowded(1.0 + ALONE * 1.1)
+    turns.reads(one, 2.0)
+    assert not turns.crowded(2.0)
+    turns.reads(other, 2.0)
+    assert turns.crowded(2.0)
+    assert turns.crowded(2.0 + ALONE * 0.9)
+    assert not turns.crowded(2.0 + ALONE * 1.1)
+    turns.reads(other, 3.0)
+    turns.reads_in_turn(other, 3.0)
+    assert not turns.crowded(3.0)
+    turns.reads_in_turn(one, 3.0)
+    assert turns.crowded(3.0)
+    assert turns.latest is other, "or it would go before others the next time"
+
+
+def test_who_waits_makes_it_crowded() -> None:
+    for put in (Turns.put, Turns.put_short):
+        turns = Turns(Loop())
+        put(turns, Job("one", turns, Clock(), [], 0.0))
+        assert turns.crowded(100.0)
