@@ -22,6 +22,9 @@ from kbroker import Broker
 from kbroker.broker.node import BrokerNode
 from kbroker.cli.main import main
 
+HANGS_S = 180
+"""After which a process is taken to hang: one that writes 80,000 records took 13 s, and more than 60 at a load of 10."""
+
 
 @dataclass(frozen=True)
 class Done:
@@ -86,18 +89,21 @@ class CommandLine:
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Start in a process of its own, which is killed at the end, or after a minute."""
+        """Start in a process of its own, which is killed at the end, or once it hangs: the test is told of that."""
         environment = {**os.environ, "KBROKER_BOOTSTRAP": self.bootstrap}
         command = [sys.executable, "-m", "kbroker", *arguments]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
-            watchdog = threading.Timer(60, process.kill)
+            watchdog = threading.Timer(HANGS_S, process.kill)
             watchdog.start()
             try:
                 yield process
             finally:
+                hung = watchdog.finished.is_set()
                 watchdog.cancel()
                 process.kill()
+                if hung:
+                    pytest.fail(f"{arguments} was killed: it had not ended after {HANGS_S} s")
 
 
 def the_line(done: Done) -> str:
