@@ -89,7 +89,7 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             f"Broker {broker} is gone",
             f"It has {plural(count, 'replica')}.",
             place("/cluster"),
-            "Start it, or move its replicas away",
+            "Start it; or move its replicas away, where enough brokers are left",
         )
     for each in samples.dirs:
         if each.error is not None:
@@ -125,6 +125,14 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
                 f"while records come{others}. Its lag is {number(lag.last)} now.",
                 place("/group", name=name),
                 "See which member has the partition, if any, and the record it stands at, or an open transaction",
+            )
+        elif lag.grows(GROWING_S) and groups[name] == "Empty":
+            yield Finding(
+                "warn",
+                f"Nobody reads for group {name}",
+                f"It has no members, and its lag grows: {number(lag.last)} now.",
+                place("/group", name=name),
+                "Start its consumers",
             )
         elif lag.grows(GROWING_S):
             yield Finding(

@@ -209,6 +209,10 @@ class Sampler:
             self._hanging_at = now
             with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka tells since 3.0
                 samples.hanging = hanging(admin, leaders, HANGING_MS)
+        elif samples.hanging:  # somebody is about to abort it
+            found = {(each.topic, each.partition) for each in samples.hanging}
+            with contextlib.suppress(AdminError, KafkaError):
+                samples.hanging = hanging(admin, {key: leaders[key] for key in found & leaders.keys()}, HANGING_MS)
 
     @staticmethod
     def _count(samples: Samples, ends: dict[Key, int], at: float) -> None:

@@ -87,7 +87,7 @@ class Supervisor:
         gone = [each for each, child in self._cluster.brokers.items() if self._pids[each] and not child.running]
         for node_id in gone:
             child = self._cluster.child(node_id)
-            self._told(f"{child.name} has ended ({child.how_ended()}); it printed last: {child.last_words()}")
+            self._told(f"{child.name} has ended: {child.end_told()}")
         if gone:
             self._describe()
 

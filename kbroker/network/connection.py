@@ -259,8 +259,10 @@ class Connection:
                 return
             if turns.spent >= TURN:
                 return  # the poller tells of it again: nobody waits for what is only kept
+        turns.latest = self
         started = now()
-        turns.reads(self, started)
+        if turns.served != self._fd:
+            turns.serves(self._fd, started)
         self._receive(started + SLICE)
         took = now() - started
         self._long = took > LONG
@@ -391,6 +393,7 @@ class Connection:
                     at = now()
                 elif spill or len(out) > _FLUSH_BYTES:
                     self._flush()
+                    at = now()
                     out, spill = self._out, self._spill
                 elif at < deadline:
                     continue
@@ -449,7 +452,7 @@ class Connection:
     def _read_in_turn(self, deadline: float) -> None:
         self.state = _SERVING
         started = now()
-        self._turns.reads_in_turn(self, started)
+        self._turns.serves(self._fd, started)
         self._read_on()
         self._receive(deadline)
         self._long = now() - started > LONG
@@ -521,18 +524,18 @@ class Connection:
             self._owner.watch.work(work.name, work.size, self._context, took)
         if self.state is not _ENDING:
             self.state = _SERVING
+        if work.since:
+            self._times.note(work.key, self._context, now() - work.since)
         if answer is not None:
             self._out, self._spill = answer
-            before = now() if work.metering is not None else 0.0
+            before = now() - self._outbox.asked_s if work.metering is not None else 0.0
             try:
                 self._flush()
             except OSError as err:
                 self._gone(err)
                 return
             if work.metering is not None:
-                work.metering.sent(now() - before)
-        if work.since:
-            self._times.note(work.key, self._context, now() - work.since)
+                work.metering.sent(now() - self._outbox.asked_s - before)
         if self.state is _ENDING:
             self.close()
         elif self._outbox.waiting:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.network.patience import Patience
+from kbroker.network.patience import ENOUGH_BYTES, Patience
 from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
@@ -117,6 +117,11 @@ class Outbox:
         return bool(self._pieces)
 
     @property
+    def asked_s(self) -> float:
+        """For how many seconds, in all, the socket was full and was asked again."""
+        return self._patience.asked_s
+
+    @property
     def left(self) -> int:
         """How many bytes wait, those in files included."""
         return sum(len(piece) for piece in self._pieces) - self._offset
@@ -178,6 +183,7 @@ class Outbox:
                 turns.put(self)
             return
         started = now()
+        turns.serves(self._fd, started)
         self._send_on()
         turns.used(now() - started)
 
@@ -185,6 +191,7 @@ class Outbox:
         """Send what the socket takes, which was told of in a turn that was used up."""
         self._told = False
         if self.waiting:
+            self._turns.serves(self._fd, now())
             self._send_on()
 
     def _send_on(self) -> None:
@@ -207,6 +214,7 @@ class Outbox:
         """Send until all is sent (True), or the socket is full or others are to be served (False)."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
         patience, end = self._patience, now() + SLICE
+        patience.since = 0.0
         while pieces and budget > 0:
             piece, offset = pieces[0], self._offset
             left = len(piece) - offset
@@ -229,8 +237,8 @@ class Outbox:
                     left -= sent
                     offset += sent
                     self._offset = offset
-                    if patience.since:
-                        patience.took()
+                    if patience.since and (sent == wanted or sent >= ENOUGH_BYTES):
+                        patience.took(now())
                 if sent < wanted:
                     at = now()
                     if not patience.lasts(at, end, crowded=self._turns.crowded(at)):

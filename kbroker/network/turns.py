@@ -26,7 +26,7 @@ SLICE = 0.0005
 LONG = 0.000_15
 """Seconds at a time from which on a connection needs much: some 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
-"""Seconds after which whoever reads, and nobody else, is taken to be alone."""
+"""Seconds after which whoever is served, and nobody else, is taken to be alone."""
 NOTED = 0.001
 """Seconds that may be used before a turn's end is asked for: what is less does not matter."""
 
@@ -85,7 +85,7 @@ class Lane:
 class Turns:
     """The turns of one event loop."""
 
-    __slots__ = ("_changed_at", "_lanes", "_long", "_loop", "_scheduled", "_short", "latest", "spent")
+    __slots__ = ("_changed_at", "_lanes", "_long", "_loop", "_scheduled", "_short", "latest", "served", "spent")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -93,6 +93,8 @@ class Turns:
         self._long: deque[Runner] = deque()
         self._lanes = {Breadth.WIDE: Lane(self, 16), Breadth.HUGE: Lane(self, 1)}
         self._scheduled = False
+        self.served = -1
+        """Whose descriptor was served last."""
         self._changed_at = 0.0
         self.spent = 0.0
         """Seconds used in this turn. From TURN on, what the poller tells waits for the next one."""
@@ -103,19 +105,14 @@ class Turns:
         """Return the lane that a long request has to be on; None: it needs none."""
         return self._lanes.get(breadth)
 
-    def reads(self, runner: Runner, at: float) -> None:
-        """Note who reads as the poller told."""
-        if self.latest is not runner:
-            self.latest = runner
-            self._changed_at = at
-
-    def reads_in_turn(self, runner: Runner, at: float) -> None:
-        """Note who reads after it waited here: it is not the latest, or it would go before others the next time."""
-        if self.latest is not runner:
+    def serves(self, fd: int, at: float) -> None:
+        """Note whose socket is read, or written to as the poller told."""
+        if self.served != fd:
+            self.served = fd
             self._changed_at = at
 
     def crowded(self, at: float) -> bool:
-        """Whether anybody waits here, or may be about to: more than one has read lately."""
+        """Whether anybody waits here, or may be about to: more than one has been served lately."""
         return bool(self._short or self._long) or at - self._changed_at < ALONE
 
     def used(self, seconds: float) -> None:

@@ -349,6 +349,8 @@ class Fetcher:
     def _truncation(self, followed: Followed, offset: int) -> Divided[None]:
         partition_log = followed.partition.log
         level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
+        if offset >= partition_log.log_end_offset:
+            level = logging.DEBUG  # nothing goes: the two logs are one as far as they reach
         text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
         end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
         log.log(level, text, self._name, followed, offset, end, high_watermark)

@@ -159,7 +159,7 @@ def test_kill_status_restart(up: Up) -> None:
 @pytest.mark.long
 def test_a_broker_that_ends_by_itself_is_told_of(up: Up) -> None:
     os.kill(up.told()["brokers"][2]["pid"], signal.SIGABRT)
-    assert wait_until(lambda: "broker 3 has ended (signal 6); it printed last: settings" in up.output(), DEADLINE_S)
+    assert wait_until(lambda: "broker 3 has ended: signal 6; it printed last: settings" in up.output(), DEADLINE_S)
     assert wait_until(lambda: up.told()["brokers"][2]["pid"] is None, DEADLINE_S)
     assert "kbroker: broker 3 has ended: signal 6; it printed last: settings" in up.run("status")[1]
     assert up.run("restart", "3") == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 import socket
@@ -10,7 +11,7 @@ import socket
 import pytest
 
 from kbroker.network.outbox import Outbox
-from kbroker.network.turns import TURN, Turns, now
+from kbroker.network.turns import TURN, Turns
 
 
 def outbox_of(sock, done, turns=None):
@@ -134,8 +135,10 @@ def test_a_client_that_is_gone_is_told(waiting):
     asyncio.run(story())
 
 
-def test_a_file_that_was_cut_off_ends_the_connection(tmp_path):
+def test_a_file_that_was_cut_off_ends_the_connection(tmp_path, monkeypatch):
     (tmp_path / "f").write_bytes(bytes(10))
+    clock = itertools.count(100.0, 0.000_001)
+    monkeypatch.setattr("kbroker.network.outbox.now", lambda: next(clock))
 
     async def story():
         ours, theirs = socket.socketpair()
@@ -250,14 +253,50 @@ def test_a_client_that_takes_at_once_is_not_waited_for_by_the_loop(tmp_path, mon
             return real(*args)
 
         monkeypatch.setattr(os, "sendfile", sendfile)
+        clock = itertools.count(100.0, 0.000_001)
+        monkeypatch.setattr("kbroker.network.outbox.now", lambda: next(clock))
         turns = Turns(asyncio.get_running_loop())
         if crowded:
-            turns.reads(object(), now())
+            turns.serves(-2, 100.0)
         outbox = outbox_of(ours, lambda _: None, turns)
         patience = outbox._patience
         outbox.send_pieces([b"head", Range(fd, 0, 1_000_000)])
         assert outbox.waiting is (crowded or not takes)
         assert (got > 0) is (takes and not crowded)
+        outbox.close()
+        os.close(fd)
+        ours.close()
+        theirs.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("takes", "last"), [(1000, False), (100_000, True)])
+def test_a_client_that_takes_little_by_little_is_left_to_the_loop(tmp_path, monkeypatch, takes, last):
+    """A client that frees a little now and then would be asked for the whole slice, each time."""
+    (tmp_path / "f").write_bytes(bytes(1_000_000))
+
+    async def story():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        fd = os.open(tmp_path / "f", os.O_RDONLY)
+        clock = itertools.count(100.0, 0.000_001)
+        monkeypatch.setattr("kbroker.network.outbox.now", lambda: next(clock))
+        answers = [takes, BlockingIOError, BlockingIOError]
+
+        def sendfile(*_args):
+            answer = answers[asked[0] % 3]
+            asked[0] += 1
+            if answer is BlockingIOError:
+                raise BlockingIOError
+            return answer
+
+        asked = [0]
+        monkeypatch.setattr(os, "sendfile", sendfile)
+        outbox = outbox_of(ours, lambda _: None)
+        outbox.send_pieces([Range(fd, 0, 10_000_000)])
+        assert outbox.waiting
+        assert (asked[0] > 100) is last, "by the budget, or because it was too little for 50 us"
         outbox.close()
         os.close(fd)
         ours.close()

@@ -26,7 +26,7 @@ def test_the_while_begins_again_with_each_time_that_it_took_something() -> None:
     for _ in range(100):
         assert patience.lasts(at, END, crowded=False)
         at += ASKED_FOR * 0.9
-        patience.took()
+        patience.took(at)
     assert patience.lasts(at, END, crowded=False)
 
 
@@ -43,10 +43,10 @@ def test_a_client_that_takes_again_is_asked_each_time_again() -> None:
         ask_until_it_ends(patience, 1.0 + n)
     while not patience.lasts(200.0, END, crowded=False):
         pass
-    patience.took()
+    patience.took(200.0)
     for n in range(20):
         assert patience.lasts(300.0 + n, END, crowded=False)
-        patience.took()
+        patience.took(300.0 + n)
     assert ask_until_it_ends(patience, 400.0)
     assert not ask_until_it_ends(patience, 401.0), "one is passed over"
     assert ask_until_it_ends(patience, 402.0)
@@ -63,3 +63,13 @@ def test_the_end_of_the_slice_says_nothing_of_the_client() -> None:
     patience = Patience()
     for n in range(10):
         assert 0 < ask_until_it_ends(patience, 1.0 + n, 1.0 + n + ASKED_FOR / 2) < ASKED_FOR
+
+
+def test_it_says_for_how_long_it_was_asked() -> None:
+    patience = Patience()
+    assert patience.lasts(1.0, END, crowded=False)
+    patience.took(1.25)
+    assert patience.lasts(2.0, END, crowded=False)
+    assert not patience.lasts(2.5, END, crowded=False)
+    assert not patience.lasts(3.0, END, crowded=True)
+    assert patience.asked_s == 0.75

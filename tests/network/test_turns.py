@@ -182,22 +182,20 @@ def test_a_fault_of_one_does_not_end_the_turns(world):
     assert log == ["b"]
 
 
-def test_who_reads_beside_others_is_not_alone_for_a_while() -> None:
-    turns, one, other = Turns(Loop()), object(), object()
-    turns.reads(one, 1.0)
-    assert not turns.crowded(1.0 + ALONE * 1.1)
-    turns.reads(one, 2.0)
+def test_who_is_served_beside_others_is_not_alone_for_a_while() -> None:
+    turns, one, other = Turns(Loop()), 7, 8
+    turns.serves(one, 1.0)
+    turns.serves(one, 2.0)
     assert not turns.crowded(2.0)
-    turns.reads(other, 2.0)
+    turns.serves(other, 2.0)
     assert turns.crowded(2.0)
     assert turns.crowded(2.0 + ALONE * 0.9)
-    assert not turns.crowded(2.0 + ALONE * 1.1)
-    turns.reads(other, 3.0)
-    turns.reads_in_turn(other, 3.0)
-    assert not turns.crowded(3.0)
-    turns.reads_in_turn(one, 3.0)
+    assert not turns.crowded(2.0 + ALONE * 1.1), "the other one may be gone"
+    turns.serves(one, 3.0)
     assert turns.crowded(3.0)
-    assert turns.latest is other, "or it would go before others the next time"
+    for n in range(1, 10):
+        turns.serves(one, 3.0 + n)
+        assert not turns.crowded(3.0 + n)
 
 
 def test_who_waits_makes_it_crowded() -> None:
