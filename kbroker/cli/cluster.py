@@ -199,7 +199,7 @@ def _announce(cluster: LocalCluster, data_dir: str) -> None:
         f"  echo 'hello, world' | {kbroker} produce hello --bootstrap {where}\n"
         f"  {kbroker} consume hello --from-beginning --count 1 --bootstrap {where}\n"
         f"  {kbroker} cluster kill 1{place}\n"
-        f"  {kbroker} topic describe hello --bootstrap {where}\n"
+        f"  {kbroker} topic describe hello --bootstrap {where}    # others lead after some seconds\n"
         f"  {kbroker} cluster restart 1{place}\n\n"
         "with Apache Kafka's own tools:\n\n"
         f"  kafka-topics.sh --create --topic tools {create} --bootstrap-server {where}\n"

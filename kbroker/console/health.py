@@ -13,14 +13,12 @@ from kbroker.admin.cluster_view import INTERNAL, ClusterView
 from kbroker.console.number_text import duration, number, plural
 from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
+from kbroker.console.standing_still import STANDING_S
 
 GROWING_S: Final = 120.0
 """So long the lag of a group only grows before it is said to fall behind."""
 UNSETTLED_S: Final = 60.0
 """So long a group rebalances before that is said: more than a session of 45 s, which is the clients' default."""
-STANDING_S: Final = 120.0
-"""So long a group with members commits nothing of a partition that grows before it is said to stand still: twice the
-minute in which Kafka Connect's sinks commit once."""
 _NAMED: Final = 3
 
 
@@ -110,8 +108,9 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"Group {name} does not settle",
-                f"For {duration(unsettled[name])} it is {groups[name]}: a member that is gone without a word is waited "
-                "for, until its session ends, or one that works on what it has read.",
+                f"For {duration(unsettled[name])} its members have been told anew what to read; {groups[name]} now. "
+                "One that is gone without a word is waited for, until its session ends, or one that works on what it "
+                "has read.",
                 place("/group", name=name),
                 "See its members",
             )

@@ -25,13 +25,15 @@ from kbroker.admin.configs import topic_config
 from kbroker.admin.connection import Connection, in_words
 from kbroker.admin.errors import AdminError
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS
+from kbroker.admin.groups import group_of
 from kbroker.admin.log_dirs import LogDir, log_dirs, sizes_of_leaders
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import Key
 from kbroker.admin.transactions import Open, hanging
 from kbroker.console.asking import patient
 from kbroker.console.series import Family, Series
-from kbroker.console.standing_still import StandingStill
+from kbroker.console.standing_still import STANDING_S, StandingStill
+from kbroker.console.unsettled import Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
@@ -42,16 +44,19 @@ _SOON_S: Final = 1.0
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
-_MOST_JUDGED: Final = 200
+_MOST_JUDGED: Final = 1_000
+"""Topics whose min.insync.replicas is asked for in one round, where not all replicas are in sync."""
+_JUDGED_FOR_S: Final = 300.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
+_SUSPECTS_AT_ONCE: Final = 20
+"""Groups that are said to stand still, and are looked at in every round: it may be over."""
 _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
 """So long nothing was written in a transaction that is said to hang: Kafka's longest timeout."""
 _LATEST: Final = -1
-_UNSETTLED: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 log = logging.getLogger(__name__)
 
 
@@ -80,7 +85,7 @@ class Samples:
     hanging: list[Open] = field(default_factory=list)
     under_min_isr: set[Key] = field(default_factory=set)
     unsettled: dict[str, float] = field(default_factory=dict)
-    """Groups whose members are being told anew what to read, and for how many seconds that has been seen."""
+    """Groups whose members are told again and again what to read, and for how many seconds that has been seen."""
     rounds: int = 0
     looked_at: float = 0.0
     """When the last round that did not fail was over, in s since 1970."""
@@ -100,10 +105,12 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="kbroker-console-sampler", daemon=True)
         self._client: Any = None
         self._alive: frozenset[int] = frozenset()
-        """Brokers that lived when the client was made, or since."""
+        """Brokers that lived when the client was made, and ever since."""
         self._dirs_at = self._hanging_at = -1e9
         self._next_group = 0
-        self._unsettled_since: dict[str, float] = {}
+        self._unsettled = Unsettled()
+        self._min_isr: dict[str, tuple[str, float]] = {}
+        """By topic, and when it was asked for."""
         self.samples = Samples()
 
     def start(self) -> Self:
@@ -139,8 +146,8 @@ class Sampler:
             begun, others = time.monotonic(), False
             try:
                 self.round(self._admin())
-                self.samples.failure = None
                 self.samples.looked_at = time.time()
+                self.samples.failure = None
                 others = self._others_live()
             except (AdminError, KafkaError) as error:
                 self._lost(in_words(error, self._connection) if isinstance(error, KafkaError) else str(error))
@@ -165,8 +172,9 @@ class Sampler:
         """Throw the client away where it cannot know all brokers that live; return whether it was."""
         view, before = self.samples.view, self._alive
         now = frozenset() if view is None else frozenset(each.node_id for each in view.brokers)
-        self._alive = before or now
-        if now <= self._alive:
+        before = before or now
+        self._alive = before & now  # one that has gone is forgotten by the client, too
+        if now <= before:
             return False
         self._close()
         self._dirs_at = -1e9
@@ -199,7 +207,7 @@ class Sampler:
         ends, at = known_offsets_at(admin, led, _LATEST), time.time()
         self._count(samples, ends, at)
         samples.topics.keep(view.topics)
-        samples.under_min_isr = _under_min_isr(admin, view)
+        samples.under_min_isr = self._under_min_isr(admin, view, now)
         self._lag(admin, samples, at)
         if now - self._dirs_at > _DIRS_EVERY_S:
             self._dirs_at = now
@@ -230,15 +238,29 @@ class Sampler:
         for name, rate in busy_first:
             samples.topics.add(name, at, rate)
 
+    def _under_min_isr(self, admin: Any, view: ClusterView, now: float) -> set[Key]:
+        """Return partitions with too few in sync for acks=all, of topics where not all replicas are."""
+        names = [topic.name for topic in view.topics.values() if topic.under_replicated]
+        known = {name: self._min_isr[name] for name in names if name in self._min_isr}
+        known = {name: told for name, told in known.items() if now - told[1] < _JUDGED_FOR_S}
+        unknown = [name for name in names if name not in known][:_MOST_JUDGED]
+        if unknown:
+            found = topic_config(admin, unknown, "min.insync.replicas")
+            known.update({name: (text, now) for name, text in found.items()})
+        self._min_isr = known
+        return {
+            (name, each.partition_index)
+            for name, (text, _) in known.items()
+            for each in view.topics[name].partitions
+            if text.isdecimal() and len(each.isr_nodes) < int(text)
+        }
+
     def _lag(self, admin: Any, samples: Samples, at: float) -> None:
         """See how far groups are behind, some groups in each round."""
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         now = time.monotonic()
-        self._unsettled_since = {
-            name: self._unsettled_since.get(name, now) for name, state in samples.groups.items() if state in _UNSETTLED
-        }
-        samples.unsettled = {name: now - since for name, since in self._unsettled_since.items()}
+        samples.unsettled = self._unsettled.look(samples.groups, now)
         samples.lags.keep(samples.groups)
         # Who has no members, or does not tell whether, does not stand still.
         reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}
@@ -249,6 +271,8 @@ class Sampler:
         first = self._next_group % len(names)
         chosen = (names[first:] + names[:first])[:_GROUPS_AT_ONCE]
         self._next_group = first + len(chosen)
+        suspects = [name for name in names if samples.standing.of(name, STANDING_S)][:_SUSPECTS_AT_ONCE]
+        chosen = list(dict.fromkeys(suspects + chosen))
         readers = {name: topics for name, topics in samples.readers.items() if name in samples.groups}
         told = _committed(admin, chosen)
         for name in reading.intersection(chosen) - told.keys():
@@ -257,6 +281,8 @@ class Sampler:
             samples.lags.add(name, at, lag_of(committed, samples.ends))
             readers[name] = {topic for topic, _ in committed}
             if name in reading:
+                if samples.standing.of(name, STANDING_S / 2):
+                    committed = _assigned(admin, name, committed)
                 samples.standing.look(name, committed, samples.ends, now)
         samples.readers = readers
 
@@ -271,18 +297,17 @@ def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
     return found
 
 
+def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
+    """Return what a group has committed of partitions that members have: it may read others no more."""
+    try:
+        group = group_of(admin, name)
+    except (KafkaError, AdminError):
+        return committed
+    members = (group["members"] if group is not None else None) or ()
+    assigned = {(p["topic"], p["partition"]) for member in members for p in member["partitions"]}
+    return {key: offset for key, offset in committed.items() if key in assigned} if assigned else committed
+
+
 def lag_of(committed: Mapping[Key, int], ends: Mapping[Key, int]) -> int:
     """Return how many records lie between what is committed and the ends that are known."""
     return sum(max(ends[key] - offset, 0) for key, offset in committed.items() if key in ends)
-
-
-def _under_min_isr(admin: Any, view: ClusterView) -> set[Key]:
-    """Return partitions with too few in sync for acks=all, of topics where not all replicas are."""
-    names = [topic.name for topic in view.topics.values() if topic.under_replicated][:_MOST_JUDGED]
-    needed = topic_config(admin, names, "min.insync.replicas") if names else {}
-    return {
-        (name, each.partition_index)
-        for name, text in needed.items()
-        for each in view.topics[name].partitions
-        if text.isdecimal() and len(each.isr_nodes) < int(text)
-    }

@@ -10,8 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from kbroker.admin.placement import Key
+
+STANDING_S: Final = 120.0
+"""So long a group with members commits nothing of a partition that grows before it is said to stand still: twice the
+minute in which Kafka Connect's sinks commit once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +52,21 @@ class StandingStill:
         room = self._most - self._count + len(before)
         stops: dict[Key, Stop] = {}
         for key, offset in committed.items():
-            end = ends.get(key, 0)
-            if offset >= end or len(stops) >= room:
+            known, end = before.get(key), ends.get(key)
+            if end is None and known is not None and known.offset == offset:
+                stops[key] = known  # its leader is away
                 continue
-            known = before.get(key)
+            if end is None or offset >= end or len(stops) >= room:
+                continue
             if known is None or known.offset != offset:
                 stops[key] = Stop(offset, at, end, at, end)
             else:
                 stops[key] = Stop(offset, known.since, known.end, at, end)
-        self.forget(group)
         if stops:
             self._stops[group] = stops
-            self._count += len(stops)
+            self._count += len(stops) - len(before)
+        else:
+            self.forget(group)
 
     def of(self, group: str, span_s: float) -> dict[Key, Stop]:
         """Return where a group has stood still for `span_s` seconds at least while records came."""

@@ -40,6 +40,8 @@ class Child:
         self.log_file = log_file
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._by_order = False
+        """Whether `kill` has ended the last run, or `stop` by force."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the program; its output is appended to the log file."""
@@ -47,6 +49,7 @@ class Child:
         whole = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
         with open(self.log_file, "ab") as log:
             self._log_begin = log.tell()
+            self._by_order = False
             self._process = subprocess.Popen(
                 whole, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -80,7 +83,8 @@ class Child:
     def end_told(self) -> str:
         """Say how the last run ended and what it printed last, which says nothing where it was killed."""
         if self.ended == -signal.SIGKILL:
-            return "killed (signal 9): by somebody, or for want of memory"
+            by_somebody = "killed (signal 9): by somebody, or for want of memory"
+            return "killed, as it was told" if self._by_order else by_somebody
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
 
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
@@ -97,6 +101,7 @@ class Child:
     def kill(self) -> None:
         """End the program at once."""
         if self._process is not None:
+            self._by_order = self.running
             self._process.kill()
             self._process.wait()
 

@@ -23,7 +23,7 @@ from kbroker.broker.node import BrokerNode
 from kbroker.cli.main import main
 
 HANGS_S = 180
-"""After which a process is taken to hang: one that writes 80,000 records took 13 s, and more than 60 at a load of 10."""
+"""After which a process is taken to hang: 80,000 records took 13 s to write, and more than 60 at a load of 10."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import Consumer, Producer
 from kafka.errors import KafkaConnectionError
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker import Broker
 from kbroker.admin.cluster_view import ClusterView, TopicView
@@ -22,12 +23,13 @@ from kbroker.console import asking
 from kbroker.console import sampler as sampling
 from kbroker.console.asking import Busy, Cluster, Slow
 from kbroker.console.charts import over_time, spark
-from kbroker.console.health import GROWING_S, STANDING_S, UNSETTLED_S, findings
+from kbroker.console.health import GROWING_S, UNSETTLED_S, findings
 from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
-from kbroker.console.standing_still import StandingStill
+from kbroker.console.standing_still import STANDING_S, StandingStill
+from kbroker.console.unsettled import Unsettled
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.metadata import MetadataResponseBroker, MetadataResponsePartition
 from tests.console.conftest import served
@@ -61,14 +63,15 @@ def test_the_worst_comes_first():
     samples.under_min_isr = {("t", 1)}
     samples.dirs = [LogDir(1, "/d", "KAFKA_STORAGE_ERROR", -1, -1, {}, 0)]
     samples.hanging = [Open("t", 1, ProducerState(5, 0, 0, 0, 0, 77))]
-    samples.groups = {"g": "Empty", "still": "Stable", "stuck": "Stable"}
+    samples.groups = {"g": "Empty", "slow": "Stable", "still": "Stable", "stuck": "Stable"}
     for at in (0.0, STANDING_S):
         samples.standing.look("stuck", {("t", 1): 5}, {("t", 1): 8 + int(at)}, 100.0 + at)
     for at in range(0, int(GROWING_S) + 10, 5):
         samples.lags.add("g", at, at)
+        samples.lags.add("slow", at, at)
         samples.lags.add("still", at, 5)
     told = titles(samples)
-    assert [level for level, _ in told] == ["bad"] * 5 + ["warn"] * 4
+    assert [level for level, _ in told] == ["bad"] * 5 + ["warn"] * 5
     assert {title for _, title in told} == {
         "1 partition nobody leads",
         "1 partition below min.insync.replicas",
@@ -77,7 +80,8 @@ def test_the_worst_comes_first():
         "1 hanging transaction",
         "2 under-replicated partitions",
         "Broker 3 is gone",
-        "Group g falls behind",
+        "Nobody reads for group g",
+        "Group slow falls behind",
         "Group stuck stands still",
     }
     assert all(each.href.startswith("/") for each in findings(samples))
@@ -136,7 +140,7 @@ def test_another_client_asks_when_other_brokers_live(monkeypatch):
     monkeypatch.setattr(sampler, "round", look)
     with sampler:
         assert sampler.wait_for_rounds(8, 30)
-    assert [clients.index(each) for each in asked[:8]] == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert [clients.index(each) for each in asked[:8]] == [0, 0, 1, 1, 1, 2, 2, 2]
     assert time.time() - sampler.samples.looked_at < 30
 
 
@@ -165,14 +169,90 @@ def test_a_group_that_does_not_settle_is_told_of_after_a_while(monkeypatch):
     sampler = Sampler(Connection("h:1", {}))
     sampler.samples.view = view(("t", [part(0, 1, [1, 2], [1, 2])]))
     told = []
-    for _ in range(2):
+    for _ in range(3):
         sampler._lag(Admin(), sampler.samples, 0.0)
         told.append(titles(sampler.samples))
         now[0] += UNSETTLED_S
-    assert told == [[], [("warn", "Group g does not settle")]]
-    state[0] = "Stable"
+    assert told == [[], [], [("warn", "Group g does not settle")]]
+    state[0] = "Empty"
     sampler._lag(Admin(), sampler.samples, 0.0)
     assert titles(sampler.samples) == []
+
+
+def test_a_group_is_unsettled_that_is_stable_now_and_then():
+    unsettled, states = Unsettled(), "PSPSSPSSS"
+    looks = [
+        unsettled.look({"g": "Stable" if each == "S" else "PreparingRebalance", "other": "Stable"}, float(at))
+        for at, each in enumerate(states)
+    ]
+    assert looks == [{}, {}, {}, {}, {}, {"g": 5.0}, {"g": 6.0}, {"g": 7.0}, {}]
+    assert unsettled.look({"g": "Assigning"}, 20.0) == {}
+    assert unsettled.look({}, 21.0) == {}
+    for at in (22.0, 23.0):
+        assert unsettled.look({"g": "Assigning"}, at) == {}
+    assert unsettled.look({"g": "Assigning"}, 24.0) == {"g": 2.0}, "what was before it was gone does not count"
+    assert unsettled.look({"g": "Empty"}, 25.0) == {}
+
+
+def test_a_group_does_not_stand_still_in_what_it_reads_no_more(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(sampling.time, "monotonic", lambda: now[0])
+    old, new, asked, read = TopicPartition("old", 0), TopicPartition("new", 0), [], ["new"]
+
+    class Admin:
+        def list_groups(self):
+            return [{"group_id": "g", "group_state": "Stable"}]
+
+        def list_group_offsets(self, asked):
+            return {"g": {old: OffsetAndMetadata(5, "", -1), new: OffsetAndMetadata(int(now[0]), "", -1)}}
+
+    def group_of(admin, name):
+        asked.append(name)
+        return {"members": [{"partitions": [{"topic": topic, "partition": 0} for topic in read]}]}
+
+    monkeypatch.setattr(sampling, "group_of", group_of)
+    sampler = Sampler(Connection("h:1", {}))
+    samples = sampler.samples
+    samples.view = view(("t", [part(0, 1, [1, 2], [1, 2])]))
+    for stands in (False, True):
+        if stands:
+            read.append("old")
+        for _ in range(30):
+            samples.ends = {("old", 0): int(now[0]), ("new", 0): int(now[0]) + 1}
+            sampler._lag(Admin(), samples, 0.0)
+            now[0] += 10
+        assert ("Group g stands still" in {title for _, title in titles(samples)}) is stands
+        assert samples.standing.of("g", STANDING_S).keys() == ({("old", 0)} if stands else set())
+    assert asked
+
+
+def test_what_a_topic_needs_in_sync_is_asked_for_some_at_a_time_and_kept(monkeypatch):
+    monkeypatch.setattr(sampling, "_MOST_JUDGED", 2)
+    asked = []
+
+    def topic_config(admin, names, key):
+        asked.append((list(names), key))
+        return dict.fromkeys(names, "2")
+
+    monkeypatch.setattr(sampling, "topic_config", topic_config)
+    sampler = Sampler(Connection("h:1", {}))
+    parts = [part(0, 1, [1, 2], [1])]
+    seen = view(*((name, parts) for name in "abc"), ("well", [part(0, 1, [1, 2], [1, 2])]))
+    assert sampler._under_min_isr(None, seen, 0.0) == {("a", 0), ("b", 0)}
+    assert sampler._under_min_isr(None, seen, 1.0) == {("a", 0), ("b", 0), ("c", 0)}
+    assert sampler._under_min_isr(None, seen, 2.0) == {("a", 0), ("b", 0), ("c", 0)}
+    assert [names for names, _ in asked] == [["a", "b"], ["c"]]
+    assert sampler._under_min_isr(None, view(("a", parts)), 400.0) == {("a", 0)}
+    assert asked[2:] == [(["a"], "min.insync.replicas")]
+
+
+def test_a_partition_whose_end_is_not_known_for_a_moment_stands_as_long_as_before():
+    standing, key = StandingStill(10), ("t", 0)
+    for at, ends in ((0.0, {key: 7}), (100.0, {}), (130.0, {key: 9})):
+        standing.look("g", {key: 5}, ends, at)
+    assert standing.of("g", 120)[key].lasted_s == 130.0
+    standing.look("g", {key: 6}, {}, 140.0)
+    assert standing.of("g", 0) == {}
 
 
 def test_what_a_group_with_members_does_not_get_on_with_is_seen():

@@ -12,10 +12,10 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
-from kbroker.console.health import STANDING_S
 from kbroker.console.listing import Listing
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
+from kbroker.console.standing_still import STANDING_S
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80
