@@ -128,8 +128,8 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
         elif lag.grows(GROWING_S) and groups[name] == "Empty":
             yield Finding(
                 "warn",
-                f"Nobody reads for group {name}",
-                f"It has no members, and its lag grows: {number(lag.last)} now.",
+                f"Group {name} has no members",
+                f"Its lag grows and is {number(lag.last)} now. Programs that pick partitions themselves are none.",
                 place("/group", name=name),
                 "Start its consumers",
             )

@@ -5,7 +5,7 @@ is asked less often; half while brokers are gone, for then it mostly waits for t
 latest in memory and nothing else. Never fails: what went wrong is told on the pages.
 
 kafka-python learns of brokers from its own Metadata, which it asks for once in five minutes: one that has come back is
-unknown to it until then. So a client is thrown away when other brokers live than when it was made.
+unknown to it until then. So a client is thrown away when a broker lives that has not lived ever since it was made.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 1_000
 """Topics whose min.insync.replicas is asked for in one round, where not all replicas are in sync."""
-_JUDGED_FOR_S: Final = 300.0
+_JUDGED_FOR_S: Final = 60.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
 _SUSPECTS_AT_ONCE: Final = 20
@@ -241,12 +241,16 @@ class Sampler:
     def _under_min_isr(self, admin: Any, view: ClusterView, now: float) -> set[Key]:
         """Return partitions with too few in sync for acks=all, of topics where not all replicas are."""
         names = [topic.name for topic in view.topics.values() if topic.under_replicated]
-        known = {name: self._min_isr[name] for name in names if name in self._min_isr}
-        known = {name: told for name, told in known.items() if now - told[1] < _JUDGED_FOR_S}
-        unknown = [name for name in names if name not in known][:_MOST_JUDGED]
-        if unknown:
-            found = topic_config(admin, unknown, "min.insync.replicas")
-            known.update({name: (text, now) for name, text in found.items()})
+        below = {name for name, _ in self.samples.under_min_isr}  # somebody may be about to alter it
+        known = {
+            name: told
+            for name in names
+            if name not in below and (told := self._min_isr.get(name)) is not None and now - told[1] < _JUDGED_FOR_S
+        }
+        unknown = [name for name in names if name not in known]
+        unknown.sort(key=lambda name: name not in below)
+        found = topic_config(admin, unknown[:_MOST_JUDGED], "min.insync.replicas") if unknown else {}
+        known.update({name: (text, now) for name, text in found.items()})
         self._min_isr = known
         return {
             (name, each.partition_index)
@@ -281,7 +285,7 @@ class Sampler:
             samples.lags.add(name, at, lag_of(committed, samples.ends))
             readers[name] = {topic for topic, _ in committed}
             if name in reading:
-                if samples.standing.of(name, STANDING_S / 2):
+                if samples.standing.suspects(name, committed, now, STANDING_S / 2):
                     committed = _assigned(admin, name, committed)
                 samples.standing.look(name, committed, samples.ends, now)
         samples.readers = readers
@@ -302,6 +306,9 @@ def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):
+        return committed
+    except Exception:
+        log.exception("what members of group %s have", name)  # assignments are their own bytes
         return committed
     members = (group["members"] if group is not None else None) or ()
     assigned = {(p["topic"], p["partition"]) for member in members for p in member["partitions"]}

@@ -68,6 +68,11 @@ class StandingStill:
         else:
             self.forget(group)
 
+    def suspects(self, group: str, committed: Mapping[Key, int], at: float, span_s: float) -> bool:
+        """Tell whether what a group has committed of some partition is `span_s` seconds old at least."""
+        stops = self._stops.get(group, {})
+        return any(committed.get(key) == each.offset and at - each.since >= span_s for key, each in stops.items())
+
     def of(self, group: str, span_s: float) -> dict[Key, Stop]:
         """Return where a group has stood still for `span_s` seconds at least while records came."""
         stops = self._stops.get(group, {})

@@ -40,8 +40,8 @@ class Child:
         self.log_file = log_file
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self._by_order = False
-        """Whether `kill` has ended the last run, or `stop` by force."""
+        self._killed: str | None = None
+        """Why this has killed the last run, if it has."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the program; its output is appended to the log file."""
@@ -49,7 +49,7 @@ class Child:
         whole = [sys.executable, "-IS", tied.__file__, str(os.getpid()), *command]
         with open(self.log_file, "ab") as log:
             self._log_begin = log.tell()
-            self._by_order = False
+            self._killed = None
             self._process = subprocess.Popen(
                 whole, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -83,8 +83,7 @@ class Child:
     def end_told(self) -> str:
         """Say how the last run ended and what it printed last, which says nothing where it was killed."""
         if self.ended == -signal.SIGKILL:
-            by_somebody = "killed (signal 9): by somebody, or for want of memory"
-            return "killed, as it was told" if self._by_order else by_somebody
+            return self._killed or "killed (signal 9): by somebody, or for want of memory"
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
 
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
@@ -95,13 +94,14 @@ class Child:
         self._signal(signal.SIGCONT)  # one that is paused would never hear of it
         if wait_until(lambda: not self.running, timeout_s, pause):
             return True
-        self.kill()
+        self.kill(f"killed: told to stop, it had not done so after {timeout_s:g} s")
         return False
 
-    def kill(self) -> None:
-        """End the program at once."""
+    def kill(self, why: str = "killed by order") -> None:
+        """End the program at once; `why` is what is told of it."""
         if self._process is not None:
-            self._by_order = self.running
+            if self.running:
+                self._killed = why
             self._process.kill()
             self._process.wait()
 

@@ -1,6 +1,7 @@
 """Whose turn it is: the share of the event loop that connections get.
 
-Owns the queues of connections that could go on, and the count of what a turn has used. Never knows what is run.
+Owns the queues of connections that could go on, the count of what a turn has used, and whether one connection alone
+has been served lately. Never knows what is run.
 
 Those that need little go before those that need much: one request is short work for most clients, and a client that
 sends as fast as it can does not notice a pause. One turn of the loop serves the short that were waiting here, oldest

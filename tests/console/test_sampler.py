@@ -26,6 +26,7 @@ from kbroker.console.charts import over_time, spark
 from kbroker.console.health import GROWING_S, UNSETTLED_S, findings
 from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
+from kbroker.console.pages.cluster import can_move
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
 from kbroker.console.standing_still import STANDING_S, StandingStill
@@ -80,7 +81,7 @@ def test_the_worst_comes_first():
         "1 hanging transaction",
         "2 under-replicated partitions",
         "Broker 3 is gone",
-        "Nobody reads for group g",
+        "Group g has no members",
         "Group slow falls behind",
         "Group stuck stands still",
     }
@@ -214,16 +215,55 @@ def test_a_group_does_not_stand_still_in_what_it_reads_no_more(monkeypatch):
     sampler = Sampler(Connection("h:1", {}))
     samples = sampler.samples
     samples.view = view(("t", [part(0, 1, [1, 2], [1, 2])]))
-    for stands in (False, True):
+    for stands, pause in ((False, 10), (False, 130), (True, 10)):
         if stands:
             read.append("old")
         for _ in range(30):
             samples.ends = {("old", 0): int(now[0]), ("new", 0): int(now[0]) + 1}
             sampler._lag(Admin(), samples, 0.0)
-            now[0] += 10
+            now[0] += pause
+            assert stands or "Group g stands still" not in {title for _, title in titles(samples)}
         assert ("Group g stands still" in {title for _, title in titles(samples)}) is stands
         assert samples.standing.of("g", STANDING_S).keys() == ({("old", 0)} if stands else set())
     assert asked
+
+
+def test_replicas_are_moved_away_where_enough_brokers_are_left():
+    three, two = [part(0, 1, [1, 2, 3], [1, 2])], [part(0, 1, [1, 3], [1])]
+    assert can_move(view(("two", two)), 3)
+    assert not can_move(view(("two", two), ("three", three)), 3)
+    assert can_move(view(("two", two), ("three", three), brokers=(1, 2, 4)), 3)
+    assert can_move(view(("three", three), brokers=(1, 2)), 5), "it has none of them"
+
+
+def test_a_transaction_that_hangs_is_looked_at_again_in_every_round(monkeypatch):
+    """The others are looked for once a minute."""
+    asked, hangs = [], {("t", 0), ("gone", 0)}
+
+    def hanging(admin, leaders, older_than_ms):
+        asked.append(dict(leaders))
+        return [Open(topic, index, ProducerState(5, 0, 0, 0, 0, 77)) for topic, index in sorted(hangs & leaders.keys())]
+
+    monkeypatch.setattr(sampling, "hanging", hanging)
+    monkeypatch.setattr(sampling, "known_offsets_at", lambda *_: {})
+    monkeypatch.setattr(sampling, "log_dirs", lambda *_: [])
+    monkeypatch.setattr(Sampler, "_lag", lambda *_: None)
+    topics = {"t": 1, "u": 2, "gone": 1}
+    monkeypatch.setattr(
+        sampling,
+        "cluster_view",
+        lambda _: view(*((name, [part(0, leader, [1, 2], [1, 2])]) for name, leader in topics.items())),
+    )
+    sampler = Sampler(Connection("h:1", {}))
+    sampler.round(None)
+    del topics["gone"]
+    topics["t"] = 2
+    sampler.round(None)
+    hangs.clear()
+    sampler.round(None)
+    sampler.round(None)
+    assert asked == [{("t", 0): 1, ("u", 0): 2, ("gone", 0): 1}, {("t", 0): 2}, {("t", 0): 2}]
+    assert sampler.samples.hanging == []
 
 
 def test_what_a_topic_needs_in_sync_is_asked_for_some_at_a_time_and_kept(monkeypatch):
@@ -242,8 +282,11 @@ def test_what_a_topic_needs_in_sync_is_asked_for_some_at_a_time_and_kept(monkeyp
     assert sampler._under_min_isr(None, seen, 1.0) == {("a", 0), ("b", 0), ("c", 0)}
     assert sampler._under_min_isr(None, seen, 2.0) == {("a", 0), ("b", 0), ("c", 0)}
     assert [names for names, _ in asked] == [["a", "b"], ["c"]]
-    assert sampler._under_min_isr(None, view(("a", parts)), 400.0) == {("a", 0)}
+    assert sampler._under_min_isr(None, view(("a", parts)), 61.0) == {("a", 0)}
     assert asked[2:] == [(["a"], "min.insync.replicas")]
+    sampler.samples.under_min_isr = {("a", 0)}
+    assert sampler._under_min_isr(None, view(("a", parts), ("b", parts)), 62.0) == {("a", 0), ("b", 0)}
+    assert asked[3:] == [(["a", "b"], "min.insync.replicas")], "what is below may be altered"
 
 
 def test_a_partition_whose_end_is_not_known_for_a_moment_stands_as_long_as_before():

@@ -138,7 +138,7 @@ def test_kill_status_restart(up: Up) -> None:
     assert up.run("kill", "2") == (0, "")
     assert not runs(before["pid"])
     down = up.told()["brokers"][1]
-    assert down.pop("ended") == "killed, as it was told"
+    assert down.pop("ended") == "killed by order"
     assert down == {key: None if key == "pid" else value for key, value in before.items() if key != "ended"}
     status, text = up.run("status", "--json")
     assert status == 0

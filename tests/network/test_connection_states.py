@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import struct
 from types import SimpleNamespace
@@ -540,6 +541,26 @@ def test_it_reads_nothing_while_its_client_has_to_pause(play):
         assert connection.state is State.SERVING
         await sent
 
+    play(story)
+
+
+def test_the_time_in_which_a_full_socket_is_asked_is_not_charged(play, monkeypatch):
+    clock = itertools.count(100.0)
+    monkeypatch.setattr("kbroker.network.connection.now", lambda: next(clock))
+
+    async def story(server, connection, _client):
+        charged = []
+        work = Long(server._answer())
+        work.metering = SimpleNamespace(sent=charged.append)
+        connection._work = work
+        connection._worked((bytearray(b"answer"), []), 0.0)
+        assert charged == [1.0 - 0.25]
+
+    def send(_data):
+        connection_outbox.asked_s += 0.25
+
+    connection_outbox = SimpleNamespace(asked_s=7.0, waiting=False, send=send, close=lambda: None)
+    monkeypatch.setattr("kbroker.network.connection.Outbox", lambda *_: connection_outbox)
     play(story)
 
 

@@ -43,7 +43,7 @@ async def find(console: Console, values: Values) -> Facts:
     return {
         "view": view,
         "racks": racks,
-        "missing": {broker: (count, _can_move(view, broker)) for broker, count in view.missing_brokers().items()},
+        "missing": {broker: (count, can_move(view, broker)) for broker, count in view.missing_brokers().items()},
         "most": max((counted["has"][each] for each in numbers), default=1),
         "moves": _progress(moves, dirs),
         "left_out": max(len(moves) - _MOST_MOVES, 0),
@@ -51,7 +51,7 @@ async def find(console: Console, values: Values) -> Facts:
     }
 
 
-def _can_move(view: ClusterView, broker: int) -> bool:
+def can_move(view: ClusterView, broker: int) -> bool:
     """Whether as many brokers live as each partition of one that is gone has replicas."""
     return all(len(p.replica_nodes) <= len(view.brokers) for _, p in view.partitions() if broker in p.replica_nodes)
 
