@@ -201,7 +201,7 @@ def _announce(cluster: LocalCluster, data_dir: str) -> None:
         f"  {kbroker} cluster kill 1{place}\n"
         f"  {kbroker} topic describe hello --bootstrap {where}\n"
         f"  {kbroker} cluster restart 1{place}\n\n"
-        "(a broker that was killed is missed after its session, 6 s: then others lead)\n\n"
+        "(a broker that was killed is missed after some seconds: then others lead)\n\n"
         "with Apache Kafka's own tools:\n\n"
         f"  kafka-topics.sh --create --topic tools {create} --bootstrap-server {where}\n"
         f"  echo 'hello, world' | kafka-console-producer.sh --topic tools --bootstrap-server {where}\n"

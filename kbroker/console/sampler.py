@@ -1,7 +1,7 @@
 """What is looked at every few seconds, whoever looks at the pages: throughput, lag, sizes, health.
 
 Owns a thread with a client of its own, and how much of the time it asks at most: a twentieth, so that a large cluster
-is asked less often; half while brokers are gone, for then it mostly waits for them, and somebody mends. Keeps the
+is asked less often; a third while brokers are gone, for then it mostly waits for them, and somebody mends. Keeps the
 latest in memory and nothing else. Never fails: what went wrong is told on the pages.
 
 kafka-python learns of brokers from its own Metadata, which it asks for once in five minutes: one that has come back is
@@ -37,7 +37,7 @@ from kbroker.console.unsettled import Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The most of the time that rounds may take."""
+"""The most that a round may take, of the pause after it."""
 _SHARE_WITHOUT_ALL: Final = 0.5
 """The same while brokers are gone."""
 _SOON_S: Final = 1.0

@@ -13,7 +13,7 @@ from typing import Final
 
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 
-STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 _LOOKS: Final = 3
 
 
@@ -37,7 +37,7 @@ class Unsettled:
             del self._seen[name]
         for name, state in states.items():
             seen = self._seen.get(name)
-            if state in STATES:
+            if state in _STATES:
                 seen = seen or self._seen.setdefault(name, _Seen(at))
                 seen.unsettled += 1
                 seen.settled = 0
