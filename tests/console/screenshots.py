@@ -89,6 +89,7 @@ def main() -> None:
         cluster.brokers[2].kill()
         page.until(lambda: page.go("/") or "Broker 2 is gone" in page.text())
         take(page, "wrong", "/", height=620)
+        take(page, "gone", "/cluster", height=620)
 
 
 def take(
