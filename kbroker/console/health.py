@@ -34,11 +34,11 @@ class Finding:
 
 
 def findings(samples: Samples) -> list[Finding]:
-    """Return what is wrong, worst first."""
+    """Return what is wrong, worst first, and causes (a broker that is gone) before what follows from them."""
     view = samples.view
     if view is None:
         return []
-    found = [*_of_partitions(view, samples), *_of_brokers(view, samples), *_of_clients(samples)]
+    found = [*_of_brokers(view, samples), *_of_partitions(view, samples), *_of_clients(samples)]
     return sorted(found, key=lambda each: each.level != "bad")
 
 

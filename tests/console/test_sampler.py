@@ -85,6 +85,8 @@ def test_the_worst_comes_first():
         "Group slow falls behind",
         "Group stuck stands still",
     }
+    order = [title for _, title in told]
+    assert order.index("Broker 3 is gone") < order.index("2 under-replicated partitions"), "a cause, then what follows"
     assert all(each.href.startswith("/") for each in findings(samples))
     assert "/topics?health=min-isr" in {each.href for each in findings(samples)}
     samples.under_min_isr = {("__consumer_offsets", 1)}
