@@ -36,7 +36,7 @@ from kbroker.pipeline.visits.recount import (
     state_of,
     table_rows,
 )
-from kbroker.pipeline.visits.rules import VisitRules
+from kbroker.pipeline.visits.rules import GAP_MS, LATENESS_MS, VisitRules
 from kbroker.pipeline.visits.stream import Visits, VisitsOptions
 
 Result = TypeVar("Result")
@@ -46,8 +46,12 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
     """Give a verb the options of what a visit is; hand it their `rules`."""
     import functools
 
-    @click.option("--gap", default="30m", show_default=True, help="A visit ends when its visitor is quiet for longer.")
-    @click.option("--lateness", default="10m", show_default=True, help="Events that come later are only counted late.")
+    gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))
+
+    @click.option("--gap", default=gap, show_default=True, help="A visit ends when its visitor is quiet for longer.")
+    @click.option(
+        "--lateness", default=lateness, show_default=True, help="Events that come later are only counted late."
+    )
     @click.option("--visitor-field", default="visitor", show_default=True, help="Name of an event's field.")
     @click.option("--time-field", default="time", show_default=True, help="Likewise: ISO 8601, or ms since 1970.")
     @click.option(

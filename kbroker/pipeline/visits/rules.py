@@ -22,6 +22,9 @@ from typing import Any, Final
 from kbroker.pipeline.spark.small_frame import small_frame
 
 FUTURE_MS: Final = 3_600_000
+GAP_MS: Final = 1_800_000
+LATENESS_MS: Final = 600_000
+"""Defaults, whole minutes, of verbs too: so long a visitor is quiet within one visit, and so late an event may come."""
 UNKNOWN: Final = "unknown"
 """The organisation of a visitor whom the lookup does not name."""
 DAY_MS: Final = 86_400_000
@@ -36,8 +39,8 @@ Clock = tuple[int, int, int]
 class VisitRules:
     """The rules' settings."""
 
-    gap_ms: int = 1_800_000
-    lateness_ms: int = 600_000
+    gap_ms: int = GAP_MS
+    lateness_ms: int = LATENESS_MS
     visitor_field: str = "visitor"
     time_field: str = "time"
     id_field: str = "id"
