@@ -1,4 +1,4 @@
-"""What a broker's configuration says of its way to ZooKeeper: TLS, SASL, credentials, and whose the znodes are.
+"""What a broker's configuration says of its way to ZooKeeper: TLS, SASL, credentials, and whether znodes are its own.
 
 Owns the meaning of Kafka's keys `zookeeper.ssl.*`, `zookeeper.set.acl` and of the JAAS section `Client`, and refuses
 what cannot be had as it is asked for. Reads the files that the keys name; never connects. (KafkaServer.initZkClient,
@@ -16,8 +16,8 @@ from typing import Final
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller import znodes
-from kbroker.controller.tree.security import Others, Security
+from kbroker.controller.tree.security import Security
+from kbroker.controller.znode_rights import rights_of_others
 from kbroker.security.tls.ciphers import openssl_name
 
 log = logging.getLogger(__name__)
@@ -50,14 +50,7 @@ def zookeeper_security(config: BrokerConfig) -> Security:
             f"section {config.get_str('zookeeper.sasl.clientconfig')} ({_LOGIN}), a certificate "
             f"({_PREFIX}.keystore.location with {_ENABLE}), or zookeeper.digest.credentials"
         )
-    return Security(tls, user, digest, _others)
-
-
-def _others(path: str) -> Others:
-    """Return what Kafka's brokers let others do with a znode (ZkData.defaultAcls)."""
-    if znodes.is_open(path):
-        return Others.CHANGE
-    return Others.NOTHING if znodes.is_sensitive(path) else Others.READ
+    return Security(tls, user, digest, rights_of_others)
 
 
 # --- who this broker is

@@ -58,8 +58,6 @@ PERSISTENT: Final = (
     *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips")),
 )
 """What every broker makes at its start where it is missing, without data, parents included."""
-_OPEN: Final = "/consumers"
-_SENSITIVE: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
 PRODUCER_ID_BLOCK: Final = 1000
@@ -69,16 +67,6 @@ A = TypeVar("A")
 
 class Unreadable(Exception):  # noqa: N818 - says what is wrong
     """A znode holds what no broker writes; the message names it."""
-
-
-def is_open(path: str) -> bool:
-    """Whether clients of long ago write below a node, which nobody may own therefore (ZkData.defaultAcls)."""
-    return path == _OPEN
-
-
-def is_sensitive(path: str) -> bool:
-    """Whether a node may hold secrets, which only brokers may read (ZkData.sensitivePath)."""
-    return path.startswith(_SENSITIVE)
 
 
 def topic_path(topic: str) -> str:

@@ -14,6 +14,9 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.group_coordinator.assignors.choice import assignor_names
 from kbroker.group_coordinator.topics import Topics
 
+NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
+"""How long the first JoinGroup of a classic member may stay parked (KAFKA-7610); not a key of Kafka's either."""
+
 
 class MigrationPolicy(Enum):
     """Which ways groups may go between the protocols while they have members: (to consumer, to classic)."""

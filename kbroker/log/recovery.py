@@ -13,17 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from kbroker.failpoints import passed
-from kbroker.log.batch_scan import end_of_file, read_header, scan_batches
-from kbroker.log.files import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    LOG_SUFFIX,
-    SEGMENT_SUFFIXES,
-    SWAP_SUFFIX,
-    offset_of,
-    remove_quietly,
-    sync_directory,
-)
+from kbroker.log.batch_scan import read_header, scan_batches
+from kbroker.log.files import DELETED_SUFFIX, remove_quietly, sync_directory
+from kbroker.log.interrupted_swap import settle_swap
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_segments import Segments
@@ -114,35 +106,10 @@ def load_log(
 
 def remove_leftovers(directory: str) -> None:
     """Finish or undo what a crash interrupted: deletions, and the replacing of segments by compacted ones."""
-    names = os.listdir(directory)
-    cleaned = [offset_of(name) for name in names if name.endswith(CLEANED_SUFFIX)]
-    first_cleaned = min((offset for offset in cleaned if offset is not None), default=_BEYOND_ALL)
-    for name in names:
-        if name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned:
-            remove_quietly(f"{directory}/{name}")
-    # Only now: they tell that those were unfinished, should this be interrupted too.
-    for name in names:
-        if name.endswith((DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")):
-            remove_quietly(f"{directory}/{name}")
-    _finish_swaps(directory)
-
-
-def _finish_swaps(directory: str) -> None:
-    swaps = [name for name in os.listdir(directory) if name.endswith(SWAP_SUFFIX)]
-    if not swaps:
-        return
-    first, end = _BEYOND_ALL, -1
-    for name in swaps:
-        base = offset_of(name)
-        if name.endswith(LOG_SUFFIX + SWAP_SUFFIX) and base is not None:
-            first, end = min(first, base), max(end, base + 1, end_of_file(f"{directory}/{name}", base))
     for name in os.listdir(directory):
-        base = offset_of(name)
-        if name.endswith(SEGMENT_SUFFIXES) and base is not None and first <= base < end:
+        if name.endswith((DELETED_SUFFIX, ".tmp")):
             remove_quietly(f"{directory}/{name}")
-    for name in swaps:
-        os.replace(f"{directory}/{name}", f"{directory}/{name[: -len(SWAP_SUFFIX)]}")
-    sync_directory(directory)
+    settle_swap(directory)
 
 
 class _Loader:

@@ -6,6 +6,7 @@ anyway. Never touches a segment that reaches to the high watermark or beyond, an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from kbroker.log.log_config import LogConfig
@@ -32,7 +33,13 @@ def too_old(segments: Segments, config: LogConfig, log_end: int, high_watermark:
     if config.retention_ms < 0:
         return 0
     oldest = now_ms - config.retention_ms
-    return _count(segments, log_end, high_watermark, most, lambda segment: segment.retention_timestamp() < oldest)
+    return _count(segments, log_end, high_watermark, most, lambda segment: _written_ms(segment) < oldest)
+
+
+def _written_ms(segment: Segment) -> int:
+    """Return the largest timestamp, or the file's modification time where no record has one."""
+    largest = segment.max_timestamp
+    return largest if largest >= 0 else int(os.stat(segment.path()).st_mtime * 1000)
 
 
 def _count(segments: Segments, log_end: int, high_watermark: int, most: int, is_due: Callable[[Segment], bool]) -> int:

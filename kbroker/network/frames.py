@@ -14,11 +14,10 @@ import mmap
 import struct
 from collections.abc import Iterator
 
+from kbroker.protocol.other_protocols import spoken_in_clear
+
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
-_HTTP = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "})
-"""How its methods begin, and the preface of HTTP/2."""
-_TLS_HANDSHAKE = b"\x16\x03"
 FIRST_GROWTH = 64 * 1024
 """Bytes that a claim is believed at once."""
 _AT_ONCE = 256 * 1024
@@ -140,14 +139,5 @@ class FrameBuffer:
 
     def _bad(self, size: int) -> BadFrame:
         text = f"a frame of {size} bytes (socket.request.max.bytes={self.limit})"
-        spoken = _other_protocol(_PACK_SIZE(size))
+        spoken = spoken_in_clear(_PACK_SIZE(size))
         return BadFrame(f"{text}, which looks like {spoken}" if spoken else text)
-
-
-def _other_protocol(head: bytes) -> str | None:
-    """Return what a client speaks that begins so, as a browser or a client with the wrong security.protocol does."""
-    if head in _HTTP:
-        return f"HTTP ({head.decode().strip()} ...): this port speaks Kafka's protocol"
-    if head[:2] == _TLS_HANDSHAKE:
-        return "TLS: this listener speaks PLAINTEXT (the client's security.protocol)"
-    return None

@@ -21,7 +21,7 @@ from kbroker.group_coordinator.classic.rebalance import (
     persist,
     schedule_session,
 )
-from kbroker.group_coordinator.config import GroupConfig
+from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kbroker.group_coordinator.groups.classic_group import (
     COMPLETING,
     DEAD,
@@ -40,8 +40,6 @@ from kbroker.protocol.messages.sync_group import SyncGroupResponse
 
 log = logging.getLogger(__name__)
 
-NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long the first JoinGroup of a member may stay parked (KAFKA-7610); not configurable in Kafka either."""
 MAX_PROTOCOLS = 1_000
 """Protocols of one member; clients name a handful. They are kept as long as the member, and compared with others'."""
 MEMBER_ID_REQUIRED_SINCE = 4

@@ -1,7 +1,7 @@
 """Putting a cleaned segment into the place of those that it was made of.
 
 Owns the order of the renames (Kafka's UnifiedLog.replaceSegments), of which a crash at any point leaves, after the next
-start, either the old segments or the new one:
+start (`log/interrupted_swap.py`), either the old segments or the new one:
 
     1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
     2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` is there: recovery finishes what follows

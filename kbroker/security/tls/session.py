@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 
+from kbroker.protocol.other_protocols import spoken_without_tls
 from kbroker.security.tls.contexts import reason_of
 
 FIRST_BYTE = 0x16
@@ -38,7 +39,8 @@ class Session:
     def shake(self, data: memoryview) -> bool:
         """Take what came of a handshake; return whether it is done. Raises Broken."""
         if not self._taken and data and data[0] != FIRST_BYTE:
-            raise Broken(f"this is no TLS{_spoken(bytes(data[:4]))}")
+            spoken = spoken_without_tls(bytes(data[:4]))
+            raise Broken(f"this is no TLS, but looks like {spoken}" if spoken else "this is no TLS")
         self._taken += len(data)
         self._incoming.write(data)
         try:
@@ -106,10 +108,3 @@ class Session:
         if self.is_open:
             with contextlib.suppress(ssl.SSLError, ValueError):  # it waits for the other side to say so too
                 self._tls.unwrap()
-
-
-def _spoken(head: bytes) -> str:
-    """Return what a client may be that begins so."""
-    if head[:1] == b"\0":
-        return ", but looks like Kafka's protocol without it (the client's security.protocol)"
-    return ", but looks like HTTP" if head in (b"GET ", b"POST", b"PUT ", b"HEAD") else ""
