@@ -28,6 +28,7 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
+from kbroker.replication import min_insync_replicas
 from kbroker.topic_metrics import TopicMetrics, Traffic
 
 log = logging.getLogger(__name__)
@@ -147,8 +148,7 @@ class Partition:
         try:
             if not self.leading:
                 raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if acks == -1 and len(self.isr) < self.min_isr:
-                raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            min_insync_replicas.check_before_append(acks, len(self.isr), self.min_isr)
             info = self.log.append_as_leader(
                 records,
                 self.leader_epoch,
@@ -474,7 +474,7 @@ class Replicas:
                 partition.log.update_config(config)
             partition.isr = state.isr
             partition.alone = len(state.isr) == 1
-            partition.min_isr = min(config.min_insync_replicas, len(state.replicas))
+            partition.min_isr = min_insync_replicas.needed(config.min_insync_replicas, len(state.replicas))
             partition.full_validation = settings.full_validation
             if partition.leader_epoch != state.leader_epoch:
                 partition.count()

@@ -259,8 +259,7 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
             producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
             cleaner_pool=cleaner_pool,
             files=files,
-            # There others can lead: a leader that only refuses would keep its partitions from being written to.
-            fails_when_full=config.in_cluster,
+            in_cluster=config.in_cluster,
         )
         for directory in directories
     ]

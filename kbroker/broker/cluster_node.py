@@ -34,7 +34,7 @@ from kbroker.controller.features import REGISTERED
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.finalized_features import FinalizedFeatures
 from kbroker.controller.member.metadata import MemberMetadata
-from kbroker.controller.member.registration import BrokerRegistration
+from kbroker.controller.member.registration import BrokerRegistration, patience_ms
 from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
@@ -65,8 +65,6 @@ from kbroker.txn.producer_id_blocks import ProducerIdBlocks
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
-_LEAST_PATIENCE_MS = 10_000
-"""ZooKeeper may give a session twice its ticks more than was asked for."""
 _FIRST_NEWS_SECONDS = 10.0
 """For so long a start waits until the controller has told which brokers live."""
 
@@ -99,7 +97,7 @@ class ClusterNode(Node):
         self._acls = acls
         self._tokens = tokens
         self.registration = BrokerRegistration(
-            tree, config.node_id, max(2 * config.get_int("zookeeper.session.timeout.ms"), _LEAST_PATIENCE_MS)
+            tree, config.node_id, patience_ms(config.get_int("zookeeper.session.timeout.ms"))
         )
         self.controller = ClusterController(config.node_id, tree, peers, clock, controller_config(config))
         metadata = MemberMetadata(
@@ -146,7 +144,7 @@ class ClusterNode(Node):
         )
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
-        self._membership = Membership(tree, self.registration, [self.controller, self], self._fail)
+        self._membership = Membership(tree, self.registration, self.controller, self._fail)
         settings = self.services.tokens
         expired = None
         if settings is not None:
@@ -371,12 +369,6 @@ class ClusterNode(Node):
     def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
         """Follow the failure of a log directory once the append that met it has been answered."""
         asyncio.get_running_loop().call_soon(self._lose, keys)
-
-    def expired(self) -> None:
-        """The session on ZooKeeper is gone; what is led here is led on until others hear of it."""
-
-    def renewed(self) -> None:
-        """Another session has begun; everybody who watches something hears of it by himself."""
 
     def _replica_changed(self, partition: ReplicatedPartition) -> None:
         self._coordinators.changed(partition)

@@ -29,7 +29,11 @@ _RETRY_SECONDS = 0.1
 
 
 class FollowsSession(Protocol):
-    """Who has to do something when the session ends, and when there is another: the controller."""
+    """Who has to do something when the session ends, and when there is another: the controller.
+
+    Nobody else has: what this broker leads it leads on until others have been elected and it hears of that, and who
+    watches something hears of a new session by himself.
+    """
 
     def expired(self) -> None:
         """The session is gone, and with it whatever it had made as ephemeral."""
@@ -101,12 +105,12 @@ class Membership:
         self,
         tree: MetadataTree,
         registration: BrokerRegistration,
-        followers: list[FollowsSession],
+        controller: FollowsSession,
         fail: Callable[[str], None],
     ) -> None:
         self._tree = tree
         self._registration = registration
-        self._followers = followers
+        self._controller = controller
         self._fail = fail
         self._what: Registration | None = None
         self._session = 0
@@ -134,8 +138,7 @@ class Membership:
             log.warning("ZooKeeper is not reachable")
         if what is Session.EXPIRED:
             log.warning("the session on ZooKeeper has expired; this broker registers again once there is another")
-            for follower in self._followers:
-                follower.expired()
+            self._controller.expired()
         if what is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:
             self._session = self._tree.session_id
             self._renewing = asyncio.get_running_loop().create_task(self._renew(self._what))
@@ -143,8 +146,7 @@ class Membership:
     async def _renew(self, what: Registration) -> None:
         try:
             self._session = await self._registration.renew(what)
-            for follower in self._followers:
-                follower.renewed()
+            self._controller.renewed()
         except (ConfigError, Denied, Refused) as error:
             self._fail(f"this broker cannot be registered again: {error}")
         finally:

@@ -1,4 +1,4 @@
-"""What a broker's keys demand of each other, as Kafka's KafkaConfig and its parts have it.
+"""What keys demand of each other, as Kafka's KafkaConfig and its parts have it: a broker's, a topic's, a group's.
 
 Owns these rules, at a start and for what changes while the broker runs. Never looks at one value alone: limits.py does.
 """
@@ -6,7 +6,7 @@ Owns these rules, at a start and for what changes while the broker runs. Never l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from kbroker.config.model import ALL_DIRS, ConfigError, InvalidConfig, Value
@@ -160,3 +160,18 @@ def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
             "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
             f"Missing entries : {', '.join(missing)}"
         )
+
+
+def check_topic(values: Mapping[str, Value]) -> None:
+    """Raise InvalidConfig for values of a topic that contradict each other."""
+    low, high = _number(values["min.compaction.lag.ms"]), _number(values["max.compaction.lag.ms"])
+    if low > high:
+        raise InvalidConfig(
+            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
+        )
+
+
+def check_group(values: Mapping[str, Value], kind: str) -> None:
+    """Likewise for the values of a group of one kind."""
+    if _number(values[f"{kind}.session.timeout.ms"]) <= _number(values[f"{kind}.heartbeat.interval.ms"]):
+        raise InvalidConfig(f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kbroker.config.between_keys import check_rules
+from kbroker.config.between_keys import check_group, check_rules, check_topic
 from kbroker.config.client_match import parse_match
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.limits import invalid
@@ -40,12 +40,7 @@ def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
         if name not in TOPIC:
             raise InvalidConfig(f"Unknown topic config name: {name}")
     values = parse_all(TOPIC, configs, config.topic_defaults())
-    low, high = values["min.compaction.lag.ms"], values["max.compaction.lag.ms"]
-    assert isinstance(low, int) and isinstance(high, int)  # noqa: PT018 - one statement for the type checker
-    if low > high:
-        raise InvalidConfig(
-            f"conflict topic config setting min.compaction.lag.ms ({low}) > max.compaction.lag.ms ({high})"
-        )
+    check_topic(values)
     if values["remote.storage.enable"]:
         raise InvalidConfig(
             "Tiered Storage functionality is disabled in the broker. "
@@ -68,10 +63,7 @@ def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
         if high is not None and value > config.get_int(high):
             raise InvalidConfig(f"{name} must be less than or equal to {high}")
     for kind in _GROUP_KINDS:
-        session, heartbeat = values[f"{kind}.session.timeout.ms"], values[f"{kind}.heartbeat.interval.ms"]
-        assert isinstance(session, int) and isinstance(heartbeat, int)  # noqa: PT018 - as above
-        if session <= heartbeat:
-            raise InvalidConfig(f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms")
+        check_group(values, kind)
     return values
 
 

@@ -60,7 +60,6 @@ PERSISTENT: Final = (
 """What every broker makes at its start where it is missing, without data, parents included."""
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
-PRODUCER_ID_BLOCK: Final = 1000
 
 A = TypeVar("A")
 

@@ -15,7 +15,7 @@ import struct
 from typing import Any
 
 from kbroker.controller.decide import INTERNAL_TOPICS
-from kbroker.handlers.produce_answers import (
+from kbroker.handlers.produce_errors import (
     CODEC,
     HEADER_BYTES,
     LENGTH_OVERHEAD,

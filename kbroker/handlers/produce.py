@@ -14,7 +14,7 @@ from functools import partial
 from kbroker.controller.decide import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every, whole
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
-from kbroker.handlers.produce_answers import (
+from kbroker.handlers.produce_errors import (
     ACKS,
     CODEC,
     HEADER_BYTES,

@@ -25,9 +25,13 @@ def passes(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
-def is_full(error: OSError) -> bool:
-    """Whether an error says that a disk has no room, or that nobody may use more of it."""
-    return error.errno in _FULL
+def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
+    """Whether a log directory is used no more after an error.
+
+    In a cluster a full disk is such an error, as others can lead what it holds: a leader that only refuses would keep
+    its partitions from being written to. A broker alone refuses what needs room until there is some.
+    """
+    return not passes(error) or (in_cluster and error.errno in _FULL)
 
 
 class DiskTrouble:

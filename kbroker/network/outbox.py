@@ -1,8 +1,8 @@
 """What a connection still has to send: answers in order, of bytes and of ranges of files.
 
 Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
-of it in Python. When the socket is full it is asked again (patience.py), or the loop tells when to go on. Never knows
-what an answer means.
+of it in Python. When the socket is full it is asked again (full_socket.py), or the loop tells when to go on. Never
+knows what an answer means.
 
 An answer's bytes before a range leave at once, and not together with it (MSG_MORE): the packet of their own wakes the
 client while the range is being sent, and a client that is awake is cheaper to send to. Measured over loopback with one
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from kbroker.network.patience import ENOUGH_BYTES, Patience
+from kbroker.network.full_socket import ENOUGH_BYTES, Patience
 from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 

@@ -20,7 +20,7 @@ from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replica_manager.replication_quota import ReplicationQuota
-from kbroker.replication.following import Condition, Following
+from kbroker.replication.following import Condition, Following, certain_end
 
 log = logging.getLogger(__name__)
 
@@ -95,9 +95,10 @@ class Fetchers:
     def _last_epoch(self, partition_log: PartitionLog) -> int:
         """Return the last epoch of a log that is as far as it may be the leader's; raises OSError or ApiError."""
         last_epoch = partition_log.proven_epochs().latest
-        if last_epoch < 0 and partition_log.log_end_offset > partition_log.high_watermark:
-            # Nothing tells where it parts from the leader's log: only what is committed is known to be the same.
-            partition_log.truncate_to(partition_log.high_watermark, self._clock.now_ms())
+        end_offset = partition_log.log_end_offset
+        cut_at = certain_end(last_epoch, end_offset, partition_log.high_watermark)
+        if cut_at < end_offset:
+            partition_log.truncate_to(cut_at, self._clock.now_ms())
         return last_epoch
 
     def remove(self, key: Key) -> None:

@@ -20,8 +20,9 @@ from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 from kbroker.replica_manager.replica_selector import Readable
-from kbroker.replica_manager.replication_quota import ReplicationQuota
+from kbroker.replica_manager.replication_quota import ReplicationQuota, is_held_back
 from kbroker.replicas import Partition, Waiter
+from kbroker.replication import min_insync_replicas
 from kbroker.replication.leadership import Granted, Leadership, Proposal
 
 _FEW_DEAD = 64
@@ -233,7 +234,7 @@ class ReplicatedPartition(Partition):
 
     def set_min_isr(self, configured: int) -> None:
         """Take over min.insync.replicas, which no more replicas than there are can fulfil."""
-        self.min_isr = min(configured, max(len(self.leadership.replicas), 1))
+        self.min_isr = min_insync_replicas.needed(configured, len(self.leadership.replicas))
 
     def _take_isr(self) -> None:
         leadership = self.leadership
@@ -381,13 +382,15 @@ class ReplicatedPartition(Partition):
     def may_send(self, replica: int) -> bool:
         """Whether a follower is to get records now: one that is not in sync may be throttled."""
         around = self._around
-        throttled = self.is_throttled_leader and replica not in self.leadership.isr
-        return not throttled or not around.sent.is_exceeded(around.clock.monotonic_ms())
+        return not self._holds_back(replica) or not around.sent.is_exceeded(around.clock.monotonic_ms())
 
     def count_sent(self, replica: int, size: int) -> None:
         """Count what a follower gets, where it is throttled."""
-        if self.is_throttled_leader and replica not in self.leadership.isr:
+        if self._holds_back(replica):
             self._around.sent.record(size, self._around.clock.monotonic_ms())
+
+    def _holds_back(self, replica: int) -> bool:
+        return is_held_back(throttled=self.is_throttled_leader, in_sync=replica in self.leadership.isr)
 
     # --- deletion of records
 

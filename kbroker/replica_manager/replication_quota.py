@@ -1,7 +1,7 @@
 """How fast throttled replicas are copied (KIP-73; Apache Kafka: ReplicationQuotaManager).
 
-Owns the count of bytes of the last samples, and which of a topic's replicas are throttled. What is in sync is never
-throttled; whoever asks knows that.
+Owns the count of bytes of the last samples, and which of a topic's replicas are throttled, and when a
+leader holds one back.
 """
 
 from __future__ import annotations
@@ -55,6 +55,11 @@ class ReplicationQuota:
     def _forget(self, number: int) -> None:
         while self._samples and self._samples[0][0] <= number - self._window.samples:
             self._total -= self._samples.popleft()[1]
+
+
+def is_held_back(*, throttled: bool, in_sync: bool) -> bool:
+    """Tell whether what a leader sends to a follower counts, and waits: never for one that is in sync."""
+    return throttled and not in_sync
 
 
 def is_throttled(configs: Mapping[str, str], key: str, partition: int, broker: int) -> bool:

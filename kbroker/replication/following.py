@@ -140,6 +140,14 @@ class Following:
         self.condition = Condition.FAILED
 
 
+def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
+    """Return up to where a log is kept before it is copied to: all of it where it has leader epochs.
+
+    Without one (-1) nothing tells where it parts from the leader's: only what is committed is known to be the same.
+    """
+    return end_offset if last_epoch >= 0 else min(end_offset, high_watermark)
+
+
 def truncation_offset(diverging: tuple[int, int], end_offset: int, epoch_end: EpochEnd) -> int:
     """Return where to cut a log that ends at `end_offset` and parts from the leader's (epoch, end offset).
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode
+from kbroker.replication import min_insync_replicas
 
 NEVER: Final = -(1 << 62)
 """A time in ms before all others."""
@@ -238,7 +239,7 @@ class Leadership:
 
     def enough(self, min_isr: int) -> bool:
         """Tell whether acks=all may be promised: min.insync.replicas are in sync, or all where there are fewer."""
-        return len(self.isr) >= min(min_isr, len(self.replicas))
+        return len(self.isr) >= min_insync_replicas.needed(min_isr, len(self.replicas))
 
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
@@ -264,8 +265,8 @@ class Leadership:
         """Return the answer to acks=all for what ends at `required_offset`; None while it waits."""
         if high_watermark < required_offset:
             return None
-        enough = len(self.maximal_isr) >= min(min_isr, len(self.replicas))
-        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        needed = min_insync_replicas.needed(min_isr, len(self.replicas))
+        return min_insync_replicas.verdict(len(self.maximal_isr), needed)
 
     def low_watermark(self, log_start_offset: int, live: Container[int]) -> int:
         """Return before which offset all live replicas have deleted their records (DeleteRecords waits for it)."""

@@ -237,7 +237,7 @@ def test_the_loop_is_asked_once_for_answers_that_wait_one_after_another():
 
 @pytest.mark.parametrize(("takes", "crowded"), [(True, False), (False, False), (True, True)])
 def test_a_client_that_takes_at_once_is_not_waited_for_by_the_loop(tmp_path, monkeypatch, takes, crowded):
-    """But while others read, or where it does not take; for how long it is asked is of test_patience.py."""
+    """But while others read, or where it does not take; for how long it is asked is of test_full_socket.py."""
     (tmp_path / "f").write_bytes(bytes(1_000_000))
 
     async def story():

@@ -48,7 +48,6 @@ from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequ
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_FIRST_REBALANCE_SECONDS = 5
 _RETRY_SECONDS = 1.0
 
 
@@ -350,7 +349,7 @@ class ClusterController:
             _stops_answered(term, registered, item, response)
 
     async def _rebalance(self, term: Term) -> None:
-        await self._sleep(_FIRST_REBALANCE_SECONDS)
+        await self._sleep(leader_rebalance.FIRST_SECONDS)
         while True:
             if term.config.auto_rebalance:
                 term.put("rebalance", lambda: leader_rebalance.rebalance(term))

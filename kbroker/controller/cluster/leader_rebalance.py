@@ -12,6 +12,9 @@ from kbroker.controller.cluster.elect_leaders import prefer
 from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.term import Term
 
+FIRST_SECONDS = 5
+"""So long after a controller's election the first look comes; the next by leader.imbalance.check.interval.seconds."""
+
 log = logging.getLogger(__name__)
 
 

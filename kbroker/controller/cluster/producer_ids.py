@@ -5,12 +5,16 @@ Owns /latest_producer_id_block, which brokers of before 2.8 write as well: what 
 
 from __future__ import annotations
 
+from typing import Final
+
 from kbroker.controller.cluster.term import Term
-from kbroker.controller.znodes import PRODUCER_ID_BLOCK, PRODUCER_IDS, ProducerIdBlock, Unreadable, read
+from kbroker.controller.znodes import PRODUCER_IDS, ProducerIdBlock, Unreadable, read
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
-_LAST = 2**63 - 1
+BLOCK: Final = 1000
+"""Ids that a broker gets at a time."""
+_LAST: Final = 2**63 - 1
 
 
 async def allocate_producer_ids(term: Term, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
@@ -27,16 +31,16 @@ async def allocate_producer_ids(term: Term, request: AllocateProducerIdsRequest)
             continue
         block = _next(request.broker_id, found.data)
         if await term.tree.set(PRODUCER_IDS, block.encode(), found.stat.version) is not None:
-            return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=PRODUCER_ID_BLOCK)
+            return AllocateProducerIdsResponse(producer_id_start=block.first, producer_id_len=BLOCK)
 
 
 def _next(broker_id: int, data: bytes) -> ProducerIdBlock:
     if not data:
-        return ProducerIdBlock(broker_id, 0, PRODUCER_ID_BLOCK - 1)
+        return ProducerIdBlock(broker_id, 0, BLOCK - 1)
     try:
         last = read(PRODUCER_IDS, data, ProducerIdBlock.decode).last
     except Unreadable as error:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)) from None
-    if last > _LAST - PRODUCER_ID_BLOCK:
+    if last > _LAST - BLOCK:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "Have exhausted all producerIds.")
-    return ProducerIdBlock(broker_id, last + 1, last + PRODUCER_ID_BLOCK)
+    return ProducerIdBlock(broker_id, last + 1, last + BLOCK)

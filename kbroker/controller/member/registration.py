@@ -18,6 +18,13 @@ from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
+_LEAST_PATIENCE_MS = 10_000
+"""ZooKeeper may give a session twice its ticks more than was asked for."""
+
+
+def patience_ms(session_timeout_ms: int) -> int:
+    """Return how long a start waits for the end of the session in which an earlier process registered this id."""
+    return max(2 * session_timeout_ms, _LEAST_PATIENCE_MS)
 
 
 class BrokerRegistration:

@@ -44,7 +44,7 @@ from kbroker.log.directories.partition_dir_names import (
 )
 from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
 from kbroker.log.directories.remover import Remover
-from kbroker.log.disk_errors import is_full, passes
+from kbroker.log.disk_errors import ends_directory
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
@@ -81,12 +81,12 @@ class LogDirectory:
         producer_id_check_interval_ms: int = 600_000,
         cleaner_pool: WorkerPool | None = None,
         files: OpenFiles | None = None,
-        fails_when_full: bool = False,
+        in_cluster: bool = False,
     ) -> None:
         """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close.
 
-        `files` bounds the open files of this directory and of all others that got the same. With `fails_when_full` a
-        full disk is a failure like others; otherwise what needs room is refused until there is some.
+        `files` bounds the open files of this directory and of all others that got the same. Where it is
+        `in_cluster` a full disk is a failure like others (disk_errors.py).
         """
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
@@ -105,7 +105,7 @@ class LogDirectory:
         """How far the loading has come, and what is left of it."""
         self.recovery_threads = 1
         """How many partitions are opened at a time after an unclean stop."""
-        self._fails_when_full = fails_when_full
+        self._in_cluster = in_cluster
         self._lock_fd = -1
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
@@ -248,7 +248,7 @@ class LogDirectory:
 
     def report(self, error: OSError) -> None:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
-        if self.failure or (passes(error) and not (self._fails_when_full and is_full(error))):
+        if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
         self.fail(error)
         self.on_failure(self)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.cli.perf.figures import PERCENTILES, Run, Times
+from kbroker.cli.perf.figures import Run
+from kbroker.cli.perf.percentiles import PERCENTILES, Times
 from tests.tries import tries
 
 

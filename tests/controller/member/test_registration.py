@@ -106,7 +106,7 @@ def test_a_new_session_registers_again_with_a_higher_epoch():
     async def scenario(ensemble):
         tree, follower, failures = ensemble.connect(), Follower(), []
         registration = BrokerRegistration(tree, 1, LONG_MS)
-        membership = Membership(tree, registration, [follower], failures.append)
+        membership = Membership(tree, registration, follower, failures.append)
         await membership.begin(reached_at(1))
         epochs = [registration.epoch]
         for number in range(1, 4):
@@ -127,7 +127,7 @@ def test_a_broker_that_is_cut_off_keeps_its_epoch_until_its_session_is_gone():
     async def scenario(ensemble):
         tree, follower = ensemble.connect(), Follower()
         registration = BrokerRegistration(tree, 1, LONG_MS)
-        membership = Membership(tree, registration, [follower], lambda _text: None)
+        membership = Membership(tree, registration, follower, lambda _text: None)
         await membership.begin(reached_at(1))
         epoch = registration.epoch
         tree.cut()

@@ -258,7 +258,7 @@ def test_a_broker_that_is_refused_again_and_again_registers_once_it_is_let_in(
             await prepare(tree)
             follower, failures = Follower(), list[str]()
             registration = BrokerRegistration(tree, 1, PATIENCE_S * 1000)
-            membership = Membership(tree, registration, [follower], failures.append)
+            membership = Membership(tree, registration, follower, failures.append)
             await membership.begin(Registration((Endpoint("PLAINTEXT", "h", 1),), {"PLAINTEXT": "PLAINTEXT"}))
             before = registration.epoch
             object.__setattr__(security, "user", ("kafka", "wrong"))  # of the clients to come

@@ -408,16 +408,16 @@ def test_work_that_brings_more_work_does_not_keep_the_chores_from_their_turn(tmp
     logs.close()
 
 
-@pytest.mark.parametrize("fails_when_full", [False, True])
-def test_a_full_disk_is_a_failure_where_others_can_take_over(tmp_path: Path, fails_when_full: bool) -> None:
-    logs = loaded(tmp_path / "data", fails_when_full=fails_when_full)
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_full_disk_is_a_failure_where_others_can_take_over(tmp_path: Path, in_cluster: bool) -> None:
+    logs = loaded(tmp_path / "data", in_cluster=in_cluster)
     failed: list[LogDirectory] = []
     logs.on_failure = failed.append
     logs.report(OSError(errno.EMFILE, "too many open files"))
     assert not logs.failure
     logs.report(OSError(errno.ENOSPC, "no space left"))
-    assert bool(logs.failure) is fails_when_full
-    assert failed == [logs] * fails_when_full
+    assert bool(logs.failure) is in_cluster
+    assert failed == [logs] * in_cluster
     logs.close()
 
 
