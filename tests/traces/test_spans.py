@@ -66,7 +66,8 @@ def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, 
     with WireClient(broker.bootstrap_servers, "app") as client:
         client.ask(MetadataRequest(topics=[]), 12)
         client.ask(FindCoordinatorRequest(key="g"), 2)
-        assert client.ask(HeartbeatRequest(group_id="g", member_id="nobody"), 4).error_code
+        # Not of "g": while that is loaded a heartbeat is taken for granted.
+        assert client.ask(HeartbeatRequest(group_id="", member_id="nobody"), 4).error_code
     with WireClient(broker.bootstrap_servers, None) as silent:
         silent.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4)
     spans.close()
@@ -97,12 +98,7 @@ def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, 
     refused = found["Heartbeat"]
     assert refused.status.status_code is StatusCode.ERROR
     assert refused.attributes is not None
-    assert ErrorCode[str(refused.attributes["error.type"])] in (
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    )
+    assert refused.attributes["error.type"] == ErrorCode.INVALID_GROUP_ID.name
     silent_attributes = found["ApiVersions"].attributes
     assert silent_attributes is not None
     assert "messaging.client.id" not in silent_attributes
