@@ -1,7 +1,7 @@
 """The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
-Owns `ClusterState` and what it is made of. Never decides (decide.py) and never stores (a MetadataStore does); handlers
-read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
+Owns `ClusterState` and what it is made of. Never decides (controller/topic_plans.py) and never stores (a MetadataStore
+does); handlers read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
 """
 
 from __future__ import annotations

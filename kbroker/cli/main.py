@@ -1,6 +1,6 @@
 """The `kbroker` command: its verbs, and how errors reach people.
 
-Owns the entry point. An expected failure is one line on stderr and exit 1; `--debug` shows the traceback.
+Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.cli.exit_status import exit_status
 
 VERBS = {
     "start": "Start a broker.",
@@ -94,18 +95,16 @@ def main(args: list[str] | None = None) -> Any:
     arguments = _debug_first(sys.argv[1:] if args is None else args)
     try:
         cli.main(args=arguments, prog_name="kbroker", standalone_mode=False)
-    except click.exceptions.Exit as err:
-        sys.exit(err.exit_code)
     except click.UsageError as err:
         err.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(exit_status(err))
+    except (click.exceptions.Exit, click.Abort, KeyboardInterrupt) as err:
+        sys.exit(exit_status(err))
     except Exception as err:
         if arguments[:1] == ["--debug"]:
             raise
         click.echo(f"kbroker: {_one_line(err, arguments)}", err=True)
-        sys.exit(1)
+        sys.exit(exit_status(err))
 
 
 def _debug_first(arguments: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Keeps the cluster's state: decides (decide.py), stores (a MetadataStore), publishes, and then answers.
+"""Keeps the cluster's state: decides (topic_plans.py), stores (a MetadataStore), publishes, and then answers.
 
 Owns what becomes of each request for a change: whether it may be, what is stored of it, and the state that comes of it;
 when that is published is PublishedState's. Never touches logs: who must act on a change subscribes to it.

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
-from kbroker.controller import decide
+from kbroker.controller import assignments as assignments_of
+from kbroker.controller import topic_names
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.uuids import new_uuid
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class TopicPlans:
 
     def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
         self._defaults = defaults
-        self._colliding = decide.CollidingNames(names)
+        self._colliding = topic_names.CollidingNames(names)
 
     def place(
         self,
@@ -42,7 +46,7 @@ class TopicPlans:
         grown: TopicState | None,  # noqa: ARG002 - for who places by what is there
     ) -> tuple[PartitionState, ...]:
         """Choose replicas for new partitions, the first being number `first` of a new topic or of one that grows."""
-        return decide.place(self.decided, first, count, factor)
+        return assignments_of.place(self.decided, first, count, factor)
 
     def plan_topic(
         self,
@@ -64,7 +68,7 @@ class TopicPlans:
         """Raise ApiError when no topic of this name can be created; names may collide with those in `beside`."""
         if name in self.decided.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-        decide.check_topic_name(name)
+        topic_names.check_topic_name(name)
         other = self._colliding.other(name, beside)
         if other is not None:
             text = f"Topic '{name}' collides with existing topic: {other}"
@@ -87,11 +91,11 @@ class TopicPlans:
                     raise ApiError(ErrorCode.INVALID_REQUEST, text)
             if sorted(assignments) != list(range(len(assignments))):
                 for replicas in assignments.values():
-                    decide.check_assignment(self.decided, replicas, None)
+                    assignments_of.check_assignment(self.decided, replicas, None)
                 raise ApiError(
                     ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"
                 )
-            return decide.manual(self.decided, [assignments[i] for i in sorted(assignments)], None)
+            return assignments_of.manual(self.decided, [assignments[i] for i in sorted(assignments)], None)
         if replication_factor < -1 or replication_factor == 0:
             raise ApiError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -110,7 +114,7 @@ class TopicPlans:
         name: str,
         count: int,
         assignments: Sequence[Sequence[int]] | None,
-        most: int = decide.MAX_PARTITIONS_PER_REQUEST,
+        most: int = MAX_PARTITIONS_PER_REQUEST,
     ) -> TopicState:
         """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it.
 
@@ -140,5 +144,5 @@ class TopicPlans:
                 "were specified.",
             )
         else:
-            added = decide.manual(self.decided, assignments, factor)
+            added = assignments_of.manual(self.decided, assignments, factor)
         return replace(topic, partitions=topic.partitions + added)

@@ -1,7 +1,7 @@
 """AlterPartition (key 56), versions 2-3: a leader asks for other in-sync replicas (KIP-497).
 
-Behaviour: the controller's; see controller/cluster/in_sync.py. Version 3 names brokers' epochs, which are not looked
-at in a cluster on ZooKeeper.
+Behaviour: the controller's; see controller/cluster/alter_partition.py. Version 3 names brokers' epochs, which are not
+looked at in a cluster on ZooKeeper.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from kbroker.config.validation import validate_broker, validate_client_metrics, validate_group, validate_topic
-from kbroker.controller.decide import check_topic_name
+from kbroker.controller.topic_names import check_topic_name
 from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.registry import RequestContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 
 from kbroker.cluster_state import TopicState
-from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
+from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles

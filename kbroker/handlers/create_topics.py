@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from kbroker.cluster_state import TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
-from kbroker.controller.decide import MAX_PARTITIONS_PER_REQUEST
+from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode

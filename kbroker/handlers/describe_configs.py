@@ -13,7 +13,7 @@ from kbroker.config.describe import (
     describe_loggers,
     describe_topic,
 )
-from kbroker.controller.decide import check_topic_name
+from kbroker.controller.topic_names import check_topic_name
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES

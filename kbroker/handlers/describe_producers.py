@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.controller.decide import topic_name_fault
+from kbroker.controller.topic_names import topic_name_fault
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.controller.decide import INTERNAL_TOPICS, topic_name_fault
+from kbroker.controller.topic_names import INTERNAL_TOPICS, topic_name_fault
 from kbroker.divided import Divided, each, in_order
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS

@@ -14,7 +14,7 @@ import logging
 import struct
 from typing import Any
 
-from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.handlers.produce_errors import (
     CODEC,
     HEADER_BYTES,

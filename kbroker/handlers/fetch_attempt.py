@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.divided import Divided
+from kbroker.handlers.fetch_due import is_due
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
@@ -180,7 +181,7 @@ class Fetch:
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
             answered.append((key, want, data))
-        if not (last or urgent or not self.hold or size >= self.min_bytes or not self._readable()):
+        if not (last or is_due(size, self.min_bytes, urgent, self.hold) or not self._readable()):
             return None
         return self._answer(answered, sent)
 

@@ -15,6 +15,7 @@ from itertools import islice
 
 from kbroker.divided import Divided
 from kbroker.handlers.fetch_attempt import Fetch
+from kbroker.handlers.fetch_due import is_due
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from kbroker.replicas import Partition
@@ -84,7 +85,7 @@ class _Many:
     def is_satisfied(self) -> bool:
         """Whether the answer is due."""
         work = self._work
-        return bool(self._urgent) or not work.hold or self._total >= work.min_bytes or not self._readable
+        return is_due(self._total, work.min_bytes, bool(self._urgent), work.hold) or not self._readable
 
     def watch(self, place: int) -> None:
         """Be told when a partition moves, from before it is looked at."""

@@ -11,7 +11,8 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import NamedTuple
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
-from kbroker.controller.decide import INTERNAL_TOPICS, MAX_PARTITIONS_PER_REQUEST, topic_name_fault
+from kbroker.controller.topic_names import INTERNAL_TOPICS, topic_name_fault
+from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.in_effect import in_effect

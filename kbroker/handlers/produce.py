@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every, whole
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
 from kbroker.handlers.produce_errors import (

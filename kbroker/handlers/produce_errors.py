@@ -10,7 +10,7 @@ import logging
 import struct
 from collections.abc import Iterator
 
-from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import AppendError

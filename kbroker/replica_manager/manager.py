@@ -37,9 +37,9 @@ from kbroker.protocol.messages.stop_replica import (
 )
 from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
 from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.replica_manager.alter_partition_requests import Endpoint, InSyncChanges
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
-from kbroker.replica_manager.in_sync_changes import Endpoint, InSyncChanges
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
 from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replicas import Partition, Replicas

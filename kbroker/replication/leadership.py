@@ -16,9 +16,7 @@ from typing import Final
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replication import min_insync_replicas
-
-NEVER: Final = -(1 << 62)
-"""A time in ms before all others."""
+from kbroker.replication.in_sync import NEVER, Follower, at_the_start
 
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 """The controller says that it has not changed anything: what was agreed before still holds."""
@@ -33,35 +31,6 @@ _AWAIT_THE_CONTROLLER: Final = frozenset(
     }
 )
 """What this leader believes is out of date, and the controller is about to tell it so."""
-
-
-@dataclass(slots=True)
-class Follower:
-    """What a leader knows of a follower: offsets are -1 until it has fetched, times are in ms of the leader's clock."""
-
-    end_offset: int = -1
-    log_start_offset: int = -1
-    leader_end_offset: int = -1
-    """The leader's log end offset at the last fetch."""
-    fetched_ms: int = NEVER
-    caught_up_ms: int = NEVER
-    """When it last had all that the leader had at that time."""
-
-    def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
-        """Tell whether it has all, or had all not longer than `max_lag_ms` ago."""
-        return self.end_offset == end_offset or now_ms - self.caught_up_ms <= max_lag_ms
-
-    def fetch(self, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> None:
-        """Note a fetch from `offset`, which says that it has all before; the leader's log ends at `end_offset`."""
-        if offset >= end_offset:
-            self.caught_up_ms = max(self.caught_up_ms, now_ms)
-        elif offset >= self.leader_end_offset:
-            # All that there was when it last asked: a steady stream of small batches must not let it fall behind.
-            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
-        self.end_offset = offset
-        self.log_start_offset = log_start_offset
-        self.leader_end_offset = max(self.leader_end_offset, end_offset)
-        self.fetched_ms = now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +109,7 @@ class Leadership:
         self.proposed = None
         if begins:
             for each, follower in self._followers.items():
-                self._followers[each] = _at_the_start(follower, end_offset, now_ms, each in told.isr, anew=anew)
+                self._followers[each] = at_the_start(follower, end_offset, now_ms, each in told.isr, anew=anew)
             self.leader_epoch = told.leader_epoch
             self.epoch_start = end_offset
         self.partition_epoch = told.partition_epoch
@@ -172,14 +141,11 @@ class Leadership:
     # --- in-sync replicas
 
     def to_let_in(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
-        """Propose a follower that has caught up with the high watermark, and with this leader epoch.
-
-        Whoever has not reached the epoch's start may lack what is committed above the high watermark known here.
-        """
+        """Propose a follower that may come in, if none is under way."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None
-        if follower.end_offset < max(high_watermark, self.epoch_start):
+        if not follower.may_come_in(high_watermark, self.epoch_start):
             return None
         return self._propose(self.isr | {replica})
 
@@ -272,11 +238,3 @@ class Leadership:
         """Return before which offset all live replicas have deleted their records (DeleteRecords waits for it)."""
         starts = (each.log_start_offset for replica, each in self._followers.items() if replica in live)
         return min([log_start_offset, *starts])
-
-
-def _at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, anew: bool) -> Follower:
-    """Return what is known of a follower when a leader epoch begins: whoever is in sync gets its time from now."""
-    caught_up = now_ms if in_sync else NEVER
-    if anew:
-        return Follower(caught_up_ms=caught_up)
-    return Follower(known.end_offset, known.log_start_offset, end_offset, caught_up, caught_up)

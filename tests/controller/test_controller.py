@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from kbroker.cluster_state import BrokerEndpoint, TopicState
 from kbroker.controller import controller as module
 from kbroker.controller.controller import Controller
-from kbroker.controller.decide import topic_name_fault
 from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store_interface import Put
+from kbroker.controller.topic_names import topic_name_fault
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.divided import whole
 from kbroker.protocol.errors import ApiError, ErrorCode

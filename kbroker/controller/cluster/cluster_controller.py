@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.controller.cluster import (
+    alter_partition,
     brokers,
     deletion,
     elect_leaders,
     features,
-    in_sync,
     leader_rebalance,
     log_dirs,
     partitions,
@@ -141,9 +141,9 @@ class ClusterController:
         """Grant a leader other in-sync replicas, or not. Raises ApiError."""
 
         async def work(term: Term) -> AlterPartitionResponse:
-            response = await in_sync.alter_partition(term, request)
+            response = await alter_partition.alter_partition(term, request)
             if term.context.moving:
-                term.put(None, lambda: in_sync.complete_reassignments(term, response))
+                term.put(None, lambda: alter_partition.complete_reassignments(term, response))
             return response
 
         return await self._ask(work)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kbroker.controller.decide import INTERNAL_TOPICS
+from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided
 from kbroker.handlers.authorized.guard import finished, name_of, rights_of, with_field
 from kbroker.handlers.first_news import first_news

@@ -1,0 +1,17 @@
+"""With what status a verb's process ends: 0, 1 for what failed, 2 for wrong usage, 130 for an interrupt.
+
+Owns these numbers, but for those of verbs that say more with theirs. Never prints.
+"""
+
+from __future__ import annotations
+
+import click
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the status of a process that an error ends."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.UsageError):
+        return 2
+    return 130 if isinstance(error, click.Abort | KeyboardInterrupt) else 1
