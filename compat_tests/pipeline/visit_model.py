@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any, NamedTuple
 
-from kbroker.pipeline.visits.rules import DAY_MS, FUTURE_MS, UNKNOWN, VisitRules
+from kbroker.pipeline.visits.lookup import UNKNOWN
+from kbroker.pipeline.visits.rules import DAY_MS, FUTURE_MS, VisitRules
 
 Key = tuple[str, int]
 """(organisation, day as days since the epoch)."""

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.config import limits
 from kbroker.config.model import ConfigKey, ConfigType, Mode, Synonym, Validator
+from kbroker.config.synonyms import listener_base
 from kbroker.config.values import parse_text
 
 
@@ -90,17 +91,6 @@ TOPIC: Final = _by_name(_read("topic"))
 GROUP: Final = _by_name(_read("group"))
 CLIENT_METRICS: Final = _by_name(_read("client_metrics"))
 
-# Broker keys that name one thing in several units; the first that is set counts. DescribeConfigs lists them together.
-_FAMILIES: Final = (
-    ("log.roll.ms", "log.roll.hours"),
-    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-)
-_SYNONYMS: Final = {name: family for family in _FAMILIES for name in family} | {
-    # The scheduler's interval is only a default of the other, so it has no synonyms itself.
-    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-}
-
 # What only a dynamic change can set: these have no place in server.properties.
 DYNAMIC_ONLY: Final = frozenset(
     {
@@ -109,21 +99,6 @@ DYNAMIC_ONLY: Final = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-
-
-def listener_base(name: str) -> str | None:
-    """Return the key behind a listener's own setting `listener.name.<listener>.<key>`, or None for other names."""
-    parts = name.split(".", 3)
-    return parts[3] if len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[2] else None
-
-
-def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the broker keys that `name` may take its value from, best first; `name` itself is one of them."""
-    family = _SYNONYMS.get(name)
-    if family is not None:
-        return family
-    base = listener_base(name)
-    return (name,) if base is None else (name, base)
 
 
 def broker_key(name: str) -> ConfigKey | None:

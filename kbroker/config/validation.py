@@ -15,7 +15,8 @@ from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.limits import invalid
 from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.table import BROKER, CLIENT_METRICS, GROUP, TOPIC, broker_key, listener_base
+from kbroker.config.synonyms import listener_base
+from kbroker.config.table import BROKER, CLIENT_METRICS, GROUP, TOPIC, broker_key
 from kbroker.config.values import parse, parse_all
 from kbroker.protocol.errors import ErrorCode
 

@@ -24,7 +24,7 @@ from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 from kbroker.console import login
 from kbroker.console.asking import Busy, Slow
 from kbroker.console.console import Console, audit
-from kbroker.console.guard import Guard
+from kbroker.console.guard import Guard, nothing_changes
 from kbroker.console.page_and_action import Action, Done, Page, Raw
 from kbroker.console.pages import ACTIONS, PAGES, RAW
 from kbroker.console.render import assets, environment, rendered
@@ -52,7 +52,7 @@ def application(console: Console) -> ASGIApp:
         *(Route(each.path, partial(web.raw, each), methods=["GET"]) for each in RAW),
     ]
     if console.settings.read_only:
-        routes.append(Route("/do/{action}", web.nothing_changes, methods=["POST"]))
+        routes.append(Route("/do/{action}", nothing_changes, methods=["POST"]))
     else:
         routes += [Route(each.path, partial(web.act, each), methods=["POST"]) for each in ACTIONS]
     handlers: dict[Any, Any] = {HTTPException: web.no_page, Exception: web.failed, ClientDisconnect: _gone}
@@ -220,11 +220,6 @@ class Web:
         if request.headers.get("hx-request"):  # it stands in the form that was sent
             return self._shown("refused.html", {"text": str(error)}, request, key, user)
         return self._trouble(request, error, key, user)
-
-    async def nothing_changes(self, request: Request) -> Response:
-        """Refuse every change: the console only shows."""
-        del request
-        raise HTTPException(403, "this console is read-only")
 
     async def _form(self, request: Request) -> Values:
         try:

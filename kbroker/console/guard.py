@@ -1,7 +1,8 @@
 """Who is let in by the head of a request, and what every answer says to browsers.
 
 Owns the checks before anything is read: that the name is this console's own (DNS rebinding), that no page of another
-site has the browser ask (Origin, Sec-Fetch-Site), and that a body is small. Never looks at paths, sessions or bodies.
+site has the browser ask (Origin, Sec-Fetch-Site), and that a body is small; and what a console that only shows answers
+to a change. Never looks at paths, sessions or bodies.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kbroker.local_http import is_own
@@ -100,3 +104,9 @@ def refusal(
     if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
         return 413, f"a body has at most {MAX_BODY} bytes"
     return None
+
+
+async def nothing_changes(request: Request) -> Response:
+    """Refuse every change: the console only shows."""
+    del request
+    raise HTTPException(403, "this console is read-only")

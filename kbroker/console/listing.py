@@ -1,6 +1,6 @@
-"""Long lists, of which a page shows a part: how many there are, and the addresses of the others.
+"""Long lists, of which a page shows a part: what is searched for, how many there are, the addresses of the others.
 
-Owns the arithmetic. A page that does not exist is the last one.
+Owns how a search box matches, and the arithmetic. A page that does not exist is the last one.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ from kbroker.console.page_urls import place
 
 T = TypeVar("T")
 PER_PAGE: Final = 50
+
+
+def has_words(text: str, search: str) -> bool:
+    """Tell whether a text has all words of a search in it, in any order and whatever their case."""
+    lower = text.lower()
+    return all(word in lower for word in search.lower().split())
 
 
 class Listing(Generic[T]):

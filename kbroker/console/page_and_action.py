@@ -13,7 +13,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kbroker.admin.errors import WrongInput
+from kbroker.console.confirmation import check_typed
 from kbroker.console.console import Console
 from kbroker.console.values import Values
 
@@ -67,5 +67,5 @@ class Action:
 
     def check(self, values: Values) -> None:
         """Raise WrongInput unless the name was typed that this destroys."""
-        if self.confirms is not None and values.text("confirm") != values.needed(self.confirms, "the name"):
-            raise WrongInput(f"type {values.text(self.confirms)} to confirm")
+        if self.confirms is not None:
+            check_typed(values, self.confirms)

@@ -15,7 +15,7 @@ _NOT_APIS = frozenset(
         "fetch_session",
         "first_news",
         "config_changes",
-        "produce_errors",
+        "produce_refusals",
         "produce_in_transaction",
         "telemetry_clients",
         "transaction_verification",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from kbroker.handlers.produce_errors import add_leader_hints
+from kbroker.handlers.produce_refusals import add_leader_hints
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.append_info import AppendInfo
 from kbroker.protocol.errors import ErrorCode

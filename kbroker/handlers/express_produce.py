@@ -15,7 +15,7 @@ import struct
 from typing import Any
 
 from kbroker.controller.topic_names import INTERNAL_TOPICS
-from kbroker.handlers.produce_errors import (
+from kbroker.handlers.produce_refusals import (
     CODEC,
     HEADER_BYTES,
     LENGTH_OVERHEAD,

@@ -14,7 +14,10 @@ from functools import partial
 from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every, whole
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
-from kbroker.handlers.produce_errors import (
+from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
+from kbroker.handlers.produce_in_transaction import produce_in_transaction
+from kbroker.handlers.produce_many import FEW, produce_many
+from kbroker.handlers.produce_refusals import (
     ACKS,
     CODEC,
     HEADER_BYTES,
@@ -29,9 +32,6 @@ from kbroker.handlers.produce_errors import (
     refusal,
     unexpected,
 )
-from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
-from kbroker.handlers.produce_in_transaction import produce_in_transaction
-from kbroker.handlers.produce_many import FEW, produce_many
 from kbroker.handlers.registry import CloseConnection, Reply, RequestContext, handles
 from kbroker.log.append_info import AppendError
 from kbroker.log.record_validation import TakesLonger

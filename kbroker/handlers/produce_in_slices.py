@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kbroker.divided import Divided
 from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
-from kbroker.handlers.produce_errors import failure, unexpected
+from kbroker.handlers.produce_refusals import failure, unexpected
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.verification_guard import UNCHECKED

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from kbroker.divided import Divided
 from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
-from kbroker.handlers.produce_errors import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
+from kbroker.handlers.produce_refusals import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
 from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
 from kbroker.log.append_info import CLIENT, AppendError

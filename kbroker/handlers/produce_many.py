@@ -13,7 +13,7 @@ from typing import Any
 
 from kbroker.divided import Divided
 from kbroker.handlers.delayed_produce import Groups, Uncommitted, all_committed, group
-from kbroker.handlers.produce_errors import check_first_batches, code_of_unexpected
+from kbroker.handlers.produce_refusals import check_first_batches, code_of_unexpected
 from kbroker.handlers.registry import CloseConnection, Later, RequestContext
 from kbroker.protocol.messages.produce import (
     NodeEndpoint,

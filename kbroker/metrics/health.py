@@ -17,6 +17,8 @@ from kbroker.divided import Divided
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.metrics.partitions import is_under_min_isr
 
+LOOP_S: Final = 5.0
+"""For how long the event loop may leave a question unanswered before the broker counts as dead."""
 NAMED: Final = 20
 """Partitions that are named; all are counted."""
 

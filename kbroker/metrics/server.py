@@ -31,7 +31,7 @@ from kbroker.divided import Divided, in_slices
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.metrics.collection import collect
 from kbroker.metrics.exposition import text_of
-from kbroker.metrics.health import readiness
+from kbroker.metrics.health import LOOP_S, readiness
 from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import starting
 from kbroker.metrics.values import Values
@@ -41,8 +41,6 @@ if TYPE_CHECKING:  # needs an extra
 
 CONNECTIONS: Final = 32
 """At a time."""
-LOOP_S: Final = 5.0
-"""For how long the event loop may leave a question about life unanswered."""
 _COLLECT_S: Final = 30.0
 _IDLE_S: Final = 30.0
 """After which a connection that neither asks nor takes is closed."""

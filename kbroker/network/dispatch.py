@@ -46,8 +46,8 @@ from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.schema import Versions
 from kbroker.protocol.wire import read_uvarint
 from kbroker.quota.client_quotas import ClientQuotas
+from kbroker.security.authorizer import decision_log
 from kbroker.security.authorizer.authorizer import Authorizer
-from kbroker.security.authorizer.authorizer import log as authorizer_log
 
 log = logging.getLogger(__name__)
 
@@ -219,7 +219,7 @@ class Dispatcher:
         """Whether all requests may pass by their handler, which then logs nothing of them."""
         # Asked once and not per request: where DEBUG is off, requests cost nothing more.
         self._logged = request_log.enabled()
-        tells_allowed = authorizer_log.isEnabledFor(logging.DEBUG)
+        tells_allowed = decision_log.tells_allowed()
         if self._authorizer is not None:
             self._authorizer.tells_allowed = tells_allowed
         self._told = self._logged or (self._authorizer is not None and tells_allowed)

@@ -1,17 +1,42 @@
-"""Tells of connections that are refused: the first at once, many as one line a second.
+"""Which connections are refused for being too many, and how the log hears of it: many as one line a second.
 
-Owns how often the log hears of it. Never refuses anything.
+Owns the limits of connections that stand (how many are made a second, quota/connection_rates knows). Never closes one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from typing import Protocol
 
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 """Seconds between two lines for the same reason."""
+
+
+class Limits(Protocol):
+    """How many connections there may be."""
+
+    @property
+    def max_connections(self) -> int: ...
+
+    @property
+    def max_connections_per_ip(self) -> int: ...
+
+    @property
+    def per_ip_overrides(self) -> Mapping[str, int]: ...
+
+
+def why_too_many(limits: Limits, host: str, own: int, of_all: int) -> str | None:
+    """Return which limit keeps one more connection of a host away that has `own` of them; None for none."""
+    if of_all >= limits.max_connections:
+        return f"too many connections (max.connections={limits.max_connections})"
+    if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):
+        key = "max.connections.per.ip" + (".overrides" if host in limits.per_ip_overrides else "")
+        return f"too many connections of one address ({key})"
+    return None
 
 
 class Refusals:

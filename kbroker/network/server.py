@@ -26,7 +26,7 @@ from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
-from kbroker.network.refused_connections import Refusals
+from kbroker.network.refused_connections import Refusals, why_too_many
 from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now
@@ -345,13 +345,7 @@ class Server:
         """Return which limit keeps one more connection of a host away."""
         if self.refuses:
             return "a fault refuses connections"
-        limits, own = self.limits, self._per_ip[host]
-        if len(self._connections) >= limits.max_connections:
-            return f"too many connections (max.connections={limits.max_connections})"
-        if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):
-            key = "max.connections.per.ip" + (".overrides" if host in limits.per_ip_overrides else "")
-            return f"too many connections of one address ({key})"
-        return None
+        return why_too_many(self.limits, host, self._per_ip[host], len(self._connections))
 
     def renew_receive_buffer(self) -> None:
         """Receive into another buffer from now on: what was received last is still needed."""

@@ -39,7 +39,7 @@ def test_a_mistake_of_the_consoles_own_is_in_its_log(web, monkeypatch):
             if record.exc_info and isinstance(record.exc_info[1], ZeroDivisionError):
                 noted.set()
 
-    monkeypatch.setattr("kbroker.console.pages.topics._matches", lambda *_: 1 / 0)
+    monkeypatch.setattr("kbroker.console.pages.topics.has_words", lambda *_: 1 / 0)
     handler = Noting()
     logging.getLogger().addHandler(handler)
     try:

@@ -24,7 +24,8 @@ from pathlib import Path
 import duckdb
 
 from compat_tests.harness.brokers import KBroker
-from kbroker.pipeline.visits.rules import FUTURE_MS, UNKNOWN, VisitRules
+from kbroker.pipeline.visits.lookup import UNKNOWN
+from kbroker.pipeline.visits.rules import FUTURE_MS, VisitRules
 from tests.crash.driving import Driver
 
 TOPIC = "events"

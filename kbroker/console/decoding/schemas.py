@@ -53,6 +53,10 @@ class Schemas:
         with self._lock:
             return self._by_name.get(name)
 
+    def of_id(self, number: int) -> Schema | None:
+        """Return the schema of an id in Confluent's framing: the one of that name."""
+        return self.get(str(number))
+
     def add_avro(self, name: str, text: str, source: str = "added here") -> None:
         """Add an Avro schema, as JSON; raises WrongInput."""
         from kbroker.console.decoding import avro

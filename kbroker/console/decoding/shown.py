@@ -97,7 +97,7 @@ def frame(data: bytes) -> int | None:
 
 def _framed(data: bytes, schemas: Schemas) -> Shown | None:
     number = frame(data)
-    schema = schemas.get(str(number))
+    schema = schemas.of_id(number) if number is not None else None
     if schema is not None:
         found = _by_schema(data, schema.name, schemas)
         if found.kind != "hex":

@@ -12,7 +12,7 @@ from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, has_words
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 from kbroker.protocol.messages.expire_delegation_token import (
@@ -63,7 +63,7 @@ async def find_acls(console: Console, values: Values) -> Facts:
         each
         for each in found
         if (not kind or each["resource"] == kind)
-        and all(word in f"{each['resource_name']} {each['principal']} {each['host']}".lower() for word in text.split())
+        and has_words(f"{each['resource_name']} {each['principal']} {each['host']}", text)
     ]
     return {
         "list": Listing(chosen, values.page(), "/acls", {"resource": kind, "q": text}),

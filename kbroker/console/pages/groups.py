@@ -12,7 +12,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, has_words
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
 from kbroker.console.standing_still import STANDING_S
@@ -30,11 +30,7 @@ async def find(console: Console, values: Values) -> Facts:
     order = values.one_of("sort", ("name", "lag"))
     groups = list((await console.ask(listed_groups)).values())
     states = sorted({str(each["state"]) for each in groups if each["state"]})
-    found = [
-        each
-        for each in groups
-        if all(word in each["group"].lower() for word in text.split()) and state in ("", each["state"])
-    ]
+    found = [each for each in groups if has_words(each["group"], text) and state in ("", each["state"])]
     if order == "lag":
         found.sort(key=lambda each: -(samples.lags.get(each["group"]).last or 0))
     page = Listing(found, values.page(), "/groups", {"q": text, "state": state, "sort": order})

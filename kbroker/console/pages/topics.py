@@ -13,7 +13,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.admin.topics import create_topics
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, has_words
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
@@ -43,7 +43,7 @@ async def find(console: Console, values: Values) -> Facts:
     found = [
         topic
         for topic in view.topics.values()
-        if (internal or not topic.internal) and _matches(text, topic.name) and _ails(topic, health, below)
+        if (internal or not topic.internal) and has_words(topic.name, text) and _ails(topic, health, below)
     ]
     found.sort(key=lambda topic: topic.name)
     found.sort(key=lambda topic: _ORDERS[order](topic, samples), reverse=downwards)
@@ -87,12 +87,6 @@ def _ails(topic: TopicView, health: str, below: set[str]) -> bool:
         case "offline":
             return topic.offline > 0
     return True
-
-
-def _matches(text: str, name: str) -> bool:
-    """Whether a name has all the words in it, in any order."""
-    lower = name.lower()
-    return all(word in lower for word in text.lower().split())
 
 
 def create(console: Console, admin: Any, values: Values) -> Done:

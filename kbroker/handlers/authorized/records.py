@@ -12,7 +12,7 @@ from kbroker.handlers.authorized.guard import FEW, finished, name_of, refuse_all
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
-from kbroker.handlers.produce_errors import HEADER_BYTES, LOOK, TRANSACTIONAL
+from kbroker.handlers.produce_refusals import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, PartitionData

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from kbroker.pipeline.visits.rules import UNKNOWN
+from kbroker.pipeline.visits.lookup import UNKNOWN
 
 _PALETTE: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
 """The organisations that have a colour of their own; the others are one, and who belongs to none is another."""

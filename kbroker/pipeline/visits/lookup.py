@@ -1,6 +1,7 @@
 """Which organisation a visitor belongs to: a file that people keep.
 
-Owns its reading and what is wrong with it. CSV with a header, JSON lines or Parquet, by the file's name.
+Owns its reading, what is wrong with it, and what counts for a visitor whom it does not name. CSV with a header, JSON
+lines or Parquet, by the file's name.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any, Final
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.storage.files import Files
 
+UNKNOWN: Final = "unknown"
+"""The organisation of a visitor whom the lookup does not name."""
 _COLUMNS: Final = ("visitor", "organisation")
 _STRICT: Final = {
     # As RFC 4180 has it: a quote within quotes is doubled, and a quoted field may go on in the next line.
@@ -42,6 +45,14 @@ def read_lookup(session: Any, path: str) -> Any:
     if twice:
         raise PipelineError(f"the lookup {path} gives {twice[0]['visitor']} two organisations")
     return rows
+
+
+def with_organisation(found: Any, lookup: Any) -> Any:
+    """Add `organisation` to rows with a visitor."""
+    from pyspark.sql import functions as f
+
+    joined = found.join(lookup, "visitor", "left")
+    return joined.withColumn("organisation", f.coalesce("organisation", f.lit(UNKNOWN)))
 
 
 def kind_of(path: str) -> str:

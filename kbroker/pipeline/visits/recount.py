@@ -15,7 +15,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.checkpoint import Checkpoint
 from kbroker.pipeline.storage.files import Files
 from kbroker.pipeline.visits.checkpointed_state import StateFiles, VisitsState
-from kbroker.pipeline.visits.lookup import fingerprint
+from kbroker.pipeline.visits.lookup import fingerprint, with_organisation
 from kbroker.pipeline.visits.outputs import FILE, TABLE
 from kbroker.pipeline.visits.rules import (
     Clock,
@@ -25,7 +25,6 @@ from kbroker.pipeline.visits.rules import (
     on_time,
     with_begins,
     with_clocks,
-    with_organisation,
 )
 
 Row = dict[str, Any]

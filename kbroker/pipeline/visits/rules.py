@@ -25,8 +25,6 @@ FUTURE_MS: Final = 3_600_000
 GAP_MS: Final = 1_800_000
 LATENESS_MS: Final = 600_000
 """Defaults, whole minutes, of verbs too: so long a visitor is quiet within one visit, and so late an event may come."""
-UNKNOWN: Final = "unknown"
-"""The organisation of a visitor whom the lookup does not name."""
 DAY_MS: Final = 86_400_000
 _STRICT: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _DATED: Final = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -123,14 +121,6 @@ def with_begins(found: Any, rules: VisitRules) -> Any:
 
     before = f.lag("time").over(Window.partitionBy("visitor").orderBy("time", "id"))
     return found.withColumn("begins", before.isNull() | (f.col("time") - before > rules.gap_ms))
-
-
-def with_organisation(found: Any, lookup: Any) -> Any:
-    """Add `organisation` to rows with a visitor."""
-    from pyspark.sql import functions as f
-
-    joined = found.join(lookup, "visitor", "left")
-    return joined.withColumn("organisation", f.coalesce("organisation", f.lit(UNKNOWN)))
 
 
 def day_of(time: str = "time") -> Any:

@@ -30,7 +30,7 @@ from kbroker.pipeline.storage.files import Files
 from kbroker.pipeline.storage.lock import WriterLock
 from kbroker.pipeline.storage.shared_folder import require_shared
 from kbroker.pipeline.visits.checkpointed_state import EVENTS, TOTALS, Idle, StateFiles, VisitsState, joined
-from kbroker.pipeline.visits.lookup import fingerprint, read_lookup
+from kbroker.pipeline.visits.lookup import fingerprint, read_lookup, with_organisation
 from kbroker.pipeline.visits.outputs import KEY, Outputs
 from kbroker.pipeline.visits.rules import (
     DAY_MS,
@@ -41,7 +41,6 @@ from kbroker.pipeline.visits.rules import (
     on_time,
     with_begins,
     with_clocks,
-    with_organisation,
 )
 
 _LARGEST: Final = 32 << 20  # bytes; a producer's default is less than brokers may take

@@ -13,10 +13,10 @@ however many ACLs there are; what was decided is remembered until the ACLs chang
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
+from kbroker.security.authorizer import decision_log
 from kbroker.security.authorizer.acls import (
     ANYBODY,
     CLUSTER_NAME,
@@ -30,9 +30,8 @@ from kbroker.security.authorizer.acls import (
     Permission,
     ResourceType,
 )
-from kbroker.security.principal import Principal, printable
+from kbroker.security.principal import Principal
 
-log = logging.getLogger("kafka.authorizer.logger")
 """Kafka's own name for it: what is denied at INFO, what is allowed at DEBUG."""
 
 REMEMBERED: Final = 4096
@@ -94,10 +93,6 @@ class Authorizer:
                 self._rights.clear()
             rights = self._rights[principal, host] = Rights(self, principal, host)
         return rights
-
-    def is_super_user(self, principal: Principal) -> bool:
-        """Tell whether no ACL counts for a principal."""
-        return principal in self._super_users
 
     def decide(self, principal: Principal, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
         """Tell whether a principal may do something from a host, by the ACLs alone."""
@@ -187,9 +182,9 @@ class Rights:
         allowed = self._known((operation, kind, name))
         if not allowed:
             if tell:
-                self._say("Denied", logging.INFO, operation, Pattern(kind, name))
-        elif log.isEnabledFor(logging.DEBUG):
-            self._say("Allowed", logging.DEBUG, operation, Pattern(kind, name))
+                decision_log.denied(self.principal, self.host, operation, Pattern(kind, name))
+        elif decision_log.tells_allowed():
+            decision_log.allowed(self.principal, self.host, operation, Pattern(kind, name))
         return allowed
 
     def may_read(self, topic: str) -> bool:
@@ -234,9 +229,3 @@ class Rights:
             if name is None or len(name) <= REMEMBERED_NAME:
                 self._decided[key] = allowed
         return allowed
-
-    def _say(self, what: str, level: int, operation: Operation, pattern: Pattern) -> None:
-        log.log(
-            level, "Principal = %s is %s operation = %s from host = %s on resource = %s",
-            printable(str(self.principal)), what, operation.name, self.host, printable(str(pattern)),
-        )  # fmt: skip

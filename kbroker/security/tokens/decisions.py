@@ -59,7 +59,7 @@ def renewed(settings: TokenSettings, token: Token, who: Principal, period_ms: in
     """
     if token.has_ended(now_ms):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
-    if not token.is_renewed_by(who):
+    if not _may_renew(token, who):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     period_ms = min(settings.expiry_time_ms, period_ms) if period_ms > 0 else settings.expiry_time_ms
     return _until(token, _after(now_ms, period_ms))
@@ -70,13 +70,17 @@ def ended(token: Token, who: Principal, period_ms: int, now_ms: int) -> Token | 
 
     Raises ApiError.
     """
-    if not token.is_renewed_by(who):
+    if not _may_renew(token, who):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if period_ms < 0:
         return None
     if token.has_ended(now_ms):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
     return _until(token, _after(now_ms, period_ms))
+
+
+def _may_renew(token: Token, who: Principal) -> bool:
+    return who == token.info.owner or who in token.info.renewers
 
 
 def _until(token: Token, expires_ms: int) -> Token:

@@ -45,10 +45,6 @@ class Token:
         """Whether it is no good any more."""
         return self.info.max_ms < now_ms or self.info.expires_ms < now_ms
 
-    def is_renewed_by(self, principal: Principal) -> bool:
-        """Whether somebody may renew it and let it expire."""
-        return principal == self.info.owner or principal in self.info.renewers
-
     def is_of(self, principals: Iterable[Principal]) -> bool:
         """Whether one of them is its owner or requester, or may renew it."""
         info = self.info
