@@ -28,7 +28,7 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
-from kbroker.replication import min_insync_replicas
+from kbroker.replication import leader_epoch_check, min_insync_replicas
 from kbroker.topic_metrics import TopicMetrics, Traffic
 
 log = logging.getLogger(__name__)
@@ -193,9 +193,7 @@ class Partition:
         """Compare a client's idea of the leader epoch (-1: none) with ours (KIP-320)."""
         if not self.leading:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if epoch < 0 or epoch == self.leader_epoch:
-            return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return leader_epoch_check.compared(epoch, self.leader_epoch)
 
 
 class Replicas:

@@ -24,6 +24,7 @@ from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState
+from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
@@ -40,7 +41,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.meta_properties import is_cluster_id
 from kbroker.log.open_files import OpenFiles
 from kbroker.network.dispatch import Dispatcher
-from kbroker.network.server import Server, own_host_name, server_limits
+from kbroker.network.server import Server, server_limits
 from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal

@@ -5,7 +5,17 @@ Owns these numbers, but for those of verbs that say more with theirs. Never prin
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
+
+EXITS: Final = (
+    ("0", "All is done."),
+    ("1", "Something failed; a line on standard error says what, and what to do where that is known."),
+    ("2", "The command line is wrong."),
+    ("130", "It was interrupted."),
+)
+"""What the manual pages say of them."""
 
 
 def exit_status(error: BaseException) -> int:

@@ -15,6 +15,7 @@ from typing import Final
 
 import click
 
+from kbroker.cli.exit_status import EXITS
 from kbroker.cli.main import VERBS, cli
 
 _PROGRAM: Final = "kbroker"
@@ -24,12 +25,6 @@ _FILES: Final = (
     ("KBROKER_BOOTSTRAP, KAFKA_BOOTSTRAP_SERVERS", "Where a broker is, where --bootstrap does not say."),
     ("KBROKER_PROFILE", "The profile, where --profile does not say."),
     ("KBROKER_CONTROL", "Where a control API is, where --control does not say."),
-)
-_EXITS: Final = (
-    ("0", "All is done."),
-    ("1", "Something failed; a line on standard error says what, and what to do where that is known."),
-    ("2", "The command line is wrong."),
-    ("130", "It was interrupted."),
 )
 Records = dict[str, str]
 """Options as they are written, and their help."""
@@ -67,7 +62,7 @@ def _page_of_all(context: click.Context) -> str:
     for verb, text in VERBS.items():
         lines += [".TP", f"\\fB{_text(f'{_PROGRAM}-{verb}')}\\fR(1)", _line(text)]
     lines += [".SH OPTIONS", *_options(_records(cli, context))]
-    lines += [".SH EXIT STATUS", *_pairs(_EXITS), ".SH FILES AND ENVIRONMENT", *_pairs(_FILES)]
+    lines += [".SH EXIT STATUS", *_pairs(EXITS), ".SH FILES AND ENVIRONMENT", *_pairs(_FILES)]
     return "\n".join(lines) + "\n"
 
 

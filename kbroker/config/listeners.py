@@ -1,16 +1,20 @@
 """Listener addresses: listeners, advertised.listeners and their security protocols.
 
-Owns their syntax and the rules between them. Never opens a socket nor resolves a name.
+Owns their syntax, the rules between them, and what clients are told where no host is named. Never opens a socket.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kbroker.config.model import ConfigError
+
+log = logging.getLogger(__name__)
 
 _ENDPOINT: Final = re.compile(
     r"(?P<name>[^:/]+)://(?:\[(?P<v6>[0-9A-Fa-f:.%\w]*)\]|(?P<host>[^:\[\]/]*)):(?P<port>-?\d+)"
@@ -119,3 +123,17 @@ def _require_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
             f"listeners: {endpoint.name} is missing in listener.security.protocol.map; add "
             f"{endpoint.name}:PLAINTEXT, or {endpoint.name}:SSL"
         )
+
+
+def own_host_name() -> str:
+    """Return what clients are told of a listener without a host: the name of this machine, as Kafka tells it."""
+    name = socket.getfqdn()
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        log.warning(
+            "this machine's name %s has no address, so clients are told 127.0.0.1; advertised.listeners says another",
+            name,
+        )
+        return "127.0.0.1"
+    return name

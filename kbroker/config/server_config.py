@@ -18,7 +18,7 @@ from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.password_encoder import PasswordEncoder
 from kbroker.config.providers import Providers
-from kbroker.config.sources import read_properties, settings_from_environment
+from kbroker.config.sources import merged
 from kbroker.config.stored_configs import StoredConfigs
 from kbroker.config.synonyms import broker_synonyms, listener_base
 from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key
@@ -109,16 +109,7 @@ class BrokerConfig:
         `settings` are a command's own defaults, `file` a server.properties, `environment` the process's variables,
         `overrides` texts like "num.partitions=3".
         """
-        merged = dict(settings or {})
-        if file is not None:
-            merged.update(read_properties(file))
-        merged.update(settings_from_environment(environment or {}))
-        for text in overrides:
-            name, equals, value = text.partition("=")
-            if not equals or not name.strip():
-                raise ConfigError(f"{text!r} is not of the form key=value")
-            merged[name.strip()] = value.strip()
-        return cls(merged, strict=strict)
+        return cls(merged(settings or {}, file, environment or {}, overrides), strict=strict)
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]

@@ -1,14 +1,14 @@
-"""Where a broker's settings are written: properties files and environment variables.
+"""Where a broker's settings are written: properties files, environment variables, the command line.
 
-Owns the syntax of Java properties files and the naming of the apache/kafka image's variables, and which properties of a
-Java broker's virtual machine are settings here. Never knows which keys exist.
+Owns which of these wins, the syntax of Java properties files, the naming of the apache/kafka image's variables, and
+which properties of a Java broker's virtual machine are settings here. Never knows which keys exist.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +47,22 @@ _NOT_SETTINGS_PREFIXES: Final = ("KAFKA_LOG4J_", "KAFKA_JMX_")
 _OF_THE_MACHINE: Final = frozenset(
     {"java.security.auth.login.config", "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"}
 )
+
+
+def merged(
+    settings: Mapping[str, str], file: Path | None, environment: Mapping[str, str], overrides: Iterable[str]
+) -> dict[str, str]:
+    """Return the settings of all sources, weakest first: see BrokerConfig.load. Raises ConfigError."""
+    found = dict(settings)
+    if file is not None:
+        found.update(read_properties(file))
+    found.update(settings_from_environment(environment))
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{text!r} is not of the form key=value")
+        found[name.strip()] = value.strip()
+    return found
 
 
 def read_properties(file: Path) -> dict[str, str]:

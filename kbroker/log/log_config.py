@@ -6,6 +6,7 @@ whoever creates a log passes a LogConfig that already has them.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -71,6 +72,11 @@ class LogConfig:
     @property
     def log_append_time(self) -> bool:
         return self.message_timestamp_type == "LogAppendTime"
+
+    def random_jitter_ms(self) -> int:
+        """Return by how much sooner than after segment.ms a segment is rolled, anew for each."""
+        most = min(self.segment_jitter_ms, self.segment_ms)
+        return random.randrange(most) if most else 0
 
     def level_of(self, codec_name: str) -> int | None:
         """Return the level to compress with, None for a codec without levels."""

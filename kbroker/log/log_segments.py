@@ -8,7 +8,6 @@ thousands: what is done for each of them is done when it is needed.
 from __future__ import annotations
 
 import os
-import random
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple, overload
@@ -144,8 +143,7 @@ class Segments:
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
         """Create an empty segment and append to it from now on; raises OSError."""
-        most = min(config.segment_jitter_ms, config.segment_ms)
-        jitter_ms = random.randrange(most) if most else 0
+        jitter_ms = config.random_jitter_ms()
         segment = Segment.create(self._directory, base_offset, config, now_ms, self._files, jitter_ms=jitter_ms)
         if self.items and self._sealed_size is not None:
             self._sealed_size += self.active.size

@@ -412,20 +412,6 @@ def _socket_for(host: str, port: int) -> tuple[socket.socket, Any]:
     return socket.socket(family, socket.SOCK_STREAM), address
 
 
-def own_host_name() -> str:
-    """Return what clients are told of a listener without a host: the name of this machine, as Kafka tells it."""
-    name = socket.getfqdn()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError:
-        log.warning(
-            "this machine's name %s has no address, so clients are told 127.0.0.1; advertised.listeners says another",
-            name,
-        )
-        return "127.0.0.1"
-    return name
-
-
 def java_address(host: str) -> str:
     """Return an address as Java writes it, and so as ACLs and members of groups have it: IPv6 without "::"."""
     address, percent, zone = host.partition("%")

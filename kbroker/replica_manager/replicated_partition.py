@@ -22,7 +22,7 @@ from kbroker.protocol.wire import Buffer
 from kbroker.replica_manager.replica_selector import Readable
 from kbroker.replica_manager.replication_quota import ReplicationQuota, is_held_back
 from kbroker.replicas import Partition, Waiter
-from kbroker.replication import min_insync_replicas
+from kbroker.replication import leader_epoch_check, min_insync_replicas
 from kbroker.replication.leadership import Granted, Leadership, Proposal
 
 _FEW_DEAD = 64
@@ -172,9 +172,7 @@ class ReplicatedPartition(Partition):
 
     def check_epoch(self, epoch: int) -> ErrorCode:
         """Compare somebody's idea of the leader epoch (-1: none) with ours, whoever leads."""
-        if epoch < 0 or epoch == self.leader_epoch:
-            return ErrorCode.NONE
-        return ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return leader_epoch_check.compared(epoch, self.leader_epoch)
 
     def has_replica(self, broker: int) -> bool:
         """Whether another broker is assigned a replica."""

@@ -16,7 +16,7 @@ from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
 from kbroker.broker import base_node
 from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
-from kbroker.network import server
+from kbroker.config.listeners import own_host_name
 from kbroker.network.address_in_use import process_on
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -118,7 +118,7 @@ def test_a_machine_whose_name_has_no_address_is_told_as_loopback(monkeypatch, ca
         raise OSError
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert server.own_host_name() == "127.0.0.1"
+    assert own_host_name() == "127.0.0.1"
     assert "advertised.listeners" in caplog.text
 
 

@@ -8,6 +8,7 @@ coordinator before it.
 from __future__ import annotations
 
 import logging
+import uuid
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
@@ -159,7 +160,7 @@ class JoinGroups:
     def _join_unknown(self, group: ClassicGroup, join: Join) -> None:
         """Admit a member without an id: a static one is recognised, a dynamic one gets an id first (KIP-394)."""
         instance_id = join.request.group_instance_id
-        new_id = group.new_member_id(join.client_id, instance_id)
+        new_id = _new_member_id(join.client_id, instance_id)
         if instance_id is not None:
             old_id = group.static_members.get(instance_id)
             if old_id is None:
@@ -281,3 +282,8 @@ class JoinGroups:
 
         assignments = {m.member_id: m.assignment for m in group.members.values()}
         persist(join.out, lambda: group_metadata(group, assignments), after)
+
+
+def _new_member_id(client_id: str, instance_id: str | None) -> str:
+    """Return a fresh member id in Kafka's form."""
+    return f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}"

@@ -18,7 +18,6 @@ awaited. Never answers a request and knows no timer: the others of this package 
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Iterable
 from copy import copy
 from enum import Enum
@@ -193,10 +192,6 @@ class ClassicGroup:
         self._count(member, 1)
         member.rebalance_timeout_ms = rebalance_ms
         member.session_timeout_ms = session_ms
-
-    def new_member_id(self, client_id: str, instance_id: str | None) -> str:
-        """Return a fresh member id in Kafka's form."""
-        return f"{client_id if instance_id is None else instance_id}-{uuid.uuid4()}"
 
     def validate_member(self, member_id: str, instance_id: str | None) -> Member:
         """Return the member; raises UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID."""

@@ -43,6 +43,10 @@ class VisitRules:
     time_field: str = "time"
     id_field: str = "id"
 
+    def final_before(self, slowest_ms: int | None) -> int:
+        """Return the time before which nothing changes any more, in ms, by the slowest partition's clock."""
+        return 0 if slowest_ms is None else slowest_ms - self.lateness_ms
+
     def kept_ms(self) -> int:
         """Return how long before the slowest partition's clock an event can still matter."""
         return self.gap_ms + self.lateness_ms

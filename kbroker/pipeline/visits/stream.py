@@ -358,8 +358,7 @@ class Visits:
 
     def _final_before(self, state: VisitsState) -> int:
         """Return the time before which nothing changes any more, in ms: the watermark."""
-        slowest = state.slowest()
-        return 0 if slowest is None else slowest - self._options.rules.lateness_ms
+        return self._options.rules.final_before(state.slowest())
 
     # -- where the numbers go -----------------------------------------------------------------------------------
 
