@@ -32,8 +32,6 @@ from kbroker.security.authorizer.acls import (
 )
 from kbroker.security.principal import Principal
 
-"""Kafka's own name for it: what is denied at INFO, what is allowed at DEBUG."""
-
 REMEMBERED: Final = 4096
 """Decisions about one principal from one host; when there are more, they are forgotten and made anew."""
 REMEMBERED_NAME: Final = 256

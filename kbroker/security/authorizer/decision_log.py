@@ -12,6 +12,7 @@ from kbroker.security.authorizer.acls import Operation, Pattern
 from kbroker.security.principal import Principal, printable
 
 log = logging.getLogger("kafka.authorizer.logger")
+"""Kafka's own name for it: what is denied at INFO, what is allowed at DEBUG."""
 
 
 def denied(who: Principal, host: str, operation: Operation, pattern: Pattern) -> None:
