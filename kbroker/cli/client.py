@@ -22,6 +22,7 @@ from kafka.errors import KafkaError
 from kbroker.admin.connection import Connection, in_words
 from kbroker.admin.connection_options import connection_of
 from kbroker.cli.completing import complete_profiles
+from kbroker.cli.exit_status import of_signal
 
 Result = TypeVar("Result")
 
@@ -101,7 +102,7 @@ def ending_at_signals() -> Iterator[None]:
         if ending:
             return
         ending = True
-        sys.exit(128 + number)
+        sys.exit(of_signal(number))
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     for number in before:

@@ -1,4 +1,4 @@
-"""With what status a verb's process ends: 0, 1 for what failed, 2 for wrong usage, 130 for an interrupt.
+"""With what status a verb's process ends: 0, 1 for what failed, 2 for wrong usage, 130 and 143 for signals.
 
 Owns these numbers, but for those of verbs that say more with theirs. Never prints.
 """
@@ -16,6 +16,11 @@ EXITS: Final = (
     ("130", "It was interrupted."),
 )
 """What the manual pages say of them."""
+
+
+def of_signal(number: int) -> int:
+    """Return the status of a process that a signal ends, as shells tell it."""
+    return 128 + number
 
 
 def exit_status(error: BaseException) -> int:

@@ -1,9 +1,9 @@
 """The table of all config keys, by resource, as the files beside this one declare them.
 
 Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt`,
-`group_keys.txt` and `client_metrics_keys.txt`), and which names stand for which key. Never parses a value that somebody
-set. Topic and group keys stand in the order in which Kafka checks them: when several values of one request are wrong,
-the first in this order is the one reported.
+`group_keys.txt` and `client_metrics_keys.txt`), and which key a name is of (a broker's synonyms: synonyms.py). Never
+parses a value that somebody set. Topic and group keys stand in the order in which Kafka checks them: when several
+values of one request are wrong, the first in this order is the one reported.
 """
 
 from __future__ import annotations

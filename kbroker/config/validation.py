@@ -1,7 +1,8 @@
 """Whether the configs of a topic, a group, a subscription to metrics or a running broker may be what a client asks for.
 
-Owns unknown names, what a resource's keys demand of each other, and which keys of a broker may change while it runs,
-with Kafka's messages. Never parses (values.py) and never stores: what is wrong raises InvalidConfig.
+Owns unknown names, how a group's keys are bounded by the broker's, and which keys of a broker may change while it runs,
+with Kafka's messages; what keys demand of each other is between_keys.py's. Never parses (values.py) and never stores:
+what is wrong raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def validate_client_metrics(name: str, configs: Mapping[str, str]) -> dict[str, 
             raise InvalidConfig(f"Unknown client metrics configuration: {key}", ErrorCode.INVALID_REQUEST)
     values = parse_all(CLIENT_METRICS, configs, {})
     interval, match = values["interval.ms"], values["match"]
-    assert isinstance(interval, int) and isinstance(match, tuple)  # noqa: PT018 - as above
+    assert isinstance(interval, int) and isinstance(match, tuple)  # noqa: PT018 - one statement for the type checker
     if not _LEAST_INTERVAL_MS <= interval <= _MOST_INTERVAL_MS:
         text = f"Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)"
         raise InvalidConfig(text, ErrorCode.INVALID_REQUEST)

@@ -1,6 +1,6 @@
 """Long lists, of which a page shows a part: what is searched for, how many there are, the addresses of the others.
 
-Owns how a search box matches, and the arithmetic. A page that does not exist is the last one.
+Owns how a search for topics, groups and ACLs matches, and the arithmetic. A page that does not exist is the last one.
 """
 
 from __future__ import annotations

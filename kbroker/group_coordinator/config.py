@@ -1,7 +1,8 @@
 """What an operator may set of the group coordinator: on the broker, and on a single group.
 
 Owns what holds for a group now. Values of a group are Kafka's group configs and were checked when they were set; as the
-broker's bounds may have changed since, they are held within them again. The names in comments are Kafka's.
+broker's bounds may have changed since, they are held within them again. The names in comments are Kafka's. What Kafka
+counts among these and lets nobody set is a constant here.
 """
 
 from __future__ import annotations

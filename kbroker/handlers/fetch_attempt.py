@@ -1,8 +1,8 @@
 """A Fetch at work: what its partitions have, and the form of its answer.
 
-Owns reading one partition, for a consumer or for a follower, whether all that was read is worth an answer, and what the
-answer carries, which a session (fetch_session.py) may shorten. Never waits: fetch.py and fetch_many.py do. No byte of a
-record passes through here: what is read is a list of slices of segment files.
+Owns reading one partition, for a consumer or for a follower, and what the answer carries, which a session
+(fetch_session.py) may shorten. Whether what was read is worth an answer is fetch_due.py's. Never waits: fetch.py and
+fetch_many.py do. No byte of a record passes through here: what is read is a list of slices of segment files.
 """
 
 from __future__ import annotations

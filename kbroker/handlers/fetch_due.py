@@ -1,7 +1,7 @@
 """When a Fetch is answered, and when it goes on waiting (Apache Kafka: DelayedFetch.tryComplete).
 
-Owns the rule; that `max_wait_ms` is over, or that no partition is there to be waited for, those know who wait
-(fetch.py, fetch_many.py).
+Owns the rule. That `max_wait_ms` is over those know who wait (fetch.py, fetch_many.py), and that there is no partition
+to be waited for those who read (fetch_attempt.py, fetch_many.py).
 """
 
 from __future__ import annotations

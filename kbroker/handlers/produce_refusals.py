@@ -54,7 +54,6 @@ _WITHOUT_LOG_START = frozenset(
 )
 _CORRUPT = (-1, 0)
 _FIRST_ZSTD_VERSION = 7
-_FIRST_HINT_VERSION = 10
 _PREFIX = struct.Struct(">8xi4xb")
 
 

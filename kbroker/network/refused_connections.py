@@ -1,6 +1,7 @@
 """Which connections are refused for being too many, and how the log hears of it: many as one line a second.
 
-Owns the limits of connections that stand (how many are made a second, quota/connection_rates knows). Never closes one.
+Owns the limits of connections that stand; how many are made a second, quota/connection_rate.py knows. Never closes
+one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Listening sockets and the connections on them.
 
-Owns accept, connection limits, the idle sweep and the orderly end. Never reads a request: connection.py does.
+Owns accept, the counts of connections, the idle sweep and the orderly end. Never reads a request: connection.py does.
 """
 
 from __future__ import annotations

@@ -388,7 +388,7 @@ class ReplicatedPartition(Partition):
             self._around.sent.record(size, self._around.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
-        return is_held_back(throttled=self.is_throttled_leader, in_sync=replica in self.leadership.isr)
+        return self.is_throttled_leader and is_held_back(in_sync=replica in self.leadership.isr)
 
     # --- deletion of records
 

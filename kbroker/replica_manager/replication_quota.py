@@ -57,9 +57,9 @@ class ReplicationQuota:
             self._total -= self._samples.popleft()[1]
 
 
-def is_held_back(*, throttled: bool, in_sync: bool) -> bool:
-    """Tell whether what a leader sends to a follower counts, and waits: never for one that is in sync."""
-    return throttled and not in_sync
+def is_held_back(*, in_sync: bool) -> bool:
+    """Tell whether what a throttled leader sends to a follower counts, and waits: never for one that is in sync."""
+    return not in_sync
 
 
 def is_throttled(configs: Mapping[str, str], key: str, partition: int, broker: int) -> bool:

@@ -1,6 +1,6 @@
 """Which followers are in sync: when one has fallen behind, and when it may come back (Apache Kafka: Replica).
 
-Owns what a leader notes of a follower, and these two rules. Never changes the set: leadership.py proposes, and the
+Owns what is noted of one follower, and these two rules. Never changes the set: leadership.py proposes, and the
 controller grants.
 """
 

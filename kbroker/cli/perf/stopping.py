@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from kbroker.cli.exit_status import of_signal
+
 
 class Stop:
     """Whether a measurement is to end."""
@@ -24,7 +26,7 @@ class Stop:
     @property
     def status(self) -> int:
         """What the command exits with then."""
-        return 128 + self.number
+        return of_signal(self.number)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.cli.client import client_options
+from kbroker.cli.exit_status import of_signal
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events.access_log import AccessLog, LogEvent
 from kbroker.pipeline.events.generator import Arrival, Counts, EventOptions, EventSource, visitor_name
@@ -96,7 +97,7 @@ def command(topic: str, partitions: int | None, connection: Connection, **option
         raise click.ClickException(str(err)) from err
     click.echo(_last_line(topic, sender.sent, run.counts, bool(options["from_log"])), err=True)
     if stop.number is not None:
-        sys.exit(128 + stop.number)
+        sys.exit(of_signal(stop.number))
 
 
 def _run(options: dict[str, Any]) -> _Run:

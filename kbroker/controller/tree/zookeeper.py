@@ -23,7 +23,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 
-from kbroker.controller.tree.security import Discreet, Security
+from kbroker.controller.tree.client_log import Discreet
+from kbroker.controller.tree.security import Security
 from kbroker.controller.tree.threads import Threads
 from kbroker.controller.tree.znode import (
     Change,

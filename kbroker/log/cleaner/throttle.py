@@ -5,7 +5,7 @@ Owns the arithmetic. Never sleeps: the worker does.
 
 from __future__ import annotations
 
-_UNLIMITED = float("inf")
+UNLIMITED = float("inf")
 
 
 class Throttle:
@@ -13,7 +13,7 @@ class Throttle:
 
     __slots__ = ("_due", "_rate")
 
-    def __init__(self, rate: float = _UNLIMITED) -> None:
+    def __init__(self, rate: float = UNLIMITED) -> None:
         self.change(rate)
 
     def change(self, rate: float) -> None:

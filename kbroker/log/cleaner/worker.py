@@ -25,11 +25,10 @@ from typing import Any
 
 from kbroker.log.cleaner.cleaning import Cleaning
 from kbroker.log.cleaner.job_format import CleaningJob, to_line
-from kbroker.log.cleaner.throttle import Throttle
+from kbroker.log.cleaner.throttle import UNLIMITED, Throttle
 from kbroker.protocol.errors import Malformed
 
 _NICENESS = 5  # the broker answers first; on an idle machine this changes nothing
-_UNLIMITED = float("inf")
 
 
 class Aborted(Exception):  # noqa: N818 - what happened
@@ -85,7 +84,7 @@ class Worker:
                 self._sync()
 
     def _set_rate(self, rate: float | None) -> None:
-        self._throttle.change(rate or _UNLIMITED)
+        self._throttle.change(rate or UNLIMITED)
 
     def _clean(self, job: CleaningJob) -> None:
         started = time.monotonic()

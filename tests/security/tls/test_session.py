@@ -103,6 +103,7 @@ def test_the_end_is_told_and_can_be_read_again(files: Files) -> None:
     [
         (b"\0\0\0\x12\0\x12\0\0", "Kafka's protocol without it"),
         (b"GET / HTTP/1.1\r\n\r\n", "looks like HTTP"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "looks like HTTP"),
         (b"\x16\x03\x01\x00\x05garbage and more", "[a-z]"),
         (b"\xff" * 100, "no TLS"),
     ],
