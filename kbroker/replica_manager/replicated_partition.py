@@ -20,7 +20,7 @@ from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 from kbroker.replica_manager.replica_selector import Readable
-from kbroker.replica_manager.replication_quota import ReplicationQuota, is_held_back
+from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replicas import Partition, Waiter
 from kbroker.replication import leader_epoch_check, min_insync_replicas
 from kbroker.replication.leadership import Granted, Leadership, Proposal
@@ -388,7 +388,8 @@ class ReplicatedPartition(Partition):
             self._around.sent.record(size, self._around.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
-        return self.is_throttled_leader and is_held_back(in_sync=replica in self.leadership.isr)
+        """Whether what goes to a follower counts, and waits: never for one that is in sync."""
+        return self.is_throttled_leader and replica not in self.leadership.isr
 
     # --- deletion of records
 

@@ -1,7 +1,7 @@
 """How fast throttled replicas are copied (KIP-73; Apache Kafka: ReplicationQuotaManager).
 
-Owns the count of bytes of the last samples, and which of a topic's replicas are throttled, and when a
-leader holds one back.
+Owns the count of bytes of the last samples, and which of a topic's replicas are throttled. What is in sync is never
+throttled; replicated_partition.py asks for no other.
 """
 
 from __future__ import annotations
@@ -55,11 +55,6 @@ class ReplicationQuota:
     def _forget(self, number: int) -> None:
         while self._samples and self._samples[0][0] <= number - self._window.samples:
             self._total -= self._samples.popleft()[1]
-
-
-def is_held_back(*, in_sync: bool) -> bool:
-    """Tell whether what a throttled leader sends to a follower counts, and waits: never for one that is in sync."""
-    return not in_sync
 
 
 def is_throttled(configs: Mapping[str, str], key: str, partition: int, broker: int) -> bool:
