@@ -91,6 +91,7 @@ class ConfigKey:
     """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet.
 
     `refused`: it is about security, and changes nothing either, so a broker starts with its default only.
+    `dynamic_only`: it has no place in server.properties.
     """
 
     name: str
@@ -103,6 +104,7 @@ class ConfigKey:
     internal: bool = False
     synonyms: tuple[Synonym, ...] = ()
     refused: bool = False
+    dynamic_only: bool = False
 
     @property
     def sensitive(self) -> bool:

@@ -65,6 +65,7 @@ def _key(line: str, *, of_broker: bool) -> ConfigKey:
         effect.endswith("internal"),
         tuple(synonyms),
         effect.startswith("refused"),
+        effect.endswith("dynamic-only"),
     )
 
 
@@ -91,14 +92,7 @@ TOPIC: Final = _by_name(_read("topic"))
 GROUP: Final = _by_name(_read("group"))
 CLIENT_METRICS: Final = _by_name(_read("client_metrics"))
 
-# What only a dynamic change can set: these have no place in server.properties.
-DYNAMIC_ONLY: Final = frozenset(
-    {
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    }
-)
+DYNAMIC_ONLY: Final = frozenset(name for name, key in BROKER.items() if key.dynamic_only)
 
 
 def broker_key(name: str) -> ConfigKey | None:

@@ -1,6 +1,7 @@
 """Produce with a transactional id: every partition is verified with the transaction coordinator, then appended to.
 
-Owns the order of both and what the coordinator's errors become for producers. No API: produce.py hands over to it.
+Owns the order of both; what the coordinator's errors become is transaction_verification.py's. No API: produce.py hands
+over to it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommi
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
 from kbroker.handlers.produce_refusals import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
 from kbroker.handlers.registry import Reply, RequestContext
-from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, verify
+from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, refused_produce, verify
 from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import TakesLonger
@@ -37,15 +38,6 @@ _PRODUCER = struct.Struct(">21xh20xqhi")
 """Of a batch's header: attributes, producer id, epoch, first sequence."""
 _KNOWS_ABORTABLE_SINCE = 11
 _ADDS_IMPLICITLY_SINCE = 12
-_UNVERIFIED = frozenset(
-    {
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-
 
 _Done = ProduceResponse | asyncio.Future[ProduceResponse] | None
 _Result = _Done | Divided[_Done]
@@ -149,7 +141,10 @@ class _Work:
         index = job.partition.index
         if verdict.code:
             self.failed = True
-            return self._unverified(index, verdict.code)
+            code, text = refused_produce(verdict.code, self.client)
+            return PartitionProduceResponse(
+                index=index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=text
+            )
         try:
             info = job.partition.append(job.records, self.acks, now_ms, CLIENT, verdict.guard)
         except TakesLonger as longer:
@@ -165,23 +160,6 @@ class _Work:
         answer = appended(index, info)
         note_uncommitted(job.partition, self.acks, info, answer, self.uncommitted)
         return answer
-
-    def _unverified(self, index: int, code: ErrorCode) -> PartitionProduceResponse:
-        """Answer for a partition that is not known to be in the transaction (ReplicaManager.handleProduceAppend).
-
-        What may pass by becomes NOT_ENOUGH_REPLICAS, which every producer tries again.
-        """
-        text = None
-        if code is ErrorCode.INVALID_TXN_STATE:
-            text = "Partition was not added to the transaction"
-        elif code in _UNVERIFIED or (
-            code is ErrorCode.CONCURRENT_TRANSACTIONS and self.client is not Client.ADDS_IMPLICITLY
-        ):
-            text = f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}"
-            code = ErrorCode.NOT_ENOUGH_REPLICAS
-        return PartitionProduceResponse(
-            index=index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=text
-        )
 
 
 def produce_in_transaction(

@@ -111,3 +111,26 @@ def _translated(code: ErrorCode, client: Client) -> ErrorCode:
     if code is ErrorCode.TRANSACTION_ABORTABLE and client is Client.KNOWS_LITTLE:
         return ErrorCode.INVALID_TXN_STATE
     return code
+
+
+_PASSES_BY = frozenset(
+    {
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+
+
+def refused_produce(code: ErrorCode, client: Client) -> tuple[ErrorCode, str | None]:
+    """Return what Produce answers for a partition with this verdict (ReplicaManager.handleProduceAppend).
+
+    What may pass by becomes NOT_ENOUGH_REPLICAS, which every producer tries again.
+    """
+    if code is ErrorCode.INVALID_TXN_STATE:
+        return code, "Partition was not added to the transaction"
+    if code in _PASSES_BY or (code is ErrorCode.CONCURRENT_TRANSACTIONS and client is not Client.ADDS_IMPLICITLY):
+        text = f"Unable to verify the partition has been added to the transaction. Underlying error: {code.name}"
+        return ErrorCode.NOT_ENOUGH_REPLICAS, text
+    return code, None

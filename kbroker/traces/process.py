@@ -28,8 +28,7 @@ def main() -> None:
     os.nice(_NICE)
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     url, about = sys.argv[1:]
-    from kbroker.traces.exporter import exporter_to  # late: it takes long to load
-    from kbroker.traces.spans import Spans
+    from kbroker.traces.spans import Spans, exporter_to  # late: it takes long to load
 
     spans = Spans(exporter_to(url), json.loads(about))
     make(spans.take, sys.stdin.buffer)

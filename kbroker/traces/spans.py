@@ -1,7 +1,8 @@
 """One span a request, made by OpenTelemetry's SDK.
 
-Owns what a span has, and how long the last ones may take at the end. Runs in a process of its own (process.py). The SDK
-heeds its own variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES).
+Owns what a span has, where it is exported to, and how long the last ones may take at the end. Runs in a process of its
+own (process.py). The SDK heeds its own variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME,
+OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_*).
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import logging
 import threading
 from collections.abc import Mapping
 from typing import Final
+from urllib.parse import urlsplit
 
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
@@ -23,6 +26,7 @@ log = logging.getLogger(__name__)
 
 STOP_S: Final = 5.0
 """For how long the last spans are exported."""
+_PATH: Final = "/v1/traces"
 
 
 class Spans:
@@ -86,3 +90,10 @@ def _error_name(code: int) -> str:
 def _resource(about: Mapping[str, str]) -> Resource:
     """Return what describes the broker; what OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say counts more."""
     return Resource.create({"service.name": "kbroker", **about}).merge(OTELResourceDetector().detect())
+
+
+def exporter_to(url: str) -> SpanExporter:
+    """Return what exports over OTLP/HTTP; without a URL to where the environment says, or to localhost:4318."""
+    if not url:
+        return OTLPSpanExporter()
+    return OTLPSpanExporter(endpoint=url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH)

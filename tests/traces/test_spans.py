@@ -26,8 +26,7 @@ from kbroker.protocol.messages.heartbeat import HeartbeatRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.records import build_batch
 from kbroker.traces import spans as spans_module
-from kbroker.traces.exporter import exporter_to
-from kbroker.traces.spans import Spans
+from kbroker.traces.spans import Spans, exporter_to
 from tests.traces.collector import attributes_of, collecting
 
 TOLD = Told("Fetch", 1, 13, 7, "app", "10.0.0.7", "PLAINTEXT", "User:alice", 100, 200, 12.5, 0.25, 0, 0)
