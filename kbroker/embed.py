@@ -142,7 +142,7 @@ class Broker:
         Raises AssertionError after `timeout` seconds; where `holds` itself asserts, or looks at a topic or group that
         there is not, with what it said last.
         """
-        from kbroker.testing.looking import hold
+        from kbroker.testing.waiting import hold
 
         return hold(lambda: holds(self), timeout)
 

@@ -212,7 +212,7 @@ class Cluster:
 
     def wait_for(self, holds: Callable[[Self], T], timeout: float = 10.0) -> T:
         """Look at the cluster until something holds; as `Broker.wait_for`."""
-        from kbroker.testing.looking import hold
+        from kbroker.testing.waiting import hold
 
         return hold(lambda: holds(self), timeout)
 

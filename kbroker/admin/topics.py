@@ -1,4 +1,4 @@
-"""Topics: which there are, making, changing and deleting them, and who leads their partitions.
+"""Topics: which there are, making, changing and deleting them.
 
 Owns how a topic is described, and the wait until every broker tells of a change. Never prints.
 """
@@ -18,8 +18,7 @@ from kafka.structs import TopicPartition
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.partition_offsets import told_offsets_at
-from kbroker.admin.placement import Key
-from kbroker.admin.told_everywhere import wait_for_preferred_leaders, wait_for_topics
+from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.protocol.uuids import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
@@ -168,26 +167,3 @@ def add_partitions(
             raise AdminError(f"cannot alter {name}: {error_text(error, each.error_message)}")
     if not dry_run:
         wait_for_topics(admin, [name], count)
-
-
-def elect_leaders(
-    admin: Any, names: Sequence[str] | Mapping[str, Sequence[int]] | None, *, unclean: bool
-) -> tuple[list[Key], list[str]]:
-    """Let first replicas lead, or, `unclean`, any where nobody in sync lives; of all topics where none are named.
-
-    Returns the partitions that have another leader, and why others have not; those that need none are neither.
-    """
-    wanted = None if not names else dict(names) if isinstance(names, Mapping) else list(names)
-    answer = admin.elect_leaders(int(unclean), wanted, raise_errors=False)
-    failures: list[str] = []
-    changed: list[Key] = []
-    for topic in answer.replica_election_results:
-        for each in topic.partition_result:
-            error = code_error(each.error_code)
-            if error is None:
-                changed.append((topic.topic, each.partition_id))
-            elif error.message != "ELECTION_NOT_NEEDED":
-                failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
-    if not unclean:
-        wait_for_preferred_leaders(admin, changed)
-    return changed, failures

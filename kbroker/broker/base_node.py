@@ -24,6 +24,7 @@ from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState
+from kbroker.config.between_keys import check_metadata_dir
 from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -242,8 +243,7 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
     """Return the log directories, not opened yet. Raises ConfigError."""
     directories = [os.path.abspath(directory) for directory in dict.fromkeys(config.log_dirs)]
     metadata = os.path.abspath(config.get_optional_str("metadata.log.dir") or directories[0])
-    if metadata not in directories:
-        raise ConfigError(f"metadata.log.dir {metadata} is not among log.dirs; this broker keeps its metadata there")
+    check_metadata_dir(metadata, directories)
     if cluster_id is not None and not is_cluster_id(cluster_id):
         raise ConfigError(f"{cluster_id!r} is no cluster id; it has 22 letters, digits, '-' and '_'")
     files = OpenFiles()

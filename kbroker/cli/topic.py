@@ -11,6 +11,7 @@ import click
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import Failures
+from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.partition_offsets import SPECIAL, offsets_at
 from kbroker.admin.placement import leaders
 from kbroker.admin.reassignments import parse_partitions
@@ -24,7 +25,6 @@ from kbroker.admin.topics import (
     create_topics,
     delete_topics,
     describe_topic,
-    elect_leaders,
     existing_topics,
     id_text,
     listed_topics,

@@ -162,6 +162,12 @@ def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
         )
 
 
+def check_metadata_dir(directory: str, log_dirs: Sequence[str]) -> None:
+    """Refuse metadata anywhere else than in a log directory; absolute paths. Raises ConfigError."""
+    if directory not in log_dirs:
+        raise ConfigError(f"metadata.log.dir {directory} is not among log.dirs; this broker keeps its metadata there")
+
+
 def check_topic(values: Mapping[str, Value]) -> None:
     """Raise InvalidConfig for values of a topic that contradict each other."""
     low, high = _number(values["min.compaction.lag.ms"]), _number(values["max.compaction.lag.ms"])

@@ -1,11 +1,10 @@
-"""The operations as an OpenAPI document, and as a page for people, which needs nothing from elsewhere.
+"""The operations as an OpenAPI document; overview_page.py shows the same to people.
 
 Owns the schemas of what is answered. What is asked is declared with the operations.
 """
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -15,7 +14,7 @@ from kbroker.control.known_faults import FIELDS as FAULT_FIELDS
 from kbroker.control.operations import Operation
 from kbroker.control.values import Field
 
-_ABOUT: Final = (
+ABOUT: Final = (
     "Faults, time, requests, records and reset of a kbroker, for tests in any language. Bytes are told as "
     '{"text": ...} where they are UTF-8, else as {"base64": ...}; times are in ms since 1970 by the broker\'s clock. '
     'An answer that is no success has {"error": "one line"}, and {"code": "..."} where Kafka has a name for it. '
@@ -160,7 +159,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         paths.setdefault(shown(each.path), {})[each.method.lower()] = _told(each)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "kbroker control", "version": version("kbroker"), "description": _ABOUT},
+        "info": {"title": "kbroker control", "version": version("kbroker"), "description": ABOUT},
         "paths": paths,
         "components": {"schemas": _schemas()},
     }
@@ -208,33 +207,3 @@ def _told(operation: Operation) -> dict[str, Any]:
             schema["required"] = required
         told["requestBody"] = {"required": bool(required), "content": {"application/json": {"schema": schema}}}
     return told
-
-
-_STYLE: Final = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
-    "code{font-family:ui-monospace,monospace}h2{margin:2rem 0 0;font-size:1rem}"
-    "td,th{text-align:left;vertical-align:top;padding:.1rem 1rem .1rem 0}p{margin:.2rem 0 .5rem}"
-    "@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}a{color:#8bf}}"
-)
-
-
-def page(operations: Iterable[Operation]) -> str:
-    """Return the same as a page of HTML, without scripts."""
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8><title>kbroker control</title>",
-        f"<style>{_STYLE}</style><h1>kbroker control</h1><p>{html.escape(_ABOUT)}</p>",
-        '<p>The same for programs: <a href="/openapi.json">/openapi.json</a></p>',
-    ]
-    for each in operations:
-        parts.append(f"<h2><code>{each.method} {html.escape(shown(each.path))}</code></h2>")
-        parts.append(f"<p>{html.escape(each.summary)}</p>")
-        fields = [*each.query, *(each.body or ())]
-        if fields:
-            where = "in the query" if each.query else "in the body"
-            rows = "".join(
-                f"<tr><td><code>{field.name}</code><td>{field.kind}{' (required)' if field.required else ''}"
-                f"<td>{html.escape(field.meaning)}"
-                for field in fields
-            )
-            parts.append(f"<table><tr><th>{where}<th>is<th>meaning{rows}</table>")
-    return "\n".join(parts) + "\n"

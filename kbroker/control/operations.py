@@ -22,10 +22,6 @@ if TYPE_CHECKING:  # the command line has declarations from here, and loads no b
 
 LOOK_S: Final = 0.02
 """How often those look who wait for something: in the server's thread, never in the broker's."""
-LONGEST_WAIT_MS: Final = 600_000
-TIMEOUT: Final = Field(
-    "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
-)
 
 
 @dataclass

@@ -52,6 +52,13 @@ class Field:
     most: float | None = None
 
 
+LONGEST_WAIT_MS: Final = 600_000
+TIMEOUT: Final = Field(
+    "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
+)
+"""Of whatever waits."""
+
+
 def parsed(body: bytes) -> Any:
     """Read JSON. Raises Refused."""
     try:

@@ -25,6 +25,7 @@ from itertools import islice
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
+from kbroker.controller import single_broker
 from kbroker.controller.cluster_metadata import ClusterMetadata, Revise, ReviseToken
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
@@ -212,19 +213,11 @@ class Controller(PublishedState, ClusterMetadata):
 
     def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
         """Take leadership from the replicas of a broker that its log directories lost; the ISR stays as it is."""
-        self._change_partitions(
-            keys,
-            lambda p: replace(
-                p,
-                leader=-1 if p.leader == node_id else p.leader,
-                leader_epoch=p.leader_epoch + (p.leader == node_id),
-                offline=(*p.offline, node_id),
-            ),
-        )
+        self._change_partitions(keys, lambda partition: single_broker.without_replica(partition, node_id))
 
     def regain_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
         """Let a broker lead what nobody leads and what it has again."""
-        self._change_partitions(keys, lambda p: replace(p, leader=node_id, leader_epoch=p.leader_epoch + 1, offline=()))
+        self._change_partitions(keys, lambda partition: single_broker.with_replica(partition, node_id))
 
     def _change_partitions(
         self, keys: Iterable[tuple[str, int]], change: Callable[[PartitionState], PartitionState]

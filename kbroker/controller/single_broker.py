@@ -1,16 +1,17 @@
 """Elections and moves of partitions where there is one broker: nothing is to be done, or why it cannot be.
 
-Owns what Kafka's controller says to them then (4.3: ReplicationControlManager). Never changes anything: whoever leads
-is the only one who can.
+Owns what Kafka's controller says to them then (4.3: ReplicationControlManager), and how a partition is while its log
+directory is lost, and behind that. Never changes anything: whoever leads is the only one who can.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import nsmallest
 from typing import Final
 
-from kbroker.cluster_state import NO_LEADER, ClusterState
+from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState
 from kbroker.divided import Divided
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 
@@ -18,6 +19,18 @@ Partition = tuple[str, int]
 PREFERRED: Final = 0
 """The type of election that makes the first replica the leader; the other is one at any price."""
 _AT_ONCE: Final = 100
+
+
+def without_replica(partition: PartitionState, node_id: int) -> PartitionState:
+    """Return a partition that has lost its replica here: nobody leads it, and the in-sync replicas stay as they are."""
+    led = partition.leader == node_id
+    leader, offline = NO_LEADER if led else partition.leader, (*partition.offline, node_id)
+    return replace(partition, leader=leader, leader_epoch=partition.leader_epoch + led, offline=offline)
+
+
+def with_replica(partition: PartitionState, node_id: int) -> PartitionState:
+    """Return a partition whose replica here is back, as it leads, in a new leader epoch."""
+    return replace(partition, leader=node_id, leader_epoch=partition.leader_epoch + 1, offline=())
 
 
 def elect_leaders(

@@ -154,7 +154,7 @@ class GroupShard:
                     self._membership.on_session_timer(group, member_id, out, now_ms)
             case ("join" | "sync" as phase, str(group_id)):
                 if (group := self.groups.classic(group_id)) is not None:
-                    end = self._rebalances.on_join_timer if phase == "join" else self._rebalances.on_sync_timer
+                    end = self._rebalances.on_join_timer if phase == "join" else self._syncs.on_timer
                     end(group, out, now_ms)
             case ("deleted",):
                 return self._deleted_topics.run()

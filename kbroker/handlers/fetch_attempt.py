@@ -304,10 +304,7 @@ class Fetch:
             return replicas.why_missing(*partition.key)  # it was stopped or lost since the request came
         code = partition.check_leader_epoch(want.current_leader_epoch)
         if self._replica >= 0:
-            if code is ErrorCode.NONE and not partition.has_replica(self._replica):
-                known = want.current_leader_epoch >= 0
-                return ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            return code
+            return code or partition.check_follower(self._replica, want.current_leader_epoch)
         if not partition.leading and (self._replica != _CONSUMER or self._version >= _FIRST_RACK_VERSION):
             return partition.check_epoch(want.current_leader_epoch)
         return code

@@ -54,6 +54,7 @@ class BatchRules:
         "max_records",
         "max_size",
         "name",
+        "segment_bytes",
         "segment_ms",
     )
 
@@ -61,6 +62,7 @@ class BatchRules:
         self.name = name
         """`topic-partition`, for texts."""
         self.max_size = config.max_message_bytes
+        self.segment_bytes = config.segment_bytes
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.compact = config.compact
@@ -73,6 +75,12 @@ class BatchRules:
         """The codec to store with, -1 to keep the producer's."""
         self.level = config.level_of(codec_name)
         self.max_decompressed, self.max_records = most_unpacked(config.max_message_bytes)
+
+
+def beyond_segment(size: int, rules: BatchRules) -> AppendError:
+    """Return why a batch is refused that no segment has room for, as it would be stored."""
+    detail = f"batch of {size} bytes exceeds segment.bytes {rules.segment_bytes}"
+    return AppendError(ErrorCode.RECORD_LIST_TOO_LARGE, detail=detail)
 
 
 def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> BatchHeader:

@@ -13,6 +13,7 @@ from kbroker.divided import Divided, whole
 from kbroker.failpoints import passed
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.append_validation import (
+    beyond_segment,
     check_header,
     check_own,
     check_replicated,
@@ -94,9 +95,8 @@ class AppendableLog(TruncatedLog):
             batch = stamp(batch, header, now_ms)
             header = parse_header(batch)
         size = len(batch)
-        if size > self.config.segment_bytes:
-            detail = f"batch of {size} bytes exceeds segment.bytes {self.config.segment_bytes}"
-            raise AppendError(ErrorCode.RECORD_LIST_TOO_LARGE, detail=detail)
+        if size > rules.segment_bytes:
+            raise beyond_segment(size, rules)
         if header[9] >= 0:
             return self._append_of_producer(batch, header, leader_epoch, now_ms, origin, transaction_version, guard)
         return self._write(batch, header, leader_epoch, now_ms, None)

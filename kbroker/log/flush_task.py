@@ -12,12 +12,16 @@ A failed write that nobody has heard of is told to whoever opens the file next.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
 from kbroker.log.files import FileHandle, sync_directory, sync_file
+
+_NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
+"""What keeps a file from being opened, and no fsync ever says."""
 
 
 @dataclass(slots=True)
@@ -38,6 +42,11 @@ class FlushTask:
     error: OSError | None = None
     took: float = 0.0
     """Seconds, once it is done."""
+
+    @property
+    def has_lost_nothing(self) -> bool:
+        """Whether it has failed, but before an fsync: it may simply be done again, later."""
+        return self.error is not None and self.error.errno in _NOT_OPENED
 
     def run(self) -> None:
         """Do the work; a failure is left in `error`."""

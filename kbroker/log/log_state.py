@@ -8,7 +8,6 @@ log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at a
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Callable
 from itertools import chain
@@ -24,9 +23,6 @@ from kbroker.log.open_files import OpenFiles
 from kbroker.log.recovery import load_log
 from kbroker.log.timestamp_search import TimestampSearch
 from kbroker.protocol.errors import ErrorCode
-
-_NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
-"""What keeps a file from being opened, and no fsync ever says."""
 
 
 class LogState:
@@ -193,8 +189,8 @@ class LogState:
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
-        if task.error is not None and task.error.errno in _NOT_OPENED:
-            self.segments.directory_changed = True  # nothing is lost, and the next flush does it all
+        if task.has_lost_nothing:
+            self.segments.directory_changed = True  # the next flush does it all
         elif task.error is not None:
             # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
             self.refuse_appends(f"flush failed: {task.error}")

@@ -1,13 +1,14 @@
 """Which connections are refused for being too many, and how the log hears of it: many as one line a second.
 
-Owns the limits of connections that stand; how many are made a second, quota/connection_rate.py knows. Never closes
-one.
+Owns the limits of connections that stand, and what they leave to the logs; how many are made a second,
+quota/connection_rate.py knows. Never closes one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -15,6 +16,15 @@ log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 """Seconds between two lines for the same reason."""
+_DESCRIPTORS_SPARED = 64
+"""Descriptors that connections leave to all else: a roll, a checkpoint, a segment that is read."""
+NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
+"""Why a connection is refused whose descriptor is `last_descriptor`, or a higher one."""
+
+
+def last_descriptor() -> int:
+    """Return the first descriptor that is none for connections: the lowest free one is given out, so some are left."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
 
 
 class Limits(Protocol):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import resource
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
-from kbroker.network.refused_connections import Refusals, why_too_many
+from kbroker.network.refused_connections import NO_DESCRIPTOR, Refusals, last_descriptor, why_too_many
 from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now
@@ -35,8 +34,6 @@ from kbroker.security.sasl.authentication import Offer
 
 log = logging.getLogger(__name__)
 
-_DESCRIPTORS_SPARED = 64
-"""Descriptors that connections leave to all else: a roll, a checkpoint, a segment that is read."""
 _ACCEPT_PAUSE = 0.5
 """Seconds without accepting, when there are no descriptors left."""
 _MOST_HELD = 256
@@ -122,8 +119,7 @@ class Server:
             name: TlsPort(loop, self.turns, each, self._refusals.tell, patience) for name, each in (tls or {}).items()
         }
         self._loop = loop
-        # The lowest free number is given out, so this many are left when one comes out above it.
-        self._last_descriptor = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
+        self._last_descriptor = last_descriptor()
         self._services = services
         self._rates = rates
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -194,7 +190,7 @@ class Server:
                 self._cannot_accept(listening, name, err)
                 return
             if sock.fileno() >= self._last_descriptor:
-                self._refusals.tell(address[0], "descriptors are needed for logs (ulimit -n)")
+                self._refusals.tell(address[0], NO_DESCRIPTOR)
                 sock.close()
                 continue
             try:

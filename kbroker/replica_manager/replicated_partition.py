@@ -174,9 +174,11 @@ class ReplicatedPartition(Partition):
         """Compare somebody's idea of the leader epoch (-1: none) with ours, whoever leads."""
         return leader_epoch_check.compared(epoch, self.leader_epoch)
 
-    def has_replica(self, broker: int) -> bool:
-        """Whether another broker is assigned a replica."""
-        return broker in self.leadership.replicas and broker != self._around.node_id
+    def check_follower(self, broker: int, leader_epoch: int) -> ErrorCode:
+        """Tell why another broker, with its idea of the leader epoch, may not follow: it is assigned no replica."""
+        if broker in self.leadership.replicas and broker != self._around.node_id:
+            return ErrorCode.NONE
+        return ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     # --- as the controller says
 

@@ -1,12 +1,37 @@
-"""Waiting in the broker's own loop for what comes by itself, with a deadline."""
+"""Waiting until something holds, with a deadline: in a test's own thread, and in the broker's loop.
+
+Owns how often is looked, and what is told when it was in vain. Never knows what is looked at.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Final, TypeVar
 
-_LOOK_S, _PATIENCE_S = 0.0005, 30.0
+from kbroker.testing.missing import MissingError
+
+Result = TypeVar("Result")
+_LOOK_SECONDS: Final = 0.01
+_IN_LOOP_S, _PATIENCE_S = 0.0005, 30.0
+
+
+def hold(holds: Callable[[], Result], timeout: float) -> Result:
+    """Look until something holds; return what `holds` returned. Raises AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        said: Exception | None = None
+        try:
+            found = holds()
+        except (AssertionError, MissingError) as err:
+            said = err
+        else:
+            if found:
+                return found
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {timeout:g} s{f': {said}' if said else ''}") from said
+        time.sleep(_LOOK_SECONDS)
 
 
 async def until(holds: Callable[[], bool], why: str, patience_s: float = _PATIENCE_S) -> None:
@@ -15,4 +40,4 @@ async def until(holds: Callable[[], bool], why: str, patience_s: float = _PATIEN
     while not holds():
         if time.monotonic() >= deadline:
             raise TimeoutError(f"{why} within {patience_s:g} s")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_IN_LOOP_S)

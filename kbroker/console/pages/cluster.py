@@ -12,9 +12,9 @@ from typing import Any, Final
 from kbroker.admin.brokers import listed_brokers, served_apis
 from kbroker.admin.cluster_view import ClusterView
 from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.log_dirs import LogDir, log_dirs
 from kbroker.admin.placement import Key, drain_plan, move, moving, parse_replicas, partitions_of
-from kbroker.admin.topics import elect_leaders
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
 from kbroker.console.page_and_action import Action, Done, Facts, Page

@@ -149,16 +149,8 @@ class ClusterController:
         return await self._ask(work)
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """Move away what a broker leads that is about to stop. Raises ApiError.
-
-        A controller that is not active answers STALE_CONTROLLER_EPOCH here.
-        """
-        try:
-            return await self._ask(lambda term: shutdown.controlled_shutdown(term, request))
-        except ApiError as error:
-            if error.code is ErrorCode.NOT_CONTROLLER:
-                raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH) from None
-            raise
+        """Move away what a broker leads that is about to stop. Raises ApiError."""
+        return await self._ask(lambda term: shutdown.controlled_shutdown(term, request))
 
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
         """Give a broker a block of producer ids. Raises ApiError."""

@@ -18,12 +18,11 @@ from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree
 from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.cluster.unclean_election import unclean_topics
 from kbroker.controller.tree.znode import Change, Create, Reason, Refused, SetData
 from kbroker.controller.znodes import (
-    CONFIG,
     LeaderAndIsr,
     Unreadable,
-    decode_configs,
     partition_path,
     read,
     state_path,
@@ -33,7 +32,6 @@ from kbroker.controller.znodes import (
 log = logging.getLogger(__name__)
 
 WRITES_AT_ONCE = 8
-UNCLEAN = "unclean.leader.election.enable"
 Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]
 """Returns a partition's next state; None where it stays as it is."""
 
@@ -234,7 +232,7 @@ async def _bring_online(
     if not offline:
         return {}
     without_isr = {topic for topic, index in offline if not _has_online_isr(term, (topic, index))}
-    allowed = without_isr if unclean else await _unclean_topics(term, without_isr)
+    allowed = without_isr if unclean else await unclean_topics(term, without_isr)
 
     uncleanly = set()
 
@@ -254,26 +252,6 @@ async def _bring_online(
 def _has_online_isr(term: Term, partition: Partition) -> bool:
     isr = term.context.states[partition].value.isr
     return any(term.context.is_online(each, partition) for each in isr)
-
-
-async def _unclean_topics(term: Term, topics: Collection[str]) -> set[str]:
-    """Return those topics that would rather lose records than be without a leader."""
-    ordered = list(topics)
-    allowed = await all_of(ordered, lambda topic: _is_unclean(term, topic))
-    return {topic for topic, unclean in zip(ordered, allowed, strict=True) if unclean}
-
-
-async def _is_unclean(term: Term, topic: str) -> bool:
-    path = f"{CONFIG}/topics/{topic}"
-    found = await term.tree.get(path)
-    if found is None:
-        return term.config.unclean_leader_election
-    try:
-        own = read(path, found.data, decode_configs).get(UNCLEAN)
-    except Unreadable as error:
-        log.error("%s", error)
-        return False
-    return term.config.unclean_leader_election if own is None else own.lower() == "true"
 
 
 async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:

@@ -20,7 +20,7 @@ from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, Feat
 from kbroker.controller.member.entity_configs import FOLLOWED, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
-from kbroker.controller.member.topic_changes import create_topic, delete_topic, grow_topic
+from kbroker.controller.member.topic_changes import Holds, create_topic, delete_topic, gone, grow_topic, led
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
 from kbroker.controller.placement import alternated, place_replicas
@@ -46,7 +46,6 @@ AT_ONCE = 20
 _BEGUN_AT_ONCE = 100
 """Changes that are begun in one turn of the loop."""
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
-Holds = Callable[[TopicState | None], bool]
 ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
 _T = TypeVar("_T")
 _K = TypeVar("_K", str, bytes, Pattern)
@@ -347,7 +346,7 @@ class MemberMetadata(ClusterMetadata):
     async def _create(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
             await create_topic(self._tree, plan)
-        return await self._until(plan.name, _led(len(plan.partitions)), deadline)
+        return await self._until(plan.name, led(len(plan.partitions)), deadline)
 
     def grow_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
@@ -358,7 +357,7 @@ class MemberMetadata(ClusterMetadata):
     async def _grow(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
             await grow_topic(self._tree, plan)
-        return await self._until(plan.name, _led(len(plan.partitions)), deadline)
+        return await self._until(plan.name, led(len(plan.partitions)), deadline)
 
     def delete_in_pieces(
         self, topic_ids: Iterable[bytes], _timeout_ms: int = PATIENCE_MS
@@ -372,7 +371,7 @@ class MemberMetadata(ClusterMetadata):
             if name is None:
                 return None  # another request has deleted it meanwhile
             await delete_topic(self._tree, name)
-        return await self._until(name, lambda topic: topic is None or topic.topic_id != topic_id, deadline)
+        return await self._until(name, gone(topic_id), deadline)
 
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
         if kind not in FOLLOWED:
@@ -486,15 +485,6 @@ def _in(timeout_ms: float) -> float:
 
 def _is_told(topic: TopicState | None, count: int) -> bool:
     return topic is not None and sum(bool(each.replicas) for each in topic.partitions) >= count
-
-
-def _led(count: int) -> Holds:
-    """Return what tells whether a topic has so many partitions, each with a leader."""
-
-    def holds(topic: TopicState | None) -> bool:
-        return topic is not None and sum(each.leader >= 0 for each in topic.partitions) >= count
-
-    return holds
 
 
 def _awaited(what: Awaitable[_T]) -> Generator[Awaitable[_T], _T, _T]:

@@ -1,13 +1,14 @@
 """What is written into ZooKeeper for topics to come, to grow and to go; the controller then does what is to be done.
 
-Owns these writes, in Apache Kafka 3.9's order. Never waits for what the controller makes of them. (AdminZkClient.)
+Owns these writes, in Apache Kafka 3.9's order, and when what the controller makes of them is what was asked for. Never
+waits for it. (AdminZkClient.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from kbroker.cluster_state import PartitionState, TopicState
@@ -17,6 +18,8 @@ from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreada
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 _READ_AT_ONCE: Final = 50
+Holds = Callable[[TopicState | None], bool]
+"""Tells whether a topic, None where there is none, is as it is to be."""
 
 
 async def partition_counts(tree: MetadataTree) -> dict[str, int]:
@@ -84,6 +87,20 @@ async def delete_topic(tree: MetadataTree, name: str) -> None:
     except Refused as refused:
         if refused.reason is not Reason.NODE_EXISTS:
             raise
+
+
+def led(count: int) -> Holds:
+    """Return what tells whether a topic is created, or has grown: it has so many partitions, each with a leader."""
+
+    def holds(topic: TopicState | None) -> bool:
+        return topic is not None and sum(each.leader >= 0 for each in topic.partitions) >= count
+
+    return holds
+
+
+def gone(topic_id: bytes) -> Holds:
+    """Return what tells whether a topic is deleted; another one of its name is not it."""
+    return lambda topic: topic is None or topic.topic_id != topic_id
 
 
 def _replicas(partitions: Sequence[PartitionState]) -> Mapping[int, tuple[int, ...]]:

@@ -212,13 +212,3 @@ class Rebalances:
                 out.timers.append(Schedule(("join", group.group_id), next_delay))
                 return
         self.complete_join(group, out, now_ms)
-
-    def on_sync_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the sync phase: members that have not asked for their assignment are removed."""
-        if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
-            return
-        missing = sorted(group.pending_syncs)
-        for member_id in missing:
-            group.remove(member_id)
-            out.timers.append(Cancel(("session", group.group_id, member_id)))
-        self.prepare(group, f"no SyncGroup of {named(missing)}", out, now_ms)

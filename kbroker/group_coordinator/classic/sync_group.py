@@ -1,4 +1,4 @@
-"""SyncGroup of classic groups: the leader's assignment is written, then everybody is told theirs.
+"""SyncGroup of classic groups: the leader's assignment is written, then everybody is told theirs, in time or never.
 
 The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupSync).
 """
@@ -9,7 +9,7 @@ import logging
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.outcome import Cancel, Outcome, Parked
-from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_sync, persist
+from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_sync, named, persist
 from kbroker.group_coordinator.groups.classic_group import (
     COMPLETING,
     EMPTY,
@@ -50,6 +50,16 @@ class SyncGroups:
             if group.leader_id == member.member_id:
                 self._persist_assignment(group, request, out)
         return out
+
+    def on_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
+        """End the sync phase: members that have not asked for their assignment are removed."""
+        if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
+            return
+        missing = sorted(group.pending_syncs)
+        for member_id in missing:
+            group.remove(member_id)
+            out.timers.append(Cancel(("session", group.group_id, member_id)))
+        self._rebalances.prepare(group, f"no SyncGroup of {named(missing)}", out, now_ms)
 
     def _validate_sync(self, group: ClassicGroup | None, request: SyncGroupRequest) -> tuple[ErrorCode, Member | None]:
         if group is None or group.state is EMPTY:

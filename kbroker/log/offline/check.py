@@ -28,6 +28,7 @@ from kbroker.log.files import (
 from kbroker.log.offline.check_batches import PartitionWalk
 from kbroker.log.offline.check_checkpoints import (
     check_snapshot,
+    offsets_in_order,
     parse_offsets,
     parse_properties,
     parse_topic_id,
@@ -172,7 +173,9 @@ def _partition(path: str, key: Key, state: DataDir, progress: Progress, checked:
         if name.endswith(SNAPSHOT_SUFFIX) and offset_of(name) is not None:
             yield from check_snapshot(os.path.join(path, name), end, recovery=first_recovered < len(bases))
     yield from epochs.end(end, clean=state.clean)
-    yield from _offsets_in_order(path, key, log_start, end, state)
+    high_watermark = state.offset(checkpoints.HIGH_WATERMARKS, key)
+    recovery_point = state.offset(checkpoints.RECOVERY_POINTS, key)
+    yield from offsets_in_order(path, log_start, end, high_watermark, recovery_point, clean=state.clean)
 
 
 def _leftovers(path: str, names: list[str], clean: bool) -> Iterator[Finding]:
@@ -215,17 +218,3 @@ def _first_recovered(path: str, key: Key, bases: list[int], state: DataDir) -> i
     if point > bases[-1] and point > end_of_file(offset_name(path, bases[-1], LOG_SUFFIX), bases[-1]):
         point = 0  # whatever wrote that did not know this log
     return max(bisect_right(bases, point) - 1, 0)
-
-
-def _offsets_in_order(path: str, key: Key, log_start: int, end: int, state: DataDir) -> Iterator[Finding]:
-    """Check that log start <= high watermark <= end, and that nothing was flushed that is not there."""
-    high_watermark = state.offset(checkpoints.HIGH_WATERMARKS, key)
-    if log_start > end:
-        yield Finding(path, None, f"the log start {log_start} lies behind the log's end {end}")
-    elif high_watermark is not None and high_watermark > end:
-        yield Finding(path, None, f"the high watermark {high_watermark} lies behind the log's end {end}")
-    elif high_watermark is not None and high_watermark < log_start and state.clean:
-        yield Finding(path, None, f"the high watermark {high_watermark} lies before the log start {log_start}")
-    recovery_point = state.offset(checkpoints.RECOVERY_POINTS, key)
-    if recovery_point is not None and recovery_point > end:
-        yield Finding(path, None, f"the recovery point {recovery_point} lies behind the log's end {end}")

@@ -1,7 +1,7 @@
 """Read the small files of a data directory strictly: what a broker passes over is a finding here.
 
-Owns the checks of checkpoints, partition.metadata, meta.properties and producer snapshots. Every parser raises
-ValueError with a text that says what is wrong; a file that is absent is empty.
+Owns the checks of checkpoints, what they say of a log beside it, partition.metadata, meta.properties and producer
+snapshots. Every parser raises ValueError with a text that says what is wrong; a file that is absent is empty.
 """
 
 from __future__ import annotations
@@ -94,3 +94,17 @@ def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterato
         if latest >= offset:
             what = f"producer {producer.producer_id} has offset {latest}, which is not below the snapshot's"
             yield Finding(path, None, what, recovery)
+
+
+def offsets_in_order(
+    path: str, log_start: int, end: int, high_watermark: int | None, recovery_point: int | None, *, clean: bool
+) -> Iterator[Finding]:
+    """Check that log start <= high watermark <= end, and that nothing was flushed that is not there."""
+    if log_start > end:
+        yield Finding(path, None, f"the log start {log_start} lies behind the log's end {end}")
+    elif high_watermark is not None and high_watermark > end:
+        yield Finding(path, None, f"the high watermark {high_watermark} lies behind the log's end {end}")
+    elif high_watermark is not None and high_watermark < log_start and clean:
+        yield Finding(path, None, f"the high watermark {high_watermark} lies before the log start {log_start}")
+    if recovery_point is not None and recovery_point > end:
+        yield Finding(path, None, f"the recovery point {recovery_point} lies behind the log's end {end}")

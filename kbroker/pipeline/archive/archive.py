@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.pipeline.archive.manifest import Entry, Manifest
+from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, Manifest
 from kbroker.pipeline.archive.record_columns import holes, offsets_of, partition_of, sums, sums_of, with_folders, within
-from kbroker.pipeline.archive.store import MANY_ENTRIES, Store, counted, layout, now
+from kbroker.pipeline.archive.store import Store, counted, layout, now
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import Progress

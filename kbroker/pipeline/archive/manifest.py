@@ -26,6 +26,8 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ranges import Partition, Range, by_partition, joined_ranges
 
 FORMAT: Final = 1
+MANY_ENTRIES: Final = 500
+"""As many a manifest may have before they are put into one: reading one takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from kbroker.failpoints import passed
-from kbroker.pipeline.archive.manifest import Entry, File, Manifest
+from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, File, Manifest
 from kbroker.pipeline.archive.record_columns import COLUMNS, FOLDERS, SCHEMA
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.spark.small_frame import small_frame
@@ -31,8 +31,6 @@ from kbroker.pipeline.storage.shared_folder import require_shared
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"
 FORMATS: Final = ("parquet",)
-MANY_ENTRIES: Final = 500
-"""As many a manifest may have before they are put into one: reading one takes milliseconds."""
 
 
 class Store:

@@ -225,7 +225,7 @@ def test_a_broker_that_is_not_the_controller_says_so() -> None:
         assert caught.value.code is ErrorCode.NOT_CONTROLLER
         with pytest.raises(ApiError) as caught:
             await other.controlled_shutdown(ControlledShutdownRequest(1, 1))
-        assert caught.value.code is ErrorCode.STALE_CONTROLLER_EPOCH
+        assert caught.value.code is ErrorCode.NOT_CONTROLLER
         with pytest.raises(ApiError) as caught:
             await other.allocate_producer_ids(AllocateProducerIdsRequest(1, 1))
         assert caught.value.code is ErrorCode.NOT_CONTROLLER
