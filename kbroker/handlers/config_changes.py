@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from kbroker.config.validation import validate_broker, validate_client_metrics, validate_group, validate_topic
+from kbroker.config.changes_while_running import validate_broker
+from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
 from kbroker.controller.topic_names import check_topic_name
 from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC

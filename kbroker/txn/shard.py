@@ -1,7 +1,8 @@
 """One partition of `__transaction_state` as a state machine: the transactional ids that it coordinates.
 
-Owns every decision about a transaction. Pure: no I/O, nothing asynchronous, and no marker is written here: once an
-outcome is in the log, `on_prepared` hears of it, and `marked` is told how far the markers are.
+Owns every decision about a transaction; which ids are forgotten, unused_ids.py knows. Pure: no I/O, nothing
+asynchronous, and no marker is written here: once an outcome is in the log, `on_prepared` hears of it, and `marked` is
+told how far the markers are.
 
 A decision changes nothing until its record is in the log and committed; meanwhile the id is busy, and everybody else
 who asks gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened: no epoch and no state moves.
@@ -16,27 +17,24 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn import records
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.end_txn import Verdict, judge
-from kbroker.txn.states import AT_REST, ONGOING
+from kbroker.txn.states import ONGOING
 from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, NO_EPOCH, NO_PRODUCER_ID, TopicPartition, Transaction
+from kbroker.txn.unused_ids import UnusedIds
 
 log = logging.getLogger(__name__)
 
 _LOOKS = 2_000
-"""How many ids one look for unused or overdue ones takes at a time."""
-_TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
-"""How many ids are forgotten in one batch, and how large their keys may be together."""
+"""How many ids one look for overdue ones takes at a time."""
 _ROOM_NEEDED = 61 + 25 + 128
 """Bytes around a key and value in a batch, and those by which a decided transaction may be larger than an open one."""
-_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _ABORTS_PER_MS = 4
 """As many as leave the event loop time for others, should thousands of transactions time out together."""
 _TIMEOUTS = ("timeouts",)
-_EXPIRE = ("expire",)
 _ENDINGS = itertools.count(1)
 
 
@@ -88,9 +86,8 @@ class TransactionShard:
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
         self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
-        self._to_expire: deque[str] = deque()  # ids that the look for unused ones has not come to
-        self._to_time: deque[str] = deque()  # and the look for overdue ones
-        self._tombstone_bytes = _TOMBSTONE_BYTES
+        self._to_time: deque[str] = deque()  # ids that the look for overdue ones has not come to
+        self._unused = UnusedIds(config, self.transactions, self._pending, self._forget)
 
     # -- replay
 
@@ -118,7 +115,7 @@ class TransactionShard:
             if txn.is_prepared:
                 self._put(replace(txn, ending=next(_ENDINGS)))
                 self._on_prepared(txn.transactional_id)
-        return Outcome(timers=[self._next_timeouts(), self._next_expiry()])
+        return Outcome(timers=[self._next_timeouts(), self._unused.next_look()])
 
     def on_unloaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
         """Stop serving; nobody is parked here."""
@@ -318,14 +315,11 @@ class TransactionShard:
                     self._on_prepared(transactional_id)
                 return Outcome()
             case ("expire",):
-                return self._expire(now_ms)
+                return self._unused.look(now_ms)
         raise ValueError(f"no timer {key!r}")
 
     def _next_timeouts(self) -> Schedule:
         return Schedule(_TIMEOUTS, self._config.abort_interval_ms)
-
-    def _next_expiry(self) -> Schedule:
-        return Schedule(_EXPIRE, self._config.expiration_interval_ms)
 
     def _find_overdue(self, now_ms: int) -> Outcome:
         """Look at some thousand open transactions; go on with the others soon."""
@@ -348,61 +342,6 @@ class TransactionShard:
             return Outcome()
         log.info("transaction of %s is aborted: it took more than %d ms", transactional_id, txn.timeout_ms)
         return self._abort(txn, now_ms)
-
-    def _is_unused(self, txn: Transaction | None, oldest: int) -> bool:
-        """Whether an id has not been used since `oldest`, and nothing is being written of it."""
-        return (
-            txn is not None
-            and txn.updated_ms <= oldest
-            and txn.state in AT_REST
-            and txn.transactional_id not in self._pending
-        )
-
-    def _expire(self, now_ms: int) -> Outcome:
-        """Forget ids that nobody has used for long, as many at a time as make a batch of moderate size."""
-        if not self._to_expire:
-            self._to_expire.extend(self.transactions)
-            self._tombstone_bytes = _TOMBSTONE_BYTES
-        batch = self._find_unused(now_ms - self._config.id_expiration_ms)
-        if not batch:
-            return self._go_on_expiring()
-        names = [name for name, _ in batch]
-        self._pending.update(names)
-
-        def settled(code: ErrorCode, _now_ms: int) -> Outcome:
-            self._pending.difference_update(names)
-            if code in _TOO_LARGE and len(batch) > 1:
-                # The topic's limit may be anything: try with half of it.
-                self._tombstone_bytes = max(sum(len(record.key) for _, record in batch) // 2, 1)
-                self._to_expire.extendleft(reversed(names))
-            elif code in _TOO_LARGE:
-                log.warning("the unused id %s stays: its tombstone is too large for the log", names[0])
-            elif code is not ErrorCode.NONE:
-                self._to_expire.clear()  # the next look, hours later, may have more luck
-            else:
-                for name in names:
-                    self._forget(name)
-            return self._go_on_expiring()
-
-        return Outcome(records=[record for _, record in batch], after=settled, replay=False)
-
-    def _find_unused(self, oldest: int) -> list[tuple[str, CoordinatorRecord]]:
-        """Look at some thousand ids; return those to be forgotten in one batch, with their tombstones."""
-        batch: list[tuple[str, CoordinatorRecord]] = []
-        size = 0
-        for _ in range(min(_LOOKS, len(self._to_expire))):
-            name = self._to_expire[0]
-            if self._is_unused(self.transactions.get(name), oldest):
-                tombstone = records.transaction_tombstone(name)
-                size += len(tombstone.key)
-                if batch and (size > self._tombstone_bytes or len(batch) == _TOMBSTONES):
-                    break
-                batch.append((name, tombstone))
-            self._to_expire.popleft()
-        return batch
-
-    def _go_on_expiring(self) -> Outcome:
-        return Outcome(timers=[Schedule(_EXPIRE, 0) if self._to_expire else self._next_expiry()])
 
 
 def _check(txn: Transaction, producer: Identity) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kbroker.config.between_keys import RULES
+from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.validation import validate_broker
 from kbroker.protocol.errors import ErrorCode
 
 MB = 1 << 20

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.password_encoder import CBC, GCM, PasswordEncoder, Undecodable
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.validation import validate_broker
 
 PROGRAM = Path(__file__).parent / "PasswordEncoderProgram.java"
 CLUSTER = {"zookeeper.connect": "127.0.0.1:2181", "broker.id": "1"}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.describe import describe_broker
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.providers import Providers, _variables
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.validation import validate_broker
 
 PACKAGE = "org.apache.kafka.common.config.provider"
 FILE = {"config.providers": "file", "config.providers.file.class": f"{PACKAGE}.FileConfigProvider"}

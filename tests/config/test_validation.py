@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.model import InvalidConfig
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.validation import validate_broker, validate_group, validate_topic
+from kbroker.config.validation import validate_group, validate_topic
 from kbroker.protocol.errors import ErrorCode
 
 CONFIG = BrokerConfig()

@@ -1,0 +1,154 @@
+"""Which changes of its configs a running broker takes: of it alone, or of all brokers of the cluster.
+
+Owns which keys are read-only, only for one broker or only for a listener, and how far a number of threads may go at
+once, with Kafka's messages; what keys demand of each other is between_keys.py's. Never parses (values.py) and never
+stores: what is wrong raises InvalidConfig.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kbroker.config.between_keys import check_rules
+from kbroker.config.jaas import JaasError, parse_jaas
+from kbroker.config.limits import invalid
+from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
+from kbroker.config.server_config import BrokerConfig
+from kbroker.config.synonyms import listener_base
+from kbroker.config.table import BROKER, broker_key
+from kbroker.config.values import parse
+from kbroker.protocol.errors import ErrorCode
+
+_THREAD_KEYS: Final = (
+    "num.io.threads",
+    "num.replica.fetchers",
+    "num.recovery.threads.per.data.dir",
+    "background.threads",
+)
+_JAAS: Final = "sasl.jaas.config"
+_LONGEST_LOGIN: Final = 64 * 1024
+"""Characters: a thousand users' names and passwords."""
+_CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
+
+
+def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
+    """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
+
+    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources; for a login module
+    that cannot be read with INVALID_CONFIG.
+    """
+    try:
+        _validate_broker(config, configs, per_broker=per_broker)
+    except InvalidConfig as error:
+        raise InvalidConfig(config.hide(error.text), ErrorCode.INVALID_REQUEST) from None
+    _check_logins(config, configs)
+
+
+def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
+    """Refuse what no login module can be read of, which Kafka takes; nothing of it is told: it may be a password."""
+    for name in configs:
+        if name != _JAAS and not name.endswith(f".{_JAAS}"):
+            continue
+        text = config.stored.effective(name, configs[name])
+        if text.strip():
+            if len(text) > _LONGEST_LOGIN:
+                raise InvalidConfig(f"{name} has {len(text)} characters, of {_LONGEST_LOGIN} at most")
+            try:
+                count = sum(map(len, parse_jaas(f"KafkaServer {{ {text} }};").values()))
+            except JaasError:
+                raise InvalidConfig(f'{name} is not of the form CLASS required name="value" ...;') from None
+            if count != 1:
+                raise InvalidConfig(f"{name} has {count} login modules, and not one")
+
+
+def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
+    keys = {name: broker_key(name) for name in configs}
+    config.stored.check_count(configs)
+    _refuse(
+        [name for name in configs if name in BROKER and BROKER[name].mode is Mode.READ_ONLY],
+        "Cannot update these configs dynamically",
+    )
+    _refuse(
+        [name for name in configs if name in BROKER and name.startswith("ssl.") and name != "ssl.client.auth"],
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+    )
+    known: dict[str, list[str]] = {}
+    for configured, key in keys.items():
+        if key is not None:
+            known.setdefault(key.name, []).append(configured)
+    for name in BROKER:
+        for configured in known.get(name, ()):
+            key = keys[configured]
+            assert key is not None
+            parse(key, configs[configured])  # first, as in Kafka: a number cannot be a variable
+            parse(key, config.stored.effective(configured, configs[configured]))
+    if not per_broker:
+        _refuse(
+            [name for name, key in keys.items() if key is not None and _only_per_broker(name, key)],
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+    after = config.with_dynamic(configs, per_broker=per_broker)
+    check_rules(after)
+    for name in _THREAD_KEYS:
+        _check_thread_count(name, after.get_int(name), config.get_int(name))
+    _check_cleaner_threads(after.get_int("log.cleaner.threads"), config.get_int("log.cleaner.threads"))
+    _check_local_retention(after, config, "ms")
+    _check_local_retention(after, config, "bytes")
+
+
+def _only_per_broker(name: str, key: ConfigKey) -> bool:
+    if listener_base(name) is not None:
+        return key.name not in _CLUSTER_LEVEL_LISTENER_KEYS
+    return key.mode is Mode.PER_BROKER
+
+
+def _refuse(names: list[str], message: str) -> None:
+    if names:
+        raise InvalidConfig(f"{message}: [{', '.join(names)}]")
+
+
+def _check_thread_count(name: str, new: int, old: int) -> None:
+    """Refuse to more than double or halve a number of threads at once."""
+    failed = f"Dynamic thread count update validation failed for {name}={new}"
+    if new < old // 2:
+        problem = f"{failed}, value should be at least half the current value {old}"
+    elif new > old * 2:
+        problem = f"{failed}, value should not be greater than double the current value {old}"
+    else:
+        return
+    raise _not_reconfigurable(problem)
+
+
+def _check_cleaner_threads(new: int, old: int) -> None:
+    """As _check_thread_count, in LogCleaner's words."""
+    if new < old // 2:
+        raise _not_reconfigurable(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
+    if new > old * 2:
+        raise _not_reconfigurable(
+            f"Log cleaner threads cannot be increased to more than double the current value {old}"
+        )
+
+
+def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str) -> None:
+    """Refuse to keep more beside a remote copy than is kept at all; -2 is as much as that."""
+    local_name, name = f"log.local.retention.{unit}", f"log.retention.{unit}"
+
+    def both(config: BrokerConfig) -> tuple[int, Value]:
+        return config.get_int(local_name), config.topic_defaults()[f"retention.{unit}"]
+
+    local, kept = both(after)
+    if (local, kept) == both(before) or not isinstance(kept, int) or kept == -1 or local == -2:
+        return
+    if local == -1:
+        raise _not_reconfigurable(invalid(local_name, local, f"Value must not be -1 as {name} value is set as {kept}."))
+    if local > kept:
+        text = f"Value must not be more than {name} property value: {kept}"
+        raise _not_reconfigurable(invalid(local_name, local, text))
+
+
+def _not_reconfigurable(problem: str | InvalidConfig) -> InvalidConfig:
+    # Kafka passes the failure on as if it were a value; clients see this sentence.
+    text = problem.text if isinstance(problem, InvalidConfig) else problem
+    cause = f"org.apache.kafka.common.config.ConfigException: {text}"
+    return InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")

@@ -1,0 +1,104 @@
+"""Transactional ids that nobody has used for long are forgotten (transactional.id.expiration.ms).
+
+Owns when is looked for them, which are unused, and how many go in one batch of tombstones. Never touches an id of which
+something is being written, or whose transaction is open.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.protocol.errors import ErrorCode
+from kbroker.txn import records
+from kbroker.txn.config import TransactionConfig
+from kbroker.txn.states import AT_REST
+from kbroker.txn.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+_LOOKS: Final = 2_000
+"""How many ids one look takes at a time."""
+_TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
+"""How many ids are forgotten in one batch, and how large their keys may be together."""
+_TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
+_EXPIRE: Final = ("expire",)
+
+
+class UnusedIds:
+    """The look for unused ids among a shard's `transactions`; `pending` are busy, and are while they are forgotten."""
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        transactions: Mapping[str, Transaction],
+        pending: set[str],
+        forget: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._transactions = transactions
+        self._pending = pending
+        self._forget = forget
+        self._left: deque[str] = deque()  # ids that the look has not come to
+        self._tombstone_bytes = _TOMBSTONE_BYTES
+
+    def next_look(self) -> Schedule:
+        """Return when is looked again."""
+        return Schedule(_EXPIRE, self._config.expiration_interval_ms)
+
+    def look(self, now_ms: int) -> Outcome:
+        """Forget ids that nobody has used for long, as many at a time as make a batch of moderate size."""
+        if not self._left:
+            self._left.extend(self._transactions)
+            self._tombstone_bytes = _TOMBSTONE_BYTES
+        batch = self._find(now_ms - self._config.id_expiration_ms)
+        if not batch:
+            return self._go_on()
+        names = [name for name, _ in batch]
+        self._pending.update(names)
+
+        def settled(code: ErrorCode, _now_ms: int) -> Outcome:
+            self._pending.difference_update(names)
+            if code in _TOO_LARGE and len(batch) > 1:
+                # The topic's limit may be anything: try with half of it.
+                self._tombstone_bytes = max(sum(len(record.key) for _, record in batch) // 2, 1)
+                self._left.extendleft(reversed(names))
+            elif code in _TOO_LARGE:
+                log.warning("the unused id %s stays: its tombstone is too large for the log", names[0])
+            elif code is not ErrorCode.NONE:
+                self._left.clear()  # the next look, hours later, may have more luck
+            else:
+                for name in names:
+                    self._forget(name)
+            return self._go_on()
+
+        return Outcome(records=[record for _, record in batch], after=settled, replay=False)
+
+    def _find(self, oldest: int) -> list[tuple[str, CoordinatorRecord]]:
+        """Look at some thousand ids; return those to be forgotten in one batch, with their tombstones."""
+        batch: list[tuple[str, CoordinatorRecord]] = []
+        size = 0
+        for _ in range(min(_LOOKS, len(self._left))):
+            name = self._left[0]
+            if self._is_unused(self._transactions.get(name), oldest):
+                tombstone = records.transaction_tombstone(name)
+                size += len(tombstone.key)
+                if batch and (size > self._tombstone_bytes or len(batch) == _TOMBSTONES):
+                    break
+                batch.append((name, tombstone))
+            self._left.popleft()
+        return batch
+
+    def _is_unused(self, txn: Transaction | None, oldest: int) -> bool:
+        return (
+            txn is not None
+            and txn.updated_ms <= oldest
+            and txn.state in AT_REST
+            and txn.transactional_id not in self._pending
+        )
+
+    def _go_on(self) -> Outcome:
+        return Outcome(timers=[Schedule(_EXPIRE, 0) if self._left else self.next_look()])
