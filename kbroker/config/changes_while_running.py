@@ -1,8 +1,8 @@
 """Which changes of its configs a running broker takes: of it alone, or of all brokers of the cluster.
 
-Owns which keys are read-only, only for one broker or only for a listener, and how far a number of threads may go at
-once, with Kafka's messages; what keys demand of each other is between_keys.py's. Never parses (values.py) and never
-stores: what is wrong raises InvalidConfig.
+Owns which keys are read-only, only for one broker or only for a listener, how far a number of threads may go at once,
+how long is kept beside a remote copy, and that a login module can be read; Kafka's messages but for the last. What keys
+demand of each other is between_keys.py's. Never stores: what is wrong raises InvalidConfig.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The four operations of IncrementalAlterConfigs on the configs of a resource.
 
-Owns their arithmetic, with Kafka's messages. Never looks at a value (validation.py does) and never stores one: what
-comes out are the new configs, text by key, or InvalidConfig.
+Owns their arithmetic, with Kafka's messages. Never looks at a value (validation.py and changes_while_running.py do) and
+never stores one: what comes out are the new configs, text by key, or InvalidConfig.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The configuration of one broker: what it was started with, and what was changed since.
 
 Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
-that the controller hands in. Never decides whether a client may change a config (validation.py) and never describes
-one (describe.py).
+that the controller hands in. Never decides whether a client may change a config (changes_while_running.py) and never
+describes one (describe.py).
 """
 
 from __future__ import annotations

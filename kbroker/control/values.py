@@ -1,7 +1,7 @@
 """Values that a caller sends, in a body of JSON or in a query, checked against their declaration.
 
-Owns what a field may be, and the line that says what is wrong. The same declarations make the OpenAPI document. Never
-knows what a value is for.
+Owns what a field may be, the one that says how long somebody waits, and the line that says what is wrong. The same
+declarations make the OpenAPI document. Never knows what another value is for.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LONGEST_WAIT_MS: Final = 600_000
 TIMEOUT: Final = Field(
     "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
 )
-"""Of whatever waits."""
+"""Of whatever waits (operations.until, which has the ten seconds)."""
 
 
 def parsed(body: bytes) -> Any:

@@ -1,7 +1,8 @@
-"""Elections and moves of partitions where there is one broker: nothing is to be done, or why it cannot be.
+"""Partitions where there is one broker: what is said to elections and moves, and what a lost log directory does to them.
 
-Owns what Kafka's controller says to them then (4.3: ReplicationControlManager), and how a partition is while its log
-directory is lost, and behind that. Never changes anything: whoever leads is the only one who can.
+Owns what Kafka's controller answers then (4.3: ReplicationControlManager): that nothing is to be done, or why it cannot
+be; and how a partition is while its replica is lost, and once it is back. Never changes anything: whoever leads is the
+only one who can.
 """
 
 from __future__ import annotations
