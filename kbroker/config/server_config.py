@@ -91,7 +91,11 @@ class BrokerConfig:
         """What an authorizer goes by; None: there is none."""
         check_start(self)
         self.listeners = self._resolve_listeners()
-        self._warn_of_idle_tls()
+        protocols = self.listeners.protocols.values()
+        if not any(protocol.endswith("SSL") for protocol in protocols):
+            self._warn_of_idle("ssl.", "SSL")
+        if not any(protocol.startswith("SASL") for protocol in protocols):
+            self._warn_of_idle("sasl.", "SASL")
         self._warn_of_idle_login()
 
     @classmethod
@@ -356,19 +360,17 @@ class BrokerConfig:
                 "forbids; to serve like that, leave this out"
             )
 
-    def _warn_of_idle_tls(self) -> None:
-        """Tell of settings that promise TLS while no listener speaks it."""
-        if any(protocol.endswith("SSL") for protocol in self.listeners.protocols.values()):
-            return
+    def _warn_of_idle(self, prefix: str, protocol: str) -> None:
+        """Tell of settings that promise what no listener speaks."""
         idle = []
         for name, text in sorted(self.static.items()):
             key = broker_key(name)
-            if key is None or not key.name.startswith("ssl.") or not text.strip():
+            if key is None or not key.name.startswith(prefix) or not text.strip():
                 continue
             if parse_text(name, key.type, text) != key.default:
                 idle.append(name)
         if idle:
-            self.warnings.append(f"{', '.join(idle)}: without effect, as no listener speaks SSL")
+            self.warnings.append(f"{', '.join(idle)}: without effect, as no listener speaks {protocol}")
 
     def _warn_of_idle_login(self) -> None:
         if self.in_cluster or _LOGIN not in self.static:

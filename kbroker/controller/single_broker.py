@@ -1,4 +1,4 @@
-"""Partitions where there is one broker: what is said to elections and moves, and what a lost log directory does to them.
+"""Partitions where there is one broker: what is said to elections and moves, and what a lost log directory does.
 
 Owns what Kafka's controller answers then (4.3: ReplicationControlManager): that nothing is to be done, or why it cannot
 be; and how a partition is while its replica is lost, and once it is back. Never changes anything: whoever leads is the

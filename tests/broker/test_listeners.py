@@ -111,6 +111,12 @@ def test_a_client_of_ipv4_is_known_by_its_own_address():
             assert second.ask(MetadataRequest(topics=[]), 12) == CLOSED
 
 
+def test_a_listener_without_a_host_is_told_by_the_name_of_this_machine(monkeypatch):
+    monkeypatch.setattr(socket, "getfqdn", lambda: "broker-7.example")
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_args, **_kw: [])
+    assert own_host_name() == "broker-7.example"
+
+
 def test_a_machine_whose_name_has_no_address_is_told_as_loopback(monkeypatch, caplog):
     monkeypatch.setattr(socket, "getfqdn", lambda: "no-such-host.invalid")
 

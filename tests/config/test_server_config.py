@@ -310,6 +310,15 @@ def test_the_defaults_of_security_may_be_given() -> None:
     assert BrokerConfig({name: text for name, text in refused.items() if text is not None}).warnings == []
 
 
+def test_sasl_that_no_listener_speaks_is_told() -> None:
+    config = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": 'a.B required x="y";',
+    }
+    names = "listener.name.plaintext.plain.sasl.jaas.config, sasl.enabled.mechanisms"
+    assert BrokerConfig(config).warnings == [f"{names}: without effect, as no listener speaks SASL"]
+
+
 def test_tls_that_no_listener_speaks_is_told() -> None:
     config = {
         "ssl.client.auth": "required",

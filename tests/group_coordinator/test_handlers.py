@@ -295,6 +295,25 @@ def test_deleting_offsets() -> None:
         assert (answer.error_code, answer.topics) == (code, [])
 
 
+def test_a_group_whose_last_session_has_just_ended_can_be_deleted() -> None:
+    node = Node(GroupConfig(initial_rebalance_delay_ms=0))
+
+    def delete() -> ErrorCode:
+        return E(node.ask(DeleteGroupsRequest(groups_names=["g"]), 2).results[0].error_code)
+
+    async def scenario() -> None:
+        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        request = JoinGroupRequest("g", 10_000, 10_000, protocol_type="consumer", protocols=protocols)
+        waiting = node.ask(request, 3)
+        node.groups.tick()
+        assert (await waiting).error_code == E.NONE
+        assert delete() is E.NON_EMPTY_GROUP
+        node.clock.ms += 10_001  # and no timer goes off by itself meanwhile: nothing runs the loop
+        assert delete() is E.NONE
+
+    asyncio.run(scenario())
+
+
 def test_membership_by_version() -> None:
     node = Node(GroupConfig(initial_rebalance_delay_ms=0))
 

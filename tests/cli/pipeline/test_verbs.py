@@ -64,6 +64,7 @@ def test_what_is_not_there_is_told_before_spark_starts() -> None:
     with Broker() as broker:
         run = CommandLine(broker.bootstrap_servers)
         assert run.fails(*ARCHIVE, "--topics", "a") == f"no topic a at {broker.bootstrap_servers}"
+        assert run.fails(*VISITS) == f"no topic t at {broker.bootstrap_servers}"
 
 
 @pytest.mark.parametrize(

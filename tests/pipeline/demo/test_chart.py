@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from kbroker.pipeline.demo.chart import by_organisation, page, save
+from kbroker.pipeline.demo.chart import by_organisation, draw, page, save
 from kbroker.pipeline.demo.tour import Tour, by_day
 
 pytest.importorskip("matplotlib")
@@ -35,6 +36,23 @@ def test_who_belongs_to_none_stands_apart_at_the_end() -> None:
 def test_a_day_without_visits_of_an_organisation_is_zero() -> None:
     rows = [{"organisation": "a", "day": "1", "visits": 3}, {"organisation": "b", "day": "2", "visits": 4}]
     assert by_organisation(rows) == (["1", "2"], {"b": [0, 4], "a": [3, 0]})
+
+
+def test_no_two_parts_of_a_bar_have_one_colour_and_the_legend_stands_as_they_do() -> None:
+    rows = [*ROWS, {"organisation": "unknown", "day": "2026-11-20", "visits": 10_000, "events": 1, "late": 0}]
+    svg = draw(rows, "Visits", "svg").decode()
+    names = list(by_organisation(rows)[1])
+    bars = list(dict.fromkeys(re.findall(r'style="fill: (#[0-9a-f]{6})(?:; [^"]*)?"', svg[: svg.index('id="legend')])))
+    legend = re.findall(r'style="fill: (#[0-9a-f]{6})(?:; [^"]*)?"', svg[svg.index('id="legend') :])
+    own = [each for each in bars if each in legend]
+    assert len(own) == len(names)
+    assert [each for each in legend if each in own] == own[::-1]  # from top to bottom
+
+
+def test_the_table_can_be_sorted_by_each_column() -> None:
+    html = page(ROWS, "Visits", "")
+    assert html.count("<th>") == len(ROWS[0])
+    assert 'querySelectorAll("th").forEach((head, column) => head.addEventListener("click"' in html
 
 
 def test_page_needs_nothing_beside_it_and_shows_every_number(tmp_path: Path) -> None:

@@ -114,6 +114,23 @@ def test_master_that_is_not_there_ends_in_a_line(monkeypatch: pytest.MonkeyPatch
         pass
 
 
+def test_connector_that_does_not_exist_names_the_versions_that_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    sql = pytest.importorskip("pyspark.sql")
+
+    class Builder:
+        def __getattr__(self, _name: str) -> Any:
+            return lambda *_args: self
+
+        def getOrCreate(self) -> None:  # noqa: N802 - pyspark's name
+            raise RuntimeError("[unresolved dependency: org.apache.spark#spark-sql-kafka-0-10_2.13;9.9.9: not found]")
+
+    monkeypatch.setattr(starting, "_require_java", lambda: None)
+    monkeypatch.setattr(sql.SparkSession, "builder", Builder())
+    line = "cannot be fetched: name its jars with --jars, or install a pyspark that was tried: 4.0.0"
+    with pytest.raises(PipelineError, match=line), open_session(SparkOptions(), "test"):
+        pass
+
+
 class Context:
     """As much of a SparkContext as is asked while an executor is waited for; `looks` are the executors there are."""
 
