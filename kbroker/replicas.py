@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -58,21 +57,12 @@ class Waiter(Protocol):
         """The partition's visible end, its leadership or its existence changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """What a topic's effective configs come to for its hosted partitions."""
-
-    log: LogConfig
-    full_validation: bool
-
-
-def topic_settings(config: BrokerConfig, topic: TopicState | None) -> TopicSettings:
-    """Return the settings of a topic under a broker's config; None has none of its own."""
+def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
+    """Return what a topic's logs are configured to under a broker's config; None has no configs of its own."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
     values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}
-    log_config = LogConfig.from_map({name: text for name, text in texts.items() if text is not None})
-    return TopicSettings(log_config, full_validation=values["record.validation"] == "full")
+    return LogConfig.from_map({name: text for name, text in texts.items() if text is not None})
 
 
 class Partition:
@@ -84,7 +74,6 @@ class Partition:
     __slots__ = (
         "_counted_to",
         "alone",
-        "full_validation",
         "index",
         "isr",
         "leader_epoch",
@@ -110,7 +99,6 @@ class Partition:
         self.isr: tuple[int, ...] = ()
         self.alone = False
         self.min_isr = 1
-        self.full_validation = False
         self._counted_to = 0
         self.traffic = Traffic()
         """What it adds to; its topic's once it is hosted."""
@@ -154,7 +142,6 @@ class Partition:
                 self.leader_epoch,
                 now_ms,
                 origin=origin,
-                full_validation=self.full_validation,
                 transaction_version=transaction_version,
                 guard=guard,
                 opened=opened,
@@ -203,14 +190,14 @@ class Replicas:
         self,
         node_id: int,
         logs: LogManager,
-        settings: Callable[[TopicState], TopicSettings],
+        settings: Callable[[TopicState], LogConfig],
         clock: Clock,
         defer: Callable[[Callable[[], None]], object],
     ) -> None:
         self.node_id = node_id
         self.logs = logs
         self._settings = settings
-        self._known_settings: dict[frozenset[tuple[str, str]], TopicSettings] = {}
+        self._known_settings: dict[frozenset[tuple[str, str]], LogConfig] = {}
         self._clock = clock
         self._defer = defer
         self._later: dict[str, TopicState] = {}
@@ -437,7 +424,7 @@ class Replicas:
             else:
                 self._host(topic, range(len(topic.partitions)))
 
-    def settings_of(self, topic: TopicState) -> TopicSettings:
+    def settings_of(self, topic: TopicState) -> LogConfig:
         """Return a topic's settings; those of topics with the same configs are one object."""
         key = frozenset(topic.configs.items())
         found = self._known_settings.get(key)
@@ -448,8 +435,7 @@ class Replicas:
         return found
 
     def _host(self, topic: TopicState, indexes: Iterable[int], *, sync: bool = True) -> None:
-        settings = self.settings_of(topic)
-        config = settings.log
+        config = self.settings_of(topic)
         created = False
         for index in indexes:
             state = topic.partitions[index]
@@ -473,7 +459,6 @@ class Replicas:
             partition.isr = state.isr
             partition.alone = len(state.isr) == 1
             partition.min_isr = min_insync_replicas.needed(config.min_insync_replicas, len(state.replicas))
-            partition.full_validation = settings.full_validation
             if partition.leader_epoch != state.leader_epoch:
                 partition.count()
                 partition.leader_epoch = state.leader_epoch

@@ -17,12 +17,12 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.records import build_batch
-from kbroker.replicas import Replicas, TopicSettings
+from kbroker.replicas import Replicas
 from tests.descriptors import no_descriptors
 
 NOW = 1_700_000_000_000
 COUNT = 300  # more than are hosted in one go
-SETTINGS = TopicSettings(LogConfig(), full_validation=False)
+SETTINGS = LogConfig()
 
 
 class World:
@@ -167,17 +167,16 @@ def test_changed_defaults_reach_many_topics_in_slices_and_are_read_once_for_thos
     world.change(state)
     settings = []
 
-    def changed(known: TopicState) -> TopicSettings:
-        settings.append(TopicSettings(LogConfig(segment_bytes=1 << 20), full_validation=True))
+    def changed(known: TopicState) -> LogConfig:
+        settings.append(LogConfig(segment_bytes=1 << 20))
         return settings[-1]
 
     world.replicas._settings = changed
     world.replicas.reconfigure(state)
-    assert 0 < sum(partition.full_validation for partition in world.replicas) < COUNT
+    assert 0 < sum(partition.log.config is settings[0] for partition in world.replicas) < COUNT
     assert world.deferred
     world.run()
-    assert all(partition.full_validation for partition in world.replicas)
-    assert all(partition.log.config is settings[0].log for partition in world.replicas)
+    assert all(partition.log.config is settings[0] for partition in world.replicas)
     assert len(settings) == 1
 
 
@@ -186,11 +185,12 @@ def test_a_large_topic_is_reconfigured_in_slices(world: World) -> None:
     large = topic("large", COUNT)
     world.change(world.state.with_topic(large))
     old, world.state = world.state, world.state.with_topic(replace(large, configs={"retention.ms": "1"}))
-    world.replicas._settings = lambda _topic: TopicSettings(LogConfig(), full_validation=True)
+    changed = LogConfig()
+    world.replicas._settings = lambda _topic: changed
     world.replicas.apply(old, world.state)
-    assert sum(partition.full_validation for partition in world.replicas) == 0
+    assert not any(partition.log.config is changed for partition in world.replicas)
     world.run()
-    assert all(partition.full_validation for partition in world.replicas)
+    assert all(partition.log.config is changed for partition in world.replicas)
 
 
 @pytest.mark.long

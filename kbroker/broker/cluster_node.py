@@ -51,7 +51,7 @@ from kbroker.peers.connection import TcpPeers
 from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replicas import Replicas, topic_settings
+from kbroker.replicas import Replicas, log_config
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.login import login_between_brokers
 from kbroker.security.sasl.settings import offers
@@ -112,7 +112,7 @@ class ClusterNode(Node):
         )
         self.member = metadata
         call_soon = asyncio.get_running_loop().call_soon
-        replicas = Replicas(config.node_id, logs, partial(topic_settings, config), clock, call_soon)
+        replicas = Replicas(config.node_id, logs, partial(log_config, config), clock, call_soon)
         replicas.is_elsewhere = lambda topic, index: metadata.state.partition(topic, index) is not None
         self.replica_manager = ReplicaManager(
             config.node_id,
@@ -452,7 +452,7 @@ async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, 
 
     def settings(topic: str) -> LogConfig:
         own: Mapping[str, str] = configs.of("topics", topic)
-        return topic_settings(config, TopicState(topic, b"", (), own)).log
+        return log_config(config, TopicState(topic, b"", (), own))
 
     def belongs(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
         """What is there may be assigned to this broker: the controller tells later what is to be deleted."""

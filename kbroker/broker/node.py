@@ -40,7 +40,7 @@ from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_state import CREDIBLE_IDS, ProducerState
 from kbroker.network.server import bind, server_limits
-from kbroker.replicas import Replicas, topic_settings
+from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.acls import Acls
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.settings import offers
@@ -73,7 +73,7 @@ class BrokerNode(Node):
             logs,
             cleaner_pool,
             controller,
-            Replicas(config.node_id, logs, partial(topic_settings, config), clock, call_soon),
+            Replicas(config.node_id, logs, partial(log_config, config), clock, call_soon),
             ProducerIds(controller.allocate_producer_ids, controller.skip_producer_ids, store.settle),
         )
         self.store = store
@@ -205,7 +205,7 @@ async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, 
     topics = controller.state.topics
 
     def configs(topic: str) -> LogConfig:
-        return topic_settings(config, topics.get(topic)).log
+        return log_config(config, topics.get(topic))
 
     def belongs(topic: str, partition: int, topic_id: UUID | None) -> bool:
         """Tell whether a directory is one of a topic that exists."""

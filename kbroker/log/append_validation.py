@@ -46,6 +46,7 @@ class BatchRules:
     __slots__ = (
         "after_max_ms",
         "before_max_ms",
+        "checks_records",
         "codec",
         "compact",
         "level",
@@ -65,6 +66,8 @@ class BatchRules:
         self.segment_bytes = config.segment_bytes
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
+        self.checks_records = config.record_validation != "header"
+        """Whether every record of a client's batch is checked, not only where the header cannot tell enough."""
         self.compact = config.compact
         # What is in the active segment cannot be compacted, so it has to be closed in time.
         self.segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if self.compact else config.segment_ms
@@ -203,7 +206,7 @@ def trim(records: memoryview) -> memoryview:
 
 def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
     """Whether single records have to be looked at."""
-    if rules.compact or header.attributes & TIMESTAMP_TYPE_BIT:
+    if rules.checks_records or rules.compact or header.attributes & TIMESTAMP_TYPE_BIT:
         return True
     if rules.codec >= 0 and rules.codec != header.attributes & CODEC_MASK:
         return True

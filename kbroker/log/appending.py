@@ -26,7 +26,7 @@ from kbroker.log.producers.producer_rebuild import aborted_entry
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerEntry
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
 from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.record_validation import Opened, open_at_once, open_batch
+from kbroker.log.record_validation import Opened, is_in_order, open_at_once, open_batch
 from kbroker.log.segment.segment import Segment
 from kbroker.log.truncation import TruncatedLog
 from kbroker.protocol.control_records import read_marker
@@ -54,7 +54,6 @@ class AppendableLog(TruncatedLog):
         now_ms: int,
         *,
         origin: AppendOrigin = CLIENT,
-        full_validation: bool = False,
         request_version: int = _LATEST_PRODUCE,
         transaction_version: int = 0,
         guard: object = UNCHECKED,
@@ -83,7 +82,7 @@ class AppendableLog(TruncatedLog):
             header = check_header(batch, rules, origin, request_version)
             if header[1] + LOG_OVERHEAD != len(batch):
                 batch = trim(batch)
-            walks = full_validation or needs_walk(header, rules, now_ms)
+            walks = needs_walk(header, rules, now_ms) and not is_in_order(batch, header, rules, now_ms)
         if walks:
             if patient:
                 opened = whole(open_batch(batch, header, rules, now_ms, origin))

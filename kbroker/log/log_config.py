@@ -40,6 +40,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
     preallocate: bool = False
+    record_validation: str = "full"
     retention_bytes: int = -1
     retention_ms: int = _WEEK_MS
     segment_bytes: int = 1024 * 1024 * 1024

@@ -9,8 +9,10 @@ A record of up to 16 kB is looked at where it lies; of a larger one only as much
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from kbroker.log.record_runs import Run, find_run, read_varint
@@ -28,6 +30,14 @@ _HEADERS: Final = 512  # of a large record, looked at in one step
 _HEADER_BYTES: Final = 8192  # of small records' headers, likewise
 
 _KEPT: Final = 65536  # bytes that are kept rather than unpacked again
+
+Scan = Callable[[bytes | memoryview, int, int, int], tuple[int, int, int, int, int, bool, bool, int]]
+scan: Scan | None = None
+"""The compiled way past well-formed records (_record_scan.c). None where kbroker was installed without a C compiler, or
+where KBROKER_PURE_PYTHON is set."""
+if not os.environ.get("KBROKER_PURE_PYTHON"):
+    with suppress(ImportError):
+        from kbroker.log._record_scan import scan as scan  # noqa: PLC0414 - a name of this module
 
 Row = tuple[int, int, int, int]
 """What is told of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""
@@ -57,7 +67,7 @@ class RecordSlice:
         return self._deltas == list(range(delta, delta + len(self._deltas)))
 
     def stamps(self) -> Iterable[int]:
-        """Return each timestamp delta that there is, once or more."""
+        """Return timestamp deltas, among them the smallest and the largest."""
         return self._stamps
 
     def lacks_keys(self) -> bool:
@@ -97,7 +107,41 @@ class AlikeRecords:
             yield delta, stamp, run.key_size, value
 
 
-Slice = RecordSlice | AlikeRecords
+class ScannedRecords:
+    """Some neighbouring records that the compiled scan has passed; tells what a RecordSlice does."""
+
+    __slots__ = ("_data", "_in_order", "_lacks_keys", "_position", "_stamps", "end", "headers", "number")
+
+    def __init__(self, data: bytes, position: int, found: tuple[int, int, int, int, int, bool, bool, int]) -> None:
+        self.number, self.end, smallest, largest, _, self._in_order, self._lacks_keys, self.headers = found
+        self._stamps = (smallest, largest)
+        self._data = data
+        self._position = position
+
+    def in_order(self, delta: int) -> bool:
+        del delta  # the scan was asked about it
+        return self._in_order
+
+    def stamps(self) -> Iterable[int]:
+        """Return the smallest and the largest timestamp delta."""
+        return self._stamps
+
+    def lacks_keys(self) -> bool:
+        return self._lacks_keys
+
+    def rows(self) -> Iterator[Row]:
+        data, position = self._data, self._position
+        for _ in range(self.number):
+            size, place = read_varint(data, position)
+            position = place + size
+            stamp, place = read_number(data, place + 1, 10)
+            delta, place = read_varint(data, place)
+            key, place = read_varint(data, place)
+            value, _ = read_varint(data, place + max(key, 0))
+            yield delta, stamp, key, value
+
+
+Slice = RecordSlice | AlikeRecords | ScannedRecords
 
 
 def record_slices(
@@ -128,13 +172,13 @@ def record_slices(
         while window.is_short_of(_AHEAD):
             yield None
             window.fill()
-        found: Slice | None = window.take(left)
+        found: Slice | None = window.take(left, header.record_count - left)
         if found is None:
             found = yield from _large_record(window, headers_left)
         left -= found.number
         headers_left -= found.headers
         if headers_left < 0:
-            raise Malformed(f"records have more than {max_headers} headers")
+            raise Malformed("records have more headers than a batch may have")
         found.end = window.place
         yield found
     while window.is_short_of(1):
@@ -191,8 +235,18 @@ class _Window:
             self._data = self._data[self._position :] + piece
             self._position = 0
 
-    def take(self, most: int) -> Slice | None:
-        """Pass some of the next `most` records; None if the first is large. Raises Malformed."""
+    def take(self, most: int, delta: int) -> Slice | None:
+        """Pass some of the next `most` records, which should count from offset `delta` on; None if the first is large.
+
+        Raises Malformed.
+        """
+        if scan is not None:
+            found = scan(self._data, self._position, min(most, _MOST), delta)
+            if found[0]:
+                scanned = ScannedRecords(self._data, self._position, found)
+                self._position = found[1]
+                return scanned
+            return self._read(1)
         run = find_run(self._data, self._position, min(most, _MOST_ALIKE), _LARGE)
         if run is not None:
             self._look = _FIRST_LOOK
@@ -200,9 +254,12 @@ class _Window:
             return AlikeRecords(run, self._data)
         look = self._look
         self._look = min(look * 2, _MOST)
+        return self._read(min(most, look))
+
+    def _read(self, most: int) -> RecordSlice | None:
         stop = len(self._data) if self._ended else len(self._data) - _AHEAD
         try:
-            found, self._position = _scan(self._data, self._position, stop, min(most, look))
+            found, self._position = _read_records(self._data, self._position, stop, most)
         except IndexError as error:
             raise Malformed("record ends within a number") from error
         return found if found.number else None
@@ -222,7 +279,7 @@ class _Window:
         return size - left
 
 
-def _scan(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
+def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
     """Read records that begin at `stop` at the latest, up to a large one; raises Malformed, IndexError."""
     deltas: list[int] = []
     stamps: list[int] = []
@@ -347,7 +404,7 @@ def _fields(window: _Window, end: int, most_headers: int) -> Generator[None, Non
     if count and (count < 0 or count > end - window.place):
         raise Malformed(f"record claims {count} headers")
     if count > most_headers:
-        raise Malformed(f"record has {count} headers, of which {most_headers} may be")
+        raise Malformed("records have more headers than a batch may have")
     for index in range(count):
         if (yield from _field(window, end)) < 0:
             raise Malformed("record header without a name")

@@ -325,14 +325,13 @@ class ReplicaManager:
         topic_id = UUID(bytes=topic.topic_id) if topic.topic_id != ZERO_UUID else None
         try:
             self._unsynced |= (name, index) not in logs
-            found = logs.get_or_create(name, index, topic_id, settings.log, self._clock.now_ms())
+            found = logs.get_or_create(name, index, topic_id, settings, self._clock.now_ms())
         except OSError as error:
             log.error("%s-%d cannot be hosted: %s", name, index, error)
             return None
-        if found.config is not settings.log:
-            found.update_config(settings.log)
+        if found.config is not settings:
+            found.update_config(settings)
         partition = ReplicatedPartition(name, topic.topic_id, index, found, self._around)
-        partition.full_validation = settings.full_validation
         self._throttle(partition)
         self._replicas.put(partition)
         return partition
@@ -458,10 +457,9 @@ class ReplicaManager:
 
     def _reconfigure_one(self, each: Partition) -> None:
         settings = self._replicas.settings_of(self._topic(each.topic, each.topic_id))
-        if each.log.config is not settings.log:
-            each.log.update_config(settings.log)
-        each.full_validation = settings.full_validation
+        if each.log.config is not settings:
+            each.log.update_config(settings)
         if isinstance(each, ReplicatedPartition):
             self._throttle(each)
-            each.set_min_isr(settings.log.min_insync_replicas)
+            each.set_min_isr(settings.min_insync_replicas)
             each.advance()

@@ -179,9 +179,9 @@ def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: Topic
     home = _home(node, made)
     if not home.takes(made):
         raise OSError(f"{made.path} could not take the place of {kept.key[0]}-{kept.key[1]}")
-    settings = node.replicas.settings_of(topic)
+    config = node.replicas.settings_of(topic)
     try:
-        log = home.get_or_create(*kept.key, made.new.topic_id, settings.log, now_ms)
+        log = home.get_or_create(*kept.key, made.new.topic_id, config, now_ms)
     except BaseException:
         os.rename(f"{home.directory}/{kept.key[0]}-{kept.key[1]}", made.path)
         home.discard(made.path, now_ms)

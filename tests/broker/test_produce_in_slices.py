@@ -34,7 +34,7 @@ NOW = int(time.time() * 1000)
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_validation, "_AT_ONCE_SECONDS", 0)
-    monkeypatch.setattr(record_validation, "_PLAIN_RECORDS", 0)
+    monkeypatch.setattr(record_validation, "_FEW", 0)
 
 
 @asynccontextmanager

@@ -158,7 +158,7 @@ def test_likewise_where_batches_are_opened_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
     monkeypatch.setattr(record_validation, "_AT_ONCE_SECONDS", 0)
-    monkeypatch.setattr(record_validation, "_PLAIN_RECORDS", 0)
+    monkeypatch.setattr(record_validation, "_FEW", 0)
     append = Partition.append
 
     def failing(self: Partition, *args: Any, **kw: Any) -> Any:

@@ -47,11 +47,11 @@ _HELD: Final = "the event loop was held for"
 WAYS: Final = {
     "timestamps ahead": {},
     "compacted": {"cleanup.policy": "compact"},
-    "full validation": {"record.validation": "full"},
-    "to gzip": {"compression.type": "gzip"},
-    "to zstd": {"compression.type": "zstd"},
+    "full validation": {},
+    "to gzip": {"compression.type": "gzip", "record.validation": "header"},
+    "to zstd": {"compression.type": "zstd", "record.validation": "header"},
     "to none": {"compression.type": "uncompressed"},
-    "search by time": {},
+    "search by time": {"record.validation": "header"},
 }
 """The topics, each of which opens a batch for another reason: their configs."""
 

@@ -31,7 +31,7 @@ def write_everything(directory: Path, *, clean: bool) -> PartitionLog:
             ],
             codec=index % 5,
         )
-        log.append_as_leader(records, index // 50, NOW, full_validation=index % 2 == 0)
+        log.append_as_leader(records, index // 50, NOW)
         produced = batch(2, producer_id=5, producer_epoch=1, base_sequence=index * 2, transactional=True)
         log.append_as_leader(produced, index // 50, NOW)
         if index % 10 == 9:

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 @pytest.fixture
 def log(tmp_path: Path) -> PartitionLog:
-    return open_log(tmp_path / "topic-0")
+    """A log that takes headers which lie, as logs of earlier times have them."""
+    return open_log(tmp_path / "topic-0", config=LogConfig(record_validation="header"))
 
 
 def claiming(records: bytes, max_timestamp: int) -> bytes:

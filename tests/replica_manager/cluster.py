@@ -64,7 +64,7 @@ from kbroker.protocol.records import build_batch, iter_batches, read_records
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replicas import Replicas, TopicSettings
+from kbroker.replicas import Replicas
 from tests.replica_manager.virtual_time import START_MS, VirtualClock
 
 CONTROLLER = "controller"
@@ -168,8 +168,8 @@ class Node:
         self.logs.make_ahead = lambda _new: []  # type: ignore[method-assign]
         defer = asyncio.get_running_loop().call_soon
 
-        def settings(topic: TopicState) -> TopicSettings:
-            return TopicSettings(cluster.log_config(topic.name), full_validation=False)
+        def settings(topic: TopicState) -> LogConfig:
+            return cluster.log_config(topic.name)
 
         self.replicas = Replicas(self.id, self.logs, settings, clock, defer)
         self.manager = ReplicaManager(

@@ -304,7 +304,7 @@ def test_records_that_got_their_time_from_the_broker_keep_it(log: PartitionLog) 
 @pytest.mark.parametrize("records", ["many", "large"])
 def test_what_could_not_be_produced_any_more_is_left_alone(tmp_path: Path, records: str) -> None:
     """It may have been produced before the topic was compacted, and unpack to more memory than there is."""
-    log = open_log(tmp_path / "topic-0", config=LogConfig())
+    log = open_log(tmp_path / "topic-0", config=LogConfig(record_validation="header"))
     bomb = numbered((1 << 20) + 1000) if records == "many" else one_record(110 << 20, GZIP)
     log.append_as_leader(bomb, 0, NOW)
     log.update_config(LogConfig(cleanup_policy=("compact",)))

@@ -1,0 +1,3 @@
+def scan(
+    data: bytes | memoryview, position: int, most: int, delta: int, /
+) -> tuple[int, int, int, int, int, bool, bool, int]: ...
