@@ -47,6 +47,23 @@ DECLARED: tuple[Declared, ...] = (
         for how in ("too short", "too long", "negative")
         for codec in ("gzip", "zstd")
     ),
+    *(
+        Declared(
+            "produce-lying-records",
+            f"{topic}: what is stored[{first + index}]",
+            "",
+            "offsets of uncompressed records that repeat, run back or have gaps: both take them, Kafka stores the "
+            "records as they are, kbroker numbers them in their order, so that each can be read",
+        )
+        for topic, first in (("plain", 4), ("compacted", 3), ("stamped", 4), ("to-none", 4))
+        for index in range(5)
+    ),
+    Declared(
+        "produce-lying-lengths",
+        "length ",
+        "",
+        "the same: Kafka 4.3.0 and 4.4.0 store compressed records of any size that they claim",
+    ),
     Declared(
         "consumer-group-of-odd-assignments",
         "a partition that does not exist",

@@ -154,10 +154,13 @@ def open_batch(
         code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
         raise AppendError(code, detail=str(error)) from error
     look.refuse()
-    if not look.in_order and header.codec:
-        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail="offsets of compressed records are not in order")
-    if target == header.codec and look.in_order:
-        return Opened(_with_true_timestamp(records, header, look, rules), rules)
+    if target == header.codec:
+        if look.in_order:
+            return Opened(_with_true_timestamp(records, header, look, rules), rules)
+        if header.codec:
+            raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail="offsets of compressed records are not in order")
+    elif look.smallest < _NO_TIMESTAMP:
+        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail=f"no batch can be built with time {look.smallest}")
     times = (look.first, look.largest)
     if look.in_order and look.begins_at_base:
         rebuilt = yield from rebuild(records, header, target, rules, look.size, times, kept)
@@ -185,6 +188,8 @@ class _Look:
         """Bytes of the records, without compression."""
         self.first = self.largest = _NO_TIMESTAMP
         """The first and the largest timestamp in ms."""
+        self.smallest = _NO_TIMESTAMP
+        """The smallest timestamp in ms, at most NO_TIMESTAMP."""
         self.in_order = True
         self.begins_at_base = True
         """Whether the timestamps count from the first record's, as in every batch that this broker builds."""
@@ -201,6 +206,8 @@ class _Look:
             self._judge(found)
         if largest > self.largest:
             self.largest = largest
+        if smallest < self.smallest:
+            self.smallest = smallest
         self.in_order = self.in_order and found.in_order(self._seen)
         self._seen += found.number
         self.size = found.end

@@ -60,7 +60,7 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_lz4(data: memoryview) -> Iterator[bytes]:
-    """Yield what an lz4 frame holds; raises Undecodable, or Malformed where anything follows it."""
+    """Yield what an lz4 frame holds, and pass over anything behind it, as Java's reader does; raises Undecodable."""
     unpacker = lz4.frame.LZ4FrameDecompressor()
     position = 0
     try:
@@ -75,12 +75,12 @@ def unpack_lz4(data: memoryview) -> Iterator[bytes]:
             yield step
     except (RuntimeError, ValueError, MemoryError) as error:
         raise Undecodable(f"broken lz4 data: {error}") from error
-    if unpacker.unused_data or position < len(data):
-        raise Malformed("bytes follow the lz4 frame")
 
 
 def unpack_zstd(data: memoryview) -> Iterator[bytes]:
     """Yield what zstd frames hold; raises Undecodable, or Malformed past MOST_WINDOW of a frame with a wide window."""
+    if not data:
+        raise Malformed("no zstd frame")
     position = 0
     library = zstandard.ZstdDecompressor()
     try:
@@ -93,7 +93,7 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
                 position = yield from _unpack_frame(library, data, position, head)
     except (zstandard.ZstdError, MemoryError) as error:
         raise Undecodable(f"broken zstd data: {error}") from error
-    if position != len(data) or not position:
+    if position != len(data):
         raise Undecodable("zstd frame ends too early")
 
 

@@ -68,6 +68,8 @@ def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
             position += len(XERIAL_HEADER)
             yield b""
             continue
+        if position + 4 > len(data):
+            return  # Java's reader ends where there is no whole size
         size = int.from_bytes(data[position : position + 4])
         position += 4
         if size == 0 or position + size > len(data):
