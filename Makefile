@@ -64,6 +64,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.simulation --steps 1000000 --seed 1
 	$(BIN)/python -m tests.cluster.torture --faults 2000
 	$(BIN)/python -m tests.cluster.processes --faults 1000
+	$(BIN)/python -m tests.log.mutated_batches --batches 1000000 --seed 1
 	$(BIN)/python -m tests.crash.transactions --kills 200
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
@@ -88,13 +89,13 @@ fmt: .venv/.stamp
 	$(BIN)/ruff format .
 
 # Base dependencies only: what a user gets.
-.venv-run/.stamp: pyproject.toml
+.venv-run/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c
 	@echo "making a virtual environment (once, some 40 s) ..."
 	$(PYTHON) -m venv .venv-run
 	.venv-run/bin/pip install --quiet --editable .
 	touch $@
 
-.venv/.stamp: pyproject.toml
+.venv/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[test,dev]'
 	touch $@

@@ -3,7 +3,7 @@
  * Owns one question: which records from a position on are certainly in order, and what do they have in common? It stops
  * before the first one that is not whole, is broken, or has many headers, and never says why: record_walk.py reads that
  * record, and gives the verdict. So a fault of this file can let a record pass or make the walk slow, but there is one
- * place that refuses. tests/log/test_record_scan.py holds both to each other.
+ * place that refuses. tests/log/mutated_batches.py holds both to each other.
  *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.

@@ -9,10 +9,12 @@ A record of up to 16 kB is looked at where it lies; of a larger one only as much
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from typing import Final
 
 from kbroker.log.record_runs import Run, find_run, read_varint
@@ -38,6 +40,20 @@ where KBROKER_PURE_PYTHON is set."""
 if not os.environ.get("KBROKER_PURE_PYTHON"):
     with suppress(ImportError):
         from kbroker.log._record_scan import scan as scan  # noqa: PLC0414 - a name of this module
+
+logger = logging.getLogger(__name__)
+
+
+@cache
+def announce_scan() -> None:
+    """Log once whether the compiled scan is in use."""
+    if scan is not None:
+        logger.info("produced records are checked by compiled code")
+    else:
+        logger.warning(
+            "produced records are checked in Python, slower: kbroker was built without a C compiler"
+        )
+
 
 Row = tuple[int, int, int, int]
 """What is told of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -79,6 +80,26 @@ def compare(batch: bytes) -> None:
     assert walked(batch) == expected
     with patch.object(record_walk, "scan", None):
         assert walked(batch) == expected
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler, without which kbroker reads records in Python")
+def test_the_compiled_scan_is_there() -> None:
+    assert record_walk.scan is not None
+
+
+def test_the_scan_leaves_what_it_does_not_pass() -> None:
+    """Nothing of a record that is broken, cut off or has many headers, and nothing behind it."""
+    assert record_walk.scan is not None
+    good = build_batch([(NOW, b"k", b"v", ())] * 3)[HEADER_SIZE:]
+    many = build_batch([(NOW, b"k", b"v", [("h", None)] * 4097)])[HEADER_SIZE:]
+    assert record_walk.scan(good, 0, 9, 0)[:2] == (3, len(good))
+    assert record_walk.scan(good[:-1], 0, 9, 0)[:2] == (2, len(good) // 3 * 2)
+    assert record_walk.scan(many, 0, 9, 0)[:2] == (0, 0)
+    assert record_walk.scan(b"", 0, 9, 0)[:2] == (0, 0)
+    with pytest.raises(ValueError, match="position"):
+        record_walk.scan(good, len(good) + 1, 9, 0)
+    with pytest.raises(TypeError):
+        record_walk.scan(good, 0, 9)  # type: ignore[call-arg]
 
 
 @settings(max_examples=tries(300), deadline=None)

@@ -27,7 +27,7 @@ _FETCH, _PRODUCE = 4, 9
 
 def record(delta: int = 0, **lies: Any) -> bytes:
     """Return one record; `length`, `stamp`, `key`, `value`, `headers` (count and bytes) and `tail` may be lies."""
-    body = b"\0" + zigzag(lies.get("stamp", 0)) + zigzag(delta)
+    body: bytes = b"\0" + zigzag(lies.get("stamp", 0)) + zigzag(delta)
     body += lies.get("key", zigzag(1) + b"k") + lies.get("value", zigzag(2) + b"vv")
     body += lies.get("headers", zigzag(0)) + lies.get("tail", b"")
     return zigzag(lies.get("length", len(body))) + body
@@ -143,7 +143,7 @@ def send(wire: Wire, label: str, asked: Any) -> None:
 
 
 def ask_all(wire: Wire, label: str, settings: dict[str, str], **fields: Any) -> None:
-    name = wire.topic(label, **settings)
+    name = wire.topic(label, 1, **settings)
     for case, records in cases(**fields):
         send(wire, f"{label}: {case}", request(name, records))
     send(wire, f"{label}: good behind them", request(name, batch(3)))

@@ -28,6 +28,7 @@ from kbroker.log.directories.partition_dir_names import Key, MadeAhead, NewParti
 from kbroker.log.directories.recovery_progress import run_all
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.record_walk import announce_scan
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class LogManager:
 
     def open(self) -> None:
         """Lock every directory. Raises LogDirError where one is not ours, or none, or not the metadata's, is usable."""
+        announce_scan()
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):

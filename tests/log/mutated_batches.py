@@ -1,0 +1,83 @@
+"""Mutated batches, a million of them: the compiled scan and the walk in Python come to one verdict.
+
+python -m tests.log.mutated_batches --batches 1000000 --seed 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from unittest.mock import patch
+
+from kbroker.divided import whole
+from kbroker.log import record_walk
+from kbroker.log.append_info import CLIENT, AppendError
+from kbroker.log.append_validation import BatchRules, check_header, trim
+from kbroker.log.log_config import LogConfig
+from kbroker.log.record_validation import is_in_order, open_batch
+from kbroker.protocol.compression import LZ4, ZSTD
+from kbroker.protocol.records import build_batch
+from tests.log.builders import NOW, batch
+from tests.log.test_fuzz import mutated
+
+CONFIGS = (
+    LogConfig(),
+    LogConfig(cleanup_policy=("compact",)),
+    LogConfig(message_timestamp_type="LogAppendTime"),
+    LogConfig(compression_type="uncompressed"),
+    LogConfig(compression_type="lz4"),
+    LogConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000),
+)
+LATEST_PRODUCE = 13
+
+
+def seeds() -> list[bytes]:
+    """Return good batches: of few and of many records, alike and not, with and without headers, in each codec."""
+    odd = [(NOW + i % 7, None if i % 3 else b"k" * i, b"v" * (i * 37 % 90), [("h", b"x")] * (i % 3)) for i in range(20)]
+    found = [batch(count, codec=codec) for codec in range(5) for count in (1, 4)]
+    found += [build_batch(odd, codec=codec) for codec in (0, 0, LZ4, ZSTD)]
+    return [*found, batch(40), batch(3, producer_id=1, producer_epoch=0, base_sequence=0)]
+
+
+def verdict(records: bytes, rules: BatchRules) -> tuple[object, ...]:
+    """Return what becomes of a batch: what is stored, or the error to its last word."""
+    try:
+        view = memoryview(records)
+        header = check_header(view, rules, CLIENT, LATEST_PRODUCE)
+        view = trim(view)
+        if is_in_order(view, header, rules, NOW):
+            return ("stored", bytes(view))
+        return ("stored", bytes(whole(open_batch(view, header, rules, NOW, CLIENT)).batch))
+    except AppendError as error:
+        return ("refused", error.code, error.message, error.detail, error.record_errors)
+
+
+def main() -> int:
+    """Compare so many batches, and print how often there was which verdict; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--batches", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    if record_walk.scan is None:
+        sys.exit("there is no compiled scan to compare with")
+    rng, base = random.Random(options.seed), seeds()
+    rules = [BatchRules("topic-0", config) for config in CONFIGS]
+    seen: Counter[str] = Counter()
+    for number in range(options.batches):
+        records, chosen = bytes(mutated(rng, rng.choice(base))), rng.choice(rules)
+        found = verdict(records, chosen)
+        with patch.object(record_walk, "scan", None):
+            in_python = verdict(records, chosen)
+        if found != in_python:
+            sys.exit(f"seed {options.seed}, batch {number}: {records.hex()}\ncompiled {found}\nin Python {in_python}")
+        seen[str(found[0] if found[0] == "stored" else found[1])] += 1
+        if not (number + 1) % 100_000:
+            print(f"{number + 1:,} batches: {dict(seen)}", flush=True)
+    print(f"seed {options.seed}: {options.batches:,} batches, each with one verdict: {dict(seen)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
