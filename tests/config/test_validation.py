@@ -170,7 +170,11 @@ def test_a_running_broker_keeps_its_listeners() -> None:
     other = {"listeners": f"{own},OTHER://127.0.0.1:0"}
     assert "No security protocol defined for listener OTHER" in refusal(config, other)
     known = {"listener.security.protocol.map": f"{protocols},OTHER:PLAINTEXT"}
-    for changed in (other | known, {"listeners": "PLAINTEXT://127.0.0.1:0"}, {"listeners": own.replace("9093", "9094")}):
+    for changed in (
+        other | known,
+        {"listeners": "PLAINTEXT://127.0.0.1:0"},
+        {"listeners": own.replace("9093", "9094")},
+    ):
         assert "only when it starts" in refusal(config, changed)
     changed = {"listener.security.protocol.map": "PLAINTEXT:SSL,SSL:SSL"}
     assert "cannot be updated for existing listener ListenerName(PLAINTEXT)" in refusal(config, changed)
