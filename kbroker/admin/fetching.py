@@ -14,9 +14,10 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
+from kbroker.breaks import Breaks
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kbroker.protocol.records import BatchHeader, Headers, iter_batches, read_records
+from kbroker.protocol.records import BatchHeader, Headers, iter_batches, read_records, stream_records
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of one answer; a batch that is larger comes whole."""
@@ -158,10 +159,12 @@ class _Room:
 
 
 def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> Iterator[Found]:
-    """Yield the records of a batch from an offset on."""
+    """Yield the records of a batch from an offset on; rests, as a broker may be in the same process."""
     codec = _CODECS[header.codec] if header.codec < len(_CODECS) else str(header.codec)
-    for each in read_records(batch, max_bytes=_MOST_UNPACKED):
-        if each.offset < begin:
+    breaks = Breaks()
+    for each in stream_records(batch, max_bytes=_MOST_UNPACKED, begin=begin):
+        breaks.rest()
+        if each is None or each.offset < begin:
             continue
         yield Found(
             key[0],

@@ -82,8 +82,20 @@ def list_subjects(kinds: tuple[str, ...], output: Output, connection: Connection
     output.rows([{"type": kind, "name": name} for kind, name in rows], "type", "name")
 
 
+def _offline_option(function: Callable[..., _T]) -> Callable[..., _T]:
+    text = "Of the data directory of a node alone that is stopped: --broker or --all-brokers."
+    return click.option("--offline", "directory", type=click.Path(exists=True, file_okay=False), help=text)(function)
+
+
+def _offline_broker(subject: Subject) -> str:
+    if subject.kind != "broker":
+        raise click.UsageError("--offline takes --broker or --all-brokers")
+    return subject.name
+
+
 @command.command("describe")
 @_subject_options
+@_offline_option
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
 @click.option("--all", "show_all", is_flag=True, help="Also what has its default, or stands in a file.")
 @click.option("--documentation", is_flag=True, help="Say what each is for.")
@@ -93,12 +105,25 @@ def describe(
     keys: tuple[str, ...],
     show_all: bool,
     documentation: bool,
+    directory: str | None,
     output: Output,
     connection: Connection,
     **options: Any,
 ) -> None:
     """Describe configs: what is set, with --all or by name also what is not."""
     subject = _subject(options)
+    if directory is not None:
+        from kbroker.controller.offline_configs import configs_of
+
+        found_offline = configs_of(directory, _offline_broker(subject))
+        shown_keys = sorted(key for key in found_offline if not keys or key in keys)
+        secrets = {key for key in shown_keys if _is_secret(key)}
+        output.rows(
+            [{"key": key, "value": "(secret)" if key in secrets else found_offline[key]} for key in shown_keys],
+            "key",
+            "value",
+        )
+        return
     with connection.admin() as admin:
         found = described_configs(admin, subject, documentation=documentation)
     unknown = [key for key in keys if key not in {each.name for each in found}]
@@ -149,14 +174,23 @@ def _is_secret(key: str) -> bool:
 
 @command.command("unset")
 @_subject_options
+@_offline_option
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.option("--dry-run", is_flag=True, help="Have it checked, and unset nothing.")
 @client_options
-def unset(keys: tuple[str, ...], dry_run: bool, connection: Connection, **options: Any) -> None:
-    """Unset configs: what is inherited counts again, in the end the default."""
+def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connection: Connection, **options: Any) -> None:
+    """Unset configs: what is inherited counts again, in the end the default.
+
+    A config that lets nobody connect is unset with --offline, while the node is stopped.
+    """
     subject = _subject(options)
-    with connection.admin() as admin:
-        alter_configs(admin, subject, [AlterableConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
+    if directory is not None:
+        from kbroker.controller.offline_configs import unset as unset_offline
+
+        unset_offline(directory, _offline_broker(subject), keys, dry_run=dry_run)
+    else:
+        with connection.admin() as admin:
+            alter_configs(admin, subject, [AlterableConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
     click.echo(f"{subject}: without {', '.join(keys)}{' it could be' if dry_run else ''}")
 
 

@@ -21,6 +21,7 @@ from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_
 from kbroker.log.offline.dump import dump as dump_file
 from kbroker.log.offline.dump import dump_order
 from kbroker.log.offline.findings import Checked, Finding, Progress
+from kbroker.log.offline.repair import NoSuchRecord
 from kbroker.log.offline.repair import repair as repair_directory
 from kbroker.protocol.uuids import uuid_text
 
@@ -112,15 +113,28 @@ def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> 
 @command.command("repair", short_help="Cut and index logs as after a crash.")
 @click.argument("directory", type=_DIRECTORY)
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--drop",
+    "dropped",
+    type=click.IntRange(0),
+    multiple=True,
+    metavar="OFFSET",
+    help="Remove the record there, of a partition's directory; repeatable.",
+)
 @output_option
-def repair(directory: str, yes: bool, output: Output) -> None:
+def repair(directory: str, yes: bool, dropped: tuple[int, ...], output: Output) -> None:
     """Cut each log where recovery would cut it, and build its indexes again.
 
     That is what a broker does when it starts after a crash. What lies below a log's recovery point is never changed.
     Exits with 1 if something remains that recovery does not mend.
+
+    A record that a coordinator cannot read keeps a partition of __consumer_offsets from being served; the
+    broker's log names its offset. Removed with --drop, it is missing for good: do so on each replica.
     """
     directory = directory.rstrip("/") or "/"
-    above = data_dir_of(directory, partitions_of(directory))
+    above = data_dir_of(directory, partitions := partitions_of(directory))
+    if dropped and (len(partitions) != 1 or above == directory):
+        raise click.UsageError("--drop takes a partition's directory")
     if is_locked(above):
         raise in_use(above)
     if not yes:
@@ -128,7 +142,9 @@ def repair(directory: str, yes: bool, output: Output) -> None:
             findings = list(audit(directory, progress, before_recovery=True))
         for finding in findings:
             click.echo(str(finding), err=output.is_document)
-        if not findings:
+        for offset in dropped:
+            click.echo(f"the record at offset {offset} will be removed", err=output.is_document)
+        if not findings and not dropped:
             click.echo("nothing to repair", err=output.is_document)
             return
         sure = False
@@ -138,13 +154,19 @@ def repair(directory: str, yes: bool, output: Output) -> None:
             click.echo(err=True)  # nobody ended the line of the question
         if not sure:
             raise click.ClickException("nothing was changed; --yes does it without asking")
-    done = repair_directory(directory, int(time.time() * 1000))
+    try:
+        done = repair_directory(directory, int(time.time() * 1000), dropped)
+    except NoSuchRecord as error:
+        raise click.ClickException(str(error)) from None
     with _progress("checking", log_bytes(directory)) as progress:
         left = list(audit(directory, progress))
     if output.is_document:
         output.show({"partitions": [each._asdict() for each in done], "left": [_finding(each) for each in left]})
     else:
         for each in done:
+            if each.removed_records:
+                records = _count(each.removed_records, "record")
+                click.echo(f"{each.path}: {records} removed; the log ends at {each.log_end_offset}")
             if each.cut_bytes or each.removed_segments:
                 click.echo(
                     f"{each.path}: cut {each.cut_bytes} bytes, {each.removed_segments} segments removed; "

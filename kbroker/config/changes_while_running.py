@@ -13,7 +13,8 @@ from typing import Final
 from kbroker.config.between_keys import check_rules
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.limits import invalid
-from kbroker.config.model import ConfigKey, InvalidConfig, Mode, Value
+from kbroker.config.listeners import parse_endpoint, parse_protocol_map
+from kbroker.config.model import ConfigError, ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.synonyms import listener_base
 from kbroker.config.table import BROKER, broker_key
@@ -90,11 +91,42 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         )
     after = config.with_dynamic(configs, per_broker=per_broker)
     check_rules(after)
+    if any(key is not None and key.name == "max.connections" and int(configs[name]) == 0 for name, key in keys.items()):
+        raise _not_reconfigurable("Invalid max.connections 0")
+    if "listeners" in configs or "listener.security.protocol.map" in configs:
+        _check_listeners(after, config)
     for name in _THREAD_KEYS:
         _check_thread_count(name, after.get_int(name), config.get_int(name))
     _check_cleaner_threads(after.get_int("log.cleaner.threads"), config.get_int("log.cleaner.threads"))
     _check_local_retention(after, config, "ms")
     _check_local_retention(after, config, "bytes")
+
+
+def _check_listeners(after: BrokerConfig, before: BrokerConfig) -> None:
+    """Refuse what Kafka refuses of listeners, and the changes that it makes at once: here they need a start."""
+    told = after.get_list("listeners")
+    try:
+        protocols = parse_protocol_map(after.get_str("listener.security.protocol.map"))
+        asked = [parse_endpoint("listeners", text) for text in told]
+    except ConfigError as error:
+        raise InvalidConfig(str(error)) from None
+    for endpoint in asked:
+        if endpoint.name not in protocols:
+            problem = f"No security protocol defined for listener {endpoint.name}"
+            raise InvalidConfig(f"Error creating broker listeners from '[{', '.join(told)}]': {problem}")
+    now = before.listeners
+    for name, protocol in now.protocols.items():
+        if protocols.get(name, protocol) != protocol:
+            raise _not_reconfigurable(f"Security protocol cannot be updated for existing listener ListenerName({name})")
+    controllers = {name.upper() for name in after.get_list("controller.listener.names")}
+    wanted = {endpoint.name: endpoint for endpoint in asked if endpoint.name not in controllers}
+    same = wanted.keys() == {each.name for each in now.bind} and all(
+        wanted[each.name].host == each.host and each.port in (0, wanted[each.name].port) for each in now.bind
+    )
+    if not same:
+        raise InvalidConfig(
+            "kbroker opens and closes listeners only when it starts: set listeners in its own configuration"
+        )
 
 
 def _only_per_broker(name: str, key: ConfigKey) -> bool:

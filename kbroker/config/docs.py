@@ -42,7 +42,10 @@ def render() -> str:
         parts.append(
             _table(section.keys, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")
         )
-    parts.append("## Group configs\n\nSet per group; a group that does not set one takes the broker config.\n")
+    parts.append(
+        "## Group configs\n\nSet per group; a group that does not set one takes the broker config. "
+        "A cluster keeps none.\n"
+    )
     parts.append(_table(GROUP.values(), "Broker config", _synonyms))
     parts.append(
         "## Client metrics configs\n\nSet per subscription (`kbroker config set --client-metrics NAME`): "

@@ -5,7 +5,6 @@ Owns that wrong names and wrong passwords look the same, and that nobody is sent
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from starlette.requests import Request
@@ -41,11 +40,11 @@ def own_place(path: str) -> str:
 async def logged_in(console: Console, values: Values, address: str) -> tuple[tuple[int, str] | None, str]:
     """Return status and line of a failure, or the key of a new session."""
     user = values.text("user")
-    if not console.login_tries.may_try(address):
+    password = values.raw("password")
+    right = await console.login_tries.judge(address, lambda: console.sessions.knows(user, password))
+    if right is None:
         audit.warning("login from %s: too many tries", address)
         return (429, "too many tries; wait a minute"), ""
-    # Not by the threads that ask the cluster: where it hangs they are all taken.
-    right = await asyncio.to_thread(console.sessions.knows, user, values.raw("password"))
     if not right:
         audit.warning("login by %s from %s: refused", ascii(user[:100]), address)
         return (401, "name or password is wrong"), ""

@@ -51,7 +51,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
 
     Raises AdoptError, LogDirError (in use), CorruptMetadata, OSError.
     """
-    node_id, cluster_id = _identity(directory)
+    node_id, cluster_id = directory_identity(directory)
     lock = lock_directory(directory)
     try:
         store = EmbeddedStore(directory)
@@ -72,7 +72,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
         os.close(lock)
 
 
-def _identity(directory: str) -> tuple[int, str]:
+def directory_identity(directory: str) -> tuple[int, str]:
     """Return the node and the cluster that a directory belongs to."""
     path = os.path.join(directory, meta_properties.META_PROPERTIES)
     known = meta_properties.read_properties(path)

@@ -1,14 +1,34 @@
-"""The bytes of coordinators' records: an int16 (the type in a key, the version in a value), then a message."""
+"""The bytes of coordinators' records: an int16 (the type in a key, the version in a value), then a message.
+
+Reads as Kafka's CoordinatorRecordSerde: what is left over behind a message is passed over, and a string that is no
+UTF-8 gets U+FFFD in the place of what cannot be read.
+"""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from kbroker.protocol.compiler import encoder
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.compiler import encoder, stored_decoder
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 
 _UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
+_T = TypeVar("_T")
+
+
+def read_prefix(data: bytes, what: str) -> int:
+    """Return the type or version that a `what` (key, value) begins with; raises Malformed where it is too short."""
+    if len(data) < 2:
+        raise Malformed(f"its {what} has {len(data)} bytes, and no version")
+    return int.from_bytes(data[:2], "big", signed=True)
+
+
+def decode_value(cls: type[_T], value: bytes) -> _T:
+    """Return the message that a value holds; raises Malformed, also for a version that is not known, as Kafka."""
+    version = read_prefix(value, "value")
+    if version not in cast("Any", cls).VERSIONS:
+        raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")
+    return stored_decoder(cls, version)(memoryview(value)[2:])
 
 
 def encode(prefix: int, message: Any, version: int) -> bytes:

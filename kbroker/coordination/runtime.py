@@ -155,6 +155,17 @@ class Runtime(Generic[S]):
         """Return the shards that are loaded, without letting timers go off."""
         return [state.shard for state in self._partitions.values() if state.active]
 
+    def states(self) -> dict[str, int]:
+        """Return how many partitions are in which state, by the names of Kafka's metric num-partitions."""
+        counts = dict.fromkeys(("active", "loading", "failed"), 0)
+        for state in self._partitions.values():
+            counts["failed" if state.failed else "active" if state.active else "loading"] += 1
+        return counts
+
+    def unreadable(self) -> dict[int, int]:
+        """Return by partition how many records the last load could not read."""
+        return {each: count for each, count in self._log.unreadable.items() if each in self._partitions}
+
     @property
     def is_loaded(self) -> bool:
         """Whether every partition led here is loaded; one that failed is not."""

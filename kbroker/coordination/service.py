@@ -65,6 +65,14 @@ class CoordinatorService(Generic[S]):
         """Return the shards that are loaded."""
         return self._runtime.loaded()
 
+    def partition_states(self) -> dict[str, int]:
+        """Return how many partitions that are to be coordinated here are in which state."""
+        return self._runtime.states()
+
+    def unreadable_records(self) -> dict[int, int]:
+        """Return by partition how many records could not be read when it was loaded."""
+        return self._runtime.unreadable()
+
     @property
     def is_loaded(self) -> bool:
         """Whether every partition that is to be coordinated here has been loaded."""

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Generator
 
 from kbroker.coordination.batches import marker_batch, record_batch, split
-from kbroker.coordination.interfaces import Shard, Writer
+from kbroker.coordination.interfaces import Shard, UnreadableRecord, Writer
 from kbroker.coordination.outcome import CoordinatorRecord, Encoded, EndOfTransaction, InTransaction, Outcome
 from kbroker.protocol.control_records import read_marker
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import iter_batches, stream_records
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,8 @@ class ShardLog:
     def __init__(self, name: str, writer: Writer) -> None:
         self._name = name
         self._writer = writer
+        self.unreadable: dict[int, int] = {}
+        """By partition how many records the last load could not read."""
 
     def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
         """Append what an outcome writes, and replay it; return an error, and the offset behind what was appended.
@@ -136,12 +138,22 @@ class ShardLog:
         log.warning("%s %d: an append failed: %s", self._name, partition, error)
         return code
 
+    def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
+        """Step over a record that cannot be read, and tell of a load's first; raises UnreadableRecord."""
+        found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
+        unreadable = UnreadableRecord(offset, error)
+        if not shard.steps_over_unreadable:
+            raise unreadable from error
+        if found == 1:
+            log.error("%s %d: %s; it is stepped over", self._name, partition, unreadable)
+
     def replay(self, partition: int, shard: Shard) -> Generator[None, None, int]:
         """Replay the log into a shard; yields every few records, so that the caller may do something else.
 
-        Returns the offset behind what was replayed.
+        Returns the offset behind what was replayed. Raises UnreadableRecord where the shard steps over none.
         """
         started, count, bytes_read, end = time.perf_counter(), 0, 0, 0
+        self.unreadable.pop(partition, None)
         replay = shard.replay
         for chunk in self._writer.read(partition):
             bytes_read += len(chunk)
@@ -160,10 +172,16 @@ class ShardLog:
                         continue
                     count += 1
                     if record.key is not None:
-                        replay(record.offset, producer_id, record.key, record.value)
+                        try:
+                            replay(record.offset, producer_id, record.key, record.value)
+                        except (Malformed, ValueError) as err:
+                            self._not_read(partition, shard, record.offset, err)
                     if not count & 127:
                         yield
             yield
+        more = self.unreadable.get(partition, 1) - 1
+        if more:
+            log.error("%s %d: %d more records were stepped over", self._name, partition, more)
         seconds = time.perf_counter() - started
         if count:
             log.info("%s %d: %d records, %d bytes loaded in %.3f s", self._name, partition, count, bytes_read, seconds)

@@ -26,6 +26,7 @@ from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from kbroker.protocol.records import wrap
 
 NO_BOUND = 1 << 40
 FEW_RECORDS = 100
@@ -102,7 +103,7 @@ def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int,
     A batch of more than `most_bytes` is not built, as it would not be taken.
     """
     commit = Commit(request.group_id, now_ms, most_bytes, metadata_limit)
-    expire = -1 if request.retention_time_ms == -1 else now_ms + request.retention_time_ms
+    expire = -1 if request.retention_time_ms == -1 else wrap(now_ms + request.retention_time_ms)
     topics = []
     for topic in request.topics:
         partitions = []

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
+from kbroker.coordination.encoding import read_prefix
 from kbroker.coordination.outcome import Outcome, Parked
 from kbroker.group_coordinator.classic.join_group import Join, JoinGroups
 from kbroker.group_coordinator.classic.membership import Membership
@@ -79,8 +80,10 @@ class GroupShard:
 
     # -- replay
 
+    steps_over_unreadable = False
+
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        kind = key[0] << 8 | key[1] if len(key) > 1 else -1
+        kind = read_prefix(key, "key")
         if kind in (offset_records.OFFSET_COMMIT, offset_records.LEGACY_OFFSET_COMMIT):
             place = offset_records.read_offset_key(key[2:])
             if value is None:

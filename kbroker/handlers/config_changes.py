@@ -12,7 +12,7 @@ from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
 from kbroker.controller.topic_names import check_topic_name
 from kbroker.divided import Divided
-from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC
+from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 
@@ -81,6 +81,7 @@ def check_resource(ctx: RequestContext, resource_type: int, name: str) -> None:
             check_topic_name(name)
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif resource_type == GROUP:
+        check_keeps_groups(ctx)
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     elif resource_type == CLIENT_METRICS:

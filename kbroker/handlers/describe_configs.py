@@ -133,9 +133,16 @@ def _topic_configs(ctx: RequestContext, name: str) -> Mapping[str, str]:
     return topic.configs
 
 
+def check_keeps_groups(ctx: RequestContext) -> None:
+    """Raise ApiError in a cluster, which keeps no configs of groups, as Apache Kafka 3.9, which may be beside."""
+    if ctx.services.cluster is not None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {GROUP}")
+
+
 def _entries(ctx: RequestContext, resource: DescribeConfigsResource) -> list[Described]:
     config, state, name = ctx.services.config, ctx.services.controller.state, resource.resource_name
     if resource.resource_type == GROUP:
+        check_keeps_groups(ctx)
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         return describe_group(config, state.group_configs.get(name, {}))

@@ -216,7 +216,7 @@ class Fetch:
             code = self._check_replica(partition, want)
             to_end = self._replica != _CONSUMER
         else:
-            code = partition.check_leader_epoch(want.current_leader_epoch)
+            code = partition.check_leader_epoch(max(want.current_leader_epoch, -1))
             if self._replica >= 0:
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             to_end = False
@@ -302,11 +302,12 @@ class Fetch:
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:
             return replicas.why_missing(*partition.key)  # it was stopped or lost since the request came
-        code = partition.check_leader_epoch(want.current_leader_epoch)
+        epoch = max(want.current_leader_epoch, -1)
+        code = partition.check_leader_epoch(epoch)
         if self._replica >= 0:
-            return code or partition.check_follower(self._replica, want.current_leader_epoch)
+            return code or partition.check_follower(self._replica, epoch)
         if not partition.leading and (self._replica != _CONSUMER or self._version >= _FIRST_RACK_VERSION):
-            return partition.check_epoch(want.current_leader_epoch)
+            return partition.check_epoch(epoch)
         return code
 
     def _failed(self, index: int, code: ErrorCode) -> PartitionData:

@@ -13,7 +13,7 @@ from typing import Final
 
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided
-from kbroker.metrics.coordinators import groups, transactions
+from kbroker.metrics.coordinators import groups, loads, transactions
 from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
@@ -60,6 +60,7 @@ def collect(node: Node, idle: Idle, lag_s: float) -> Divided[Values]:
     yield from cluster(node, values)
     yield from logs(node.logs, node.clock.now_ms(), values)
     yield from quotas(node, values, MOST_QUOTAS)
+    loads(node, values)
     yield from groups(node, values, MOST_OFFSETS)
     yield from transactions(node, values)
     yield from _telemetry(node, values)

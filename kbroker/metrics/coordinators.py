@@ -1,6 +1,7 @@
 """The metrics of the coordinators: groups, how far they are behind, and transactions.
 
-Owns going through them in pieces. A partition whose coordinator is loading has nothing to tell.
+Owns going through them in pieces, and which partitions could not be loaded. A partition whose coordinator is loading
+has nothing else to tell.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kbroker.broker.base_node import Node
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.divided import Divided
 from kbroker.metrics.values import Values, put, put_all
 from kbroker.txn.states import NAMES
@@ -21,6 +23,16 @@ _KAFKAS = {
     "Dead": "numgroupsdead",
     "Empty": "numgroupsempty",
 }
+
+
+def loads(node: Node, values: Values) -> None:
+    """Tell which partitions of the coordinators' topics are loaded, and where records could not be read."""
+    for topic, coordinator in ((OFFSETS_TOPIC, node.groups), (TRANSACTIONS_TOPIC, node.transactions)):
+        for state, count in coordinator.partition_states().items():
+            put(values, "kbroker_coordinator_partitions", count, {"topic": topic, "state": state})
+        for partition, count in coordinator.unreadable_records().items():
+            labels = {"topic": topic, "partition": str(partition)}
+            put(values, "kbroker_coordinator_unreadable_records", count, labels)
 
 
 def groups(node: Node, values: Values, most: int) -> Divided[None]:

@@ -34,10 +34,12 @@ def readiness(
     reasons = []
     if node.failed.done():
         reasons.append(f"it has failed: {node.failed.result()}")
-    if not node.groups.is_loaded:
-        reasons.append("groups are being loaded")
-    if not node.transactions.is_loaded:
-        reasons.append("transactions are being loaded")
+    for what, coordinator in (("groups", node.groups), ("transactions", node.transactions)):
+        states = coordinator.partition_states()
+        if states["loading"]:
+            reasons.append(f"{what} are being loaded")
+        if states["failed"]:
+            reasons.append(f"{states['failed']} partitions of {what} cannot be loaded")
     cluster = node.services.cluster
     if cluster is not None and node.node_id not in node.metadata.state.brokers:
         reasons.append("the cluster does not know it")

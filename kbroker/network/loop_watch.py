@@ -4,7 +4,8 @@ Owns the limit, the count and the lines in the log. Never stops anybody.
 
 Requests are measured where they are run, so the line can name them; so is Python collecting garbage, which stops all
 threads. What else holds the loop is seen by a clock that goes off late; it cannot be named, and a short hold between
-two of its ticks is not seen. Where the machine has more to do than it has processors, what is named was only waiting.
+two of its ticks is not seen. Where the machine has more to do than it has processors, or a disk is slow, what is named
+was only waiting: each line tells how long the thread can have worked at most, which is as it did since the last tick.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class LoopWatch:
         self._loop = loop
         self._name_of = name_of
         self._due = 0.0
+        self._worked = 0.0  # the thread's time on a processor, at the last tick
         self._tick: asyncio.TimerHandle | None = None
         self._told = 0.0
-        self._collecting = 0.0
+        self._collecting = self._worked_before = 0.0
         self._untold = 0
         self.held = 0
         """How often the loop was held for longer than HELD_LONG."""
@@ -49,6 +51,7 @@ class LoopWatch:
 
     def _look_later(self) -> None:
         self._due = self._loop.time() + _TICK
+        self._worked = time.thread_time()
         self._tick = self._loop.call_at(self._due, self._look)
 
     def close(self) -> None:
@@ -76,20 +79,22 @@ class LoopWatch:
 
     def _collection(self, phase: str, _found: dict[str, int]) -> None:
         if phase == "start":
-            self._collecting = time.perf_counter()
+            self._collecting, self._worked_before = time.perf_counter(), time.thread_time()
             return
         took = time.perf_counter() - self._collecting
         if took > HELD_LONG:
             self._due += took
-            self._tell(took, "Python, collecting garbage")
+            self._tell(took, "Python, collecting garbage", self._worked_before)  # by any thread
 
-    def _tell(self, seconds: float, who: str) -> None:
+    def _tell(self, seconds: float, who: str, worked_before: float | None = None) -> None:
         self.held += 1
         self.longest_ms = max(self.longest_ms, seconds * 1000)
         now = time.monotonic()
         if now - self._told < _LINES_EACH:
             self._untold += 1
             return
+        worked = min(time.thread_time() - (self._worked if worked_before is None else worked_before), seconds)
         more = f" (and {self._untold} times since the last line)" if self._untold else ""
-        log.log(self.level, "the event loop was held for %d ms by %s%s", seconds * 1000, who, more)
+        text = "the event loop was held for %d ms, at most %d ms of them on a processor, by %s%s"
+        log.log(self.level, text, seconds * 1000, worked * 1000, who, more)
         self._told, self._untold = now, 0

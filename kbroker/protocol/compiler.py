@@ -43,6 +43,11 @@ def short_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T | None]:
     return cast("Callable[[Buffer], _T | None]", _decoder(cast("Any", cls), version, "short"))
 
 
+def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
+    """Return a decoder of what lies in a log already: as in Java, U+FFFD stands for bytes that are no UTF-8."""
+    return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version, "stored"))
+
+
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
     """Return the decoder as a generator; it raises Malformed, and whatever is raised where it tells of memory."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))

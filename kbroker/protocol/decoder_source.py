@@ -37,6 +37,7 @@ class DecoderSource(FunctionSource):
             "Malformed": Malformed, "bad_input": _BAD_INPUT, "read_uvarint": read_uvarint, "too_many": _too_many
         }  # fmt: skip
         self.run: list[tuple[str, str]] = []
+        self.on_error = ", 'replace'" if form == "stored" else ""
 
     def build(self) -> Callable[..., Any]:
         self.add("try:")
@@ -140,7 +141,7 @@ class DecoderSource(FunctionSource):
         self.add(f"    if {stop} > end:")
         self.add(f"        raise Malformed('{name} claims more bytes than remain')")
         cut = f"buf[pos:{stop}]"
-        made = {"string": f"str({cut}, 'utf-8')", "bytes": f"bytes({cut})", "records": cut}[kind.name]
+        made = {"string": f"str({cut}, 'utf-8'{self.on_error})", "bytes": f"bytes({cut})", "records": cut}[kind.name]
         self.add(f"    {value} = {made}")
         self.add(f"    pos = {stop}")
         if self.divided and kind.name == "string":

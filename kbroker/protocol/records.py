@@ -39,6 +39,8 @@ NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | N
 """A record to be written: timestamp in ms, key, value, headers."""
 
 _AHEAD: Final = 16448  # bytes to decompress before a record is read: what is broken there comes first
+_PASSED_AT_ONCE: Final = 255
+"""Records less one, a power of two, that are passed over between two yields."""
 _NUMBERS: Final = 64  # as far may the numbers of a broken record reach beyond its end
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
@@ -139,10 +141,11 @@ def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> It
     return (record for record in stream_records(batch, max_bytes=max_bytes) if record is not None)
 
 
-def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> Iterator[Record | None]:
+def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, begin: int = 0) -> Iterator[Record | None]:
     """Yield the records of one batch as `read_records` does, and None after each step of decompression.
 
-    Of what is decompressed no more is kept than the next record needs.
+    Of what is decompressed no more is kept than the next record needs. Records below the offset `begin` are passed
+    over without a look into them, and None is yielded for some hundred.
     """
     header = parse_header(batch)
     if header.size > len(batch):
@@ -159,7 +162,8 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> 
         data, ended = b"".join(pieces), True
     fixed_timestamp = header.max_timestamp if header.timestamp_type else None
     position, needed = 0, _AHEAD
-    for _ in range(count):
+    passing = begin > header.base_offset
+    for number in range(count):
         while not ended:
             if len(data) - position >= needed:
                 size, start = read_number(data, position, 5)
@@ -167,13 +171,31 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> 
                 if len(data) - position >= needed:
                     break
             data, position, ended = yield from _more(data, position, needed, pieces)
-        record, position = _read_record(data, position, header.base_offset, header.base_timestamp, fixed_timestamp)
         needed = _AHEAD
+        if passing:
+            delta, end = _delta_and_end(data, position)
+            passing = header.base_offset + delta < begin
+            if passing:
+                position = end
+                if not number & _PASSED_AT_ONCE:
+                    yield None
+                continue
+        record, position = _read_record(data, position, header.base_offset, header.base_timestamp, fixed_timestamp)
         yield record
     if not ended:
         data, position, ended = yield from _more(data, position, 1, pieces)
     if position != len(data):
         raise Malformed("bytes remain after the last record of a batch")
+
+
+def _delta_and_end(data: bytes, position: int) -> tuple[int, int]:
+    """Return a record's offset delta, and the place behind the record."""
+    size, start = read_number(data, position, 5)
+    if size < 0 or start + size > len(data):
+        raise Malformed(f"record of {size} bytes does not fit in its batch")
+    _, position = read_number(data, start + 1, 10)
+    delta, _ = read_number(data, position, 5)
+    return delta, start + size
 
 
 def _more(

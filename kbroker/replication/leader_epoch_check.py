@@ -9,7 +9,10 @@ from kbroker.protocol.errors import ErrorCode
 
 
 def compared(epoch: int, own: int) -> ErrorCode:
-    """Return FENCED_LEADER_EPOCH for an outdated epoch, UNKNOWN_LEADER_EPOCH for a newer one; -1 is always right."""
-    if epoch < 0 or epoch == own:
+    """Return FENCED_LEADER_EPOCH for an outdated epoch, UNKNOWN_LEADER_EPOCH for a newer one; -1 is always right.
+
+    Other negative epochs are outdated; in a Fetch they mean -1 (FetchRequest.optionalEpoch), which its handler says.
+    """
+    if epoch in (-1, own):
         return ErrorCode.NONE
     return ErrorCode.FENCED_LEADER_EPOCH if epoch < own else ErrorCode.UNKNOWN_LEADER_EPOCH

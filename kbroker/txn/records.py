@@ -8,23 +8,27 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from kbroker.coordination.encoding import encode
+from kbroker.coordination.encoding import decode_value, encode, read_prefix
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.protocol.compiler import decoder
+from kbroker.coordination.partitioning import SHORT_ID
+from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.transaction_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from kbroker.txn.states import TxnState
-from kbroker.txn.transaction import TopicPartition, Transaction
+from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition, Transaction
 
 TRANSACTION_LOG = 0
 _LATEST_VALUE = 1
 
-_read_key = decoder(TransactionLogKey, 0)
-_READERS = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue, 1))
+_read_key = stored_decoder(TransactionLogKey, 0)
 
 
 @lru_cache(maxsize=8192)
-def _key(transactional_id: str) -> bytes:
+def _short_key(transactional_id: str) -> bytes:
     return encode(TRANSACTION_LOG, TransactionLogKey(transactional_id=transactional_id), 0)
+
+
+def _key(transactional_id: str) -> bytes:
+    return (_short_key if len(transactional_id) <= SHORT_ID else _short_key.__wrapped__)(transactional_id)
 
 
 def transaction_record(txn: Transaction, feature_level: int) -> CoordinatorRecord:
@@ -55,17 +59,22 @@ def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
     return CoordinatorRecord(_key(transactional_id), None)
 
 
-def read_key(key: bytes) -> str:
-    """Return the transactional id of a key; ValueError for a record of another type."""
-    if int.from_bytes(key[:2], "big") != TRANSACTION_LOG:
-        raise ValueError(f"no key of type {TRANSACTION_LOG}")
+def read_key(key: bytes) -> str | None:
+    """Return the transactional id of a key, None for a record of another type; raises Malformed."""
+    if read_prefix(key, "key") != TRANSACTION_LOG:
+        return None
     transactional_id: str = _read_key(key[2:]).transactional_id
     return transactional_id
 
 
 def read_value(transactional_id: str, value: bytes) -> Transaction:
-    """Return the transaction that a value describes; a version yet unknown only adds tags. Raises ValueError."""
-    read = _READERS[min(int.from_bytes(value[:2], "big"), _LATEST_VALUE)](value[2:])
+    """Return the transaction that a value describes; raises ValueError (Malformed)."""
+    read = decode_value(TransactionLogValue, value)
+    state = TxnState(read.transaction_status)
+    if read.transaction_partitions is None and state is not TxnState.EMPTY:
+        raise ValueError(f"it has no partitions in state {state.name}")
+    if not 0 <= read.client_transaction_version <= BUMPS_EPOCH_SINCE:
+        raise ValueError(f"its client speaks transaction version {read.client_transaction_version}")
     partitions: frozenset[TopicPartition] = frozenset(
         (entry.topic, index) for entry in read.transaction_partitions or () for index in entry.partition_ids
     )
@@ -76,7 +85,7 @@ def read_value(transactional_id: str, value: bytes) -> Transaction:
         prev_producer_id=read.previous_producer_id,
         next_producer_id=read.next_producer_id,
         timeout_ms=read.transaction_timeout_ms,
-        state=TxnState(read.transaction_status),
+        state=state,
         partitions=partitions,
         start_ms=read.transaction_start_timestamp_ms,
         updated_ms=read.transaction_last_update_timestamp_ms,

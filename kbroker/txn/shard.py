@@ -91,13 +91,14 @@ class TransactionShard:
 
     # -- replay
 
+    steps_over_unreadable = True
+    """Kafka serves such a partition, too, but without the records behind the first that it cannot read."""
+
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
-        try:
-            transactional_id = records.read_key(key)
-        except ValueError:
+        transactional_id = records.read_key(key)
+        if transactional_id is None:
             log.warning("a record of type %s in the transaction log is ignored", key[:2].hex())
-            return
-        if value is None:
+        elif value is None:
             self._forget(transactional_id)
         else:
             txn = records.read_value(transactional_id, value)

@@ -8,6 +8,7 @@ import pytest
 
 from kbroker.admin import fetching
 from kbroker.admin.fetching import MOST_KEPT, MOST_RECORDS, fetch
+from kbroker.protocol import records
 from kbroker.protocol.compression import ZSTD
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from kbroker.protocol.records import build_batch
@@ -19,8 +20,8 @@ def batches(values):
     """Return a batch for each list of values, one behind the other."""
     built, offset = b"", 0
     for each in values:
-        records = [(0, None, value, ()) for value in each]
-        built += build_batch(records, base_offset=offset, codec=ZSTD)
+        rows = [(0, None, value, ()) for value in each]
+        built += build_batch(rows, base_offset=offset, codec=ZSTD)
         offset += len(each)
     return built, offset
 
@@ -35,6 +36,19 @@ def answer(monkeypatch):
         monkeypatch.setattr(fetching, "ask_broker", lambda *_: whole)
 
     return answer
+
+
+def test_a_place_deep_in_a_batch_is_reached_without_reading_what_is_before_it(answer, monkeypatch):
+    packed, end = batches([[b"x"] * 50_000])
+    answer(packed, end)
+    rests, read = [], []
+    monkeypatch.setattr(fetching.Breaks, "rest", lambda _self: rests.append(None))
+    whole = records._read_record
+    monkeypatch.setattr(records, "_read_record", lambda *args: read.append(None) or whole(*args))
+    piece = fetch(None, {KEY: 1}, {KEY: end - 10}, {"bomb": uuid.UUID(int=0)})[KEY]
+    assert [each.offset for each in piece.records] == list(range(end - 10, end))
+    assert len(read) == 10
+    assert len(rests) >= 10 + 50_000 // 256
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from pathlib import Path
 
 import pytest
 
+from kbroker import Broker
 from tests.cli.conftest import CommandLine
 
 
@@ -131,3 +133,29 @@ def test_a_secret_that_is_set_is_not_printed(anywhere: CommandLine) -> None:
     done = anywhere("config", "set", *of, f"{key}=hunter2", "--dry-run")
     assert "hunter2" not in done.text + done.err
     assert f"{key}=(secret) could be set" in done.text
+
+
+def test_a_config_that_lets_nobody_connect_is_unset_while_the_node_is_stopped(tmp_path: Path) -> None:
+    data, cli = str(tmp_path / "data"), CommandLine("127.0.0.1:1")
+    limits = {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:0"}
+    with Broker(data_dir=data) as broker:
+        mine = ("--broker", str(own_id(CommandLine(broker.bootstrap_servers))))
+        pairs = [f"{key}={value}" for key, value in limits.items()]
+        CommandLine(broker.bootstrap_servers)("config", "set", *mine, *pairs)
+        assert "in use" in cli.fails("config", "unset", "--offline", data, *mine, *limits)
+    rows = cli.ok("config", "describe", "--offline", data, *mine, "--json").json
+    assert {row["key"]: row["value"] for row in rows} == limits
+    assert "retention.ms is not set" in cli.fails("config", "unset", "--offline", data, *mine, "retention.ms")
+    assert "takes --broker" in cli("config", "unset", "--offline", data, "--topic", "t", "retention.ms").err
+    assert "could be" in cli.ok("config", "unset", "--offline", data, *mine, "--dry-run", *limits).text
+    with Broker(data_dir=data) as broker:
+        CommandLine(broker.bootstrap_servers).fails("broker", "list")
+    cli.ok("config", "unset", "--offline", data, *mine, *limits)
+    assert cli.ok("config", "describe", "--offline", data, *mine, "--json").json == []
+    with Broker(data_dir=data) as broker:
+        assert own_id(CommandLine(broker.bootstrap_servers)) == mine[1]
+
+
+def test_a_directory_without_metadata_has_no_configs(tmp_path: Path) -> None:
+    cli = CommandLine("127.0.0.1:1")
+    assert "meta.properties" in cli.fails("config", "unset", "--offline", str(tmp_path), "--all-brokers", "a")

@@ -120,6 +120,21 @@ def test_repair_says_what_it_cannot_mend(offline: CommandLine, data: Path, log_f
     assert done.json["partitions"][0]["cut_bytes"] == len(content) - log_file.stat().st_size > 1000
 
 
+def test_repair_removes_a_record_that_is_named(offline: CommandLine, data: Path) -> None:
+    partition = data / "orders-0"
+    assert "takes a partition's directory" in offline("log", "repair", "--yes", "--drop", "3", str(data)).err
+    assert "has the offsets 0 to 39" in offline.fails("log", "repair", "--yes", "--drop", "40", str(partition))
+    done = offline("log", "repair", str(partition), "--drop", "3", stdin=b"n\n")
+    assert "the record at offset 3 will be removed" in done.lines
+    assert done.status == 1
+    done = offline.ok("log", "repair", str(partition), "--yes", "--drop", "3", "--drop", "38", "--drop", "39")
+    assert done.lines == [f"{partition}: 3 records removed; the log ends at 40", "recovered 1 partitions"]
+    assert "has no record at offset 3" in offline.fails("log", "repair", "--yes", "--drop", "3", str(partition))
+    assert offline.ok("log", "check", str(data)).text.endswith(", 37 records: all is well\n")
+    left = offline.ok("log", "dump", "--deep-iteration", str(partition / f"{0:020}.log")).text
+    assert [offset for offset in range(40) if f"| offset: {offset} " in left] == [*range(3), *range(4, 38)]
+
+
 def test_a_directory_in_use_is_not_repaired(offline: CommandLine, tmp_path: Path) -> None:
     with Broker(data_dir=str(tmp_path / "data")):
         said = offline.fails("log", "repair", "--yes", str(tmp_path / "data"))

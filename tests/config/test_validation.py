@@ -147,3 +147,38 @@ def test_a_login_module_that_cannot_be_read_is_not_stored(text: str) -> None:
 @pytest.mark.parametrize("text", ['a.B required x="y";', "a.B required;", " "])
 def test_a_login_module_that_can_be_read_is(text: str) -> None:
     validate_broker(BrokerConfig({}), {JAAS: text}, per_broker=True)
+
+
+def refusal(config: BrokerConfig, configs: dict[str, str]) -> str:
+    with pytest.raises(InvalidConfig) as caught:
+        validate_broker(config, configs, per_broker=True)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    return caught.value.text
+
+
+@pytest.mark.parametrize("name", ["max.connections", "listener.name.plaintext.max.connections"])
+def test_no_connections_at_all_are_refused(name: str) -> None:
+    assert "Invalid max.connections 0" in refusal(BrokerConfig({}), {name: "0"})
+    validate_broker(BrokerConfig({}), {name: "1"}, per_broker=True)
+
+
+def test_a_running_broker_keeps_its_listeners() -> None:
+    config = BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:9093"})
+    own, protocols = "PLAINTEXT://127.0.0.1:9092,SSL://127.0.0.1:9093", "PLAINTEXT:PLAINTEXT,SSL:SSL"
+    for same in ({"listeners": own}, {"listener.security.protocol.map": f"{protocols},OTHER:SSL"}):
+        validate_broker(config, same, per_broker=True)
+    other = {"listeners": f"{own},OTHER://127.0.0.1:0"}
+    assert "No security protocol defined for listener OTHER" in refusal(config, other)
+    known = {"listener.security.protocol.map": f"{protocols},OTHER:PLAINTEXT"}
+    for changed in (
+        other | known,
+        {"listeners": "PLAINTEXT://127.0.0.1:0"},
+        {"listeners": own.replace("9093", "9094")},
+    ):
+        assert "only when it starts" in refusal(config, changed)
+    changed = {"listener.security.protocol.map": "PLAINTEXT:SSL,SSL:SSL"}
+    assert "cannot be updated for existing listener ListenerName(PLAINTEXT)" in refusal(config, changed)
+    gone = {"listener.security.protocol.map": "SSL:SSL"}
+    assert "No security protocol defined for listener PLAINTEXT" in refusal(config, gone)
+    assert "nonsense" in refusal(config, {"listener.security.protocol.map": "nonsense"})
+    assert "'nonsense'" in refusal(config, {"listeners": "nonsense"})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -146,15 +148,72 @@ def test_tries_to_log_in_are_few(locked):
     assert locked.send("/login", {"user": "alice", "password": "open sesame"}).status == 429
 
 
-def test_tries_are_counted_for_a_minute():
-    now = [0.0]
-    tries = LoginTries(lambda: now[0])
-    assert [tries.may_try("a") for _ in range(6)] == [True] * 5 + [False]
-    assert tries.may_try("b")
-    now[0] = 61.0
-    assert tries.may_try("a")
-    now[0] = 200.0
-    assert [tries.may_try(f"c{number}") for number in range(31)] == [True] * 30 + [False], "of all together"
+class Tries:
+    """Tries to log in on a clock of their own, which sleeping moves."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.looks = 0
+        self.at_once = [0, 0]
+        self.tries = LoginTries(lambda: self.now, self.sleep)
+
+    async def sleep(self, seconds):
+        self.now += seconds
+        await asyncio.sleep(0)
+
+    def look(self, right):
+        self.looks += 1
+        self.at_once[0] += 1
+        self.at_once[1] = max(self.at_once)
+        time.sleep(0.001)
+        self.at_once[0] -= 1
+        return right
+
+    def judge(self, address, right=False):
+        return self.tries.judge(address, lambda: self.look(right))
+
+
+def test_wrong_answers_of_an_address_are_counted_for_a_minute():
+    async def story():
+        world = Tries()
+        assert [await world.judge("a") for _ in range(6)] == [False] * 5 + [None]
+        assert await world.judge("a", right=True) is None, "what is right is not looked at either"
+        assert await world.judge("b", right=True)
+        world.now += 61.0
+        assert await world.judge("a", right=True)
+        assert [await world.judge("a", right=True) for _ in range(9)] == [True] * 9, "a right answer counts for nothing"
+
+    asyncio.run(story())
+
+
+def test_wrong_answers_of_others_do_not_lock_out_who_knows_the_password():
+    async def story():
+        world = Tries()
+        wrong = await asyncio.gather(*(world.judge(f"c{number}") for number in range(30)))
+        assert wrong == [False] * 30
+        assert world.now == 0.0
+        for number in range(40):
+            await world.judge(f"d{number % 8}")
+        began = world.now
+        assert await world.judge("owner", right=True)
+        assert world.now - began <= 2.0
+
+    asyncio.run(story())
+
+
+def test_many_addresses_guess_no_faster_than_one_after_the_other():
+    async def story():
+        world = Tries()
+        for number in range(100):
+            await world.judge(f"c{number}")
+        assert world.looks == 100
+        assert world.now >= 2.0 * 69
+        tries = [world.judge(f"e{number % 50}") for number in range(100)]
+        told = await asyncio.gather(*tries)
+        assert told.count(None) == 100 - 32
+        assert world.at_once[1] == 1
+
+    asyncio.run(story())
 
 
 def test_sessions_end():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ import pytest
 from kbroker.coordination import loading
 from kbroker.coordination.loading import RELOAD_MS
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
+from kbroker.coordination.runtime import Runtime
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_batch
 
-from .world import FakeWriter, World, failed
+from .world import FakeWriter, Journal, ManualClock, World, failed
 
 
 @pytest.fixture
@@ -108,13 +110,47 @@ def test_a_load_that_failed_is_tried_again_less_and_less_often(caplog: pytest.Lo
     assert world.write(b"a") == (ErrorCode.NOT_COORDINATOR, None)
     attempts = caplog.text.count("cannot be loaded")
     assert 10 < attempts < 20
-    assert caplog.text.count("Traceback") == 1
+    assert "the record at offset 0 cannot be read: a broken record" in caplog.text
+    assert "Traceback" not in caplog.text
+    assert world.runtime.states() == {"active": 0, "loading": 0, "failed": 1}
+    assert world.runtime.unreadable() == {0: 1}
     writer.batches.clear()
     writer.append(0, build_batch([(0, b"good", b"", ())]), 0)
     world.advance(60_000)
     assert [key for _, _, key, _ in world.runtime.shard(0).seen] == [b"good"]
     assert world.runtime.epoch(0) == 1
+    assert world.runtime.states() == {"active": 1, "loading": 0, "failed": 0}
+    assert world.runtime.unreadable() == {}
     world.runtime.close()
+
+
+def test_a_failure_that_is_no_record_has_its_trace_once(caplog: pytest.LogCaptureFixture) -> None:
+    class FailingWriter(FakeWriter):
+        def read(self, partition: int) -> Iterator[memoryview]:
+            raise OSError("too many open files")
+
+    world = World(FailingWriter())
+    world.runtime.lead(0, 1)
+    for _ in range(10):
+        world.advance(1_000)
+    assert caplog.text.count("cannot be loaded") > 2
+    assert caplog.text.count("Traceback") == 1
+    world.runtime.close()
+
+
+def test_records_that_cannot_be_read_are_stepped_over_where_the_shard_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    writer = FakeWriter()
+    for key in (b"first", b"broken", b"between", b"broken", b"last"):
+        writer.append(0, build_batch([(0, key, b"", ())]), 0)
+    journal = Journal()
+    journal.steps_over_unreadable = True
+    runtime: Runtime[Journal] = Runtime("journal", lambda _partition: journal, writer, ManualClock(), 5_000)
+    runtime.lead(0, 1)
+    assert [key for _, _, key, _ in runtime.shard(0).seen] == [b"first", b"between", b"last"]
+    assert runtime.unreadable() == {0: 2}
+    assert "journal 0: the record at offset 1 cannot be read: a broken record; it is stepped over" in caplog.text
+    assert "journal 0: 1 more records were stepped over" in caplog.text
+    runtime.close()
 
 
 def test_a_load_that_failed_is_not_tried_again_by_who_has_resigned() -> None:

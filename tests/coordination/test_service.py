@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from kbroker.coordination.partitioning import partition_for
+from kbroker.coordination import partitioning
+from kbroker.coordination.partitioning import java_hash, partition_for
 from kbroker.coordination.service import CoordinatorService
+from kbroker.group_coordinator.records import offsets
+from kbroker.group_coordinator.records.offsets import offset_key
+from kbroker.txn import records
 
 from .world import FakeWriter, Journal, ManualClock
 
@@ -76,3 +82,28 @@ def test_a_topic_that_is_deleted_and_created_anew_has_its_own_number() -> None:
     coordinator.on_leadership(0, 1)
     assert [coordinator.partition_for(key) for key in KEYS] == partitions(2)
     coordinator.close()
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 255, 256, 257, 511, 512, 513, 32_767])
+def test_the_hash_of_a_long_id_is_javas(length: int) -> None:
+    text = ("a\u1234\U0001f600z" * length)[:length]
+    units = text.encode("utf-16-be")
+    expected = 0
+    for at in range(0, len(units), 2):
+        expected = (31 * expected + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    assert java_hash(text) & 0xFFFFFFFF == expected
+
+
+@pytest.mark.parametrize(
+    ("remember", "cache"),
+    [
+        (lambda name: partition_for(name, 50), partitioning._partition_for),
+        (lambda name: offset_key(name, "t", 0), offsets._short_key),
+        (records._key, records._short_key),
+    ],
+)
+def test_long_ids_are_not_kept(remember: Any, cache: Any) -> None:
+    cache.cache_clear()
+    for length in (1, partitioning.SHORT_ID, partitioning.SHORT_ID + 1, 32_000):
+        assert remember("x" * length) == remember("x" * length)
+    assert cache.cache_info().currsize == 2

@@ -93,6 +93,7 @@ class Journal:
         self.events: list[Any] = []
         self.parked: list[Parked] = []
         self.fails = False
+        self.steps_over_unreadable = False
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
         if key == b"broken" or self.fails:

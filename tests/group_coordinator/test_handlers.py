@@ -6,6 +6,7 @@ import asyncio
 import importlib
 from types import GeneratorType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,12 +16,14 @@ from kbroker.coordination.then import then
 from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import GroupCoordinator
+from kbroker.handlers import config_changes, describe_configs
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.delete_groups import DeleteGroupsRequest
+from kbroker.protocol.messages.describe_configs import DescribeConfigsResource
 from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
 from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
 from kbroker.protocol.messages.heartbeat import HeartbeatRequest
@@ -471,3 +474,16 @@ def test_a_consumer_group_through_its_handlers() -> None:
     assert node.ask(ConsumerGroupHeartbeatRequest(group_id="g", member_id=""), 1).error_code == E.INVALID_REQUEST
     node.groups.close()
     assert node.ask(join, 1).error_code == E.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_cluster_knows_no_configs_of_groups() -> None:
+    cluster: Any = SimpleNamespace(services=SimpleNamespace(cluster=object(), config=None, controller=Mock()))
+    asked = DescribeConfigsResource(describe_configs.GROUP, "g", None)
+    for ask in (
+        lambda: describe_configs._entries(cluster, asked),
+        lambda: config_changes.check_resource(cluster, describe_configs.GROUP, "g"),
+        lambda: config_changes.check_resource(cluster, describe_configs.GROUP, ""),
+    ):
+        with pytest.raises(ApiError, match="Unknown resource type 32") as caught:
+            ask()
+        assert caught.value.code is ErrorCode.INVALID_REQUEST

@@ -132,10 +132,11 @@ def test_partitions_under_min_isr_are_named(seen: Seen) -> None:
 @pytest.mark.parametrize("coordinator", ["groups", "transactions"])
 def test_coordinators_that_load(seen: Seen, coordinator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = type(getattr(seen.broker.node, coordinator))
-    monkeypatch.setattr(found, "is_loaded", property(lambda _self: False))
+    states = {"active": 48, "loading": 1, "failed": 2}
+    monkeypatch.setattr(found, "partition_states", lambda _self: states)
     status, said = seen.json("/readyz")
     assert status == 503
-    assert said["reasons"] == [f"{coordinator} are being loaded"]
+    assert said["reasons"] == [f"{coordinator} are being loaded", f"2 partitions of {coordinator} cannot be loaded"]
     assert seen.json("/healthz")[0] == 200
 
 

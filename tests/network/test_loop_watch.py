@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kbroker.network import loop_watch
 from kbroker.network.loop_watch import HELD_LONG, LoopWatch
 
 CLIENT = SimpleNamespace(client_host="/10.0.0.7", client_id="c")
@@ -39,7 +40,9 @@ def test_a_request_is_named_with_its_size_and_client(lines):
         assert (watch.held, round(watch.longest_ms)) == (1, 123)
 
     watching(story)
-    assert lines() == ["the event loop was held for 123 ms by Metadata v9 of 21 bytes from 10.0.0.7, client c"]
+    (line,) = lines()
+    assert line.startswith("the event loop was held for 123 ms, at most ")
+    assert line.endswith(" ms of them on a processor, by Metadata v9 of 21 bytes from 10.0.0.7, client c")
 
 
 def test_many_in_one_second_are_one_line(lines):
@@ -76,3 +79,15 @@ def test_a_collection_of_garbage_is_named(lines):
     watching(story)
     assert "by Python, collecting garbage" in lines()[0]
     assert len(gc.callbacks) == before
+
+
+@pytest.mark.parametrize("works", [False, True])
+def test_the_line_tells_how_much_of_the_time_was_work(lines, monkeypatch, works):
+    worked = iter([10.0, 10.08 if works else 10.0015])
+    monkeypatch.setattr(loop_watch.time, "thread_time", lambda: next(worked))
+
+    async def story(watch):
+        watch.request(memoryview(b"x"), CLIENT, 0.075)
+
+    watching(story)
+    assert f"for 75 ms, at most {75 if works else 1} ms of them on a processor" in lines()[0]

@@ -68,6 +68,7 @@ def fetch_versions(wire: Wire) -> None:
         if v >= 9:
             ask("leader epoch 0", t(part(0, current_leader_epoch=0)))
             ask("leader epoch 5", t(part(0, current_leader_epoch=5)))
+            ask("leader epoch -5", t(part(0, current_leader_epoch=-5)))
         if v >= 12:
             ask("last epoch 0", t(part(5, last_fetched_epoch=0)))
             ask("last epoch 0 past the end", t(part(25, last_fetched_epoch=0)))
@@ -172,6 +173,7 @@ def list_offsets(wire: Wire) -> None:
         if v >= 4:
             ask("leader epoch 0", -1, current_leader_epoch=0)
             ask("leader epoch 3", -1, current_leader_epoch=3)
+            ask("leader epoch -5", -1, current_leader_epoch=-5)
         twice = ListOffsetsTopic(name, [ListOffsetsPartition(0, timestamp=-1), ListOffsetsPartition(0, timestamp=-2)])
         wire.ask("twice", ListOffsetsRequest(topics=[twice]), v)
         if v >= 2:
@@ -197,6 +199,7 @@ def offset_for_leader_epoch(wire: Wire) -> None:
             ("epoch -1", name, 0, -1, -1),
             ("current 0", name, 0, 0, 0),
             ("current 9", name, 0, 9, 0),
+            ("current -5", name, 0, -5, 0),
             ("unknown partition", name, 3, -1, 0),
             ("unknown topic", "no-such-topic", 0, -1, 0),
         ]:

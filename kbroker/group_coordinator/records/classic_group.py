@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kbroker.coordination.encoding import encode
+from kbroker.coordination.encoding import decode_value, encode
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.groups.classic_group import STABLE, ClassicGroup, Member
-from kbroker.protocol.compiler import decoder
+from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 GROUP_METADATA = 2
 _VERSION = 3
 
-read_group_key = decoder(GroupMetadataKey, 0)
+read_group_key = stored_decoder(GroupMetadataKey, 0)
 
 
 def group_key(group_id: str) -> bytes:
@@ -64,9 +64,8 @@ def group_metadata(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Coo
 
 
 def restore(group_id: str, data: bytes) -> ClassicGroup:
-    """Return the group that a record describes: Stable if it has members, else Empty."""
-    version = min(data[0] << 8 | data[1], GroupMetadataValue.VERSIONS.high)  # type: ignore[attr-defined] # one yet unknown only adds tags
-    value = decoder(GroupMetadataValue, version)(data[2:])
+    """Return the group that a record describes: Stable if it has members, else Empty. Raises Malformed."""
+    value = decode_value(GroupMetadataValue, data)
     group = ClassicGroup(group_id, value.current_state_timestamp)
     group.generation = value.generation
     group.protocol_name = value.protocol

@@ -10,12 +10,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from kbroker.coordination.encoding import encode
+from kbroker.coordination.encoding import decode_value, encode
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, ClassicSide, ConsumerMember, MemberState
 from kbroker.group_coordinator.partitions import Epochs, Partitions
-from kbroker.protocol.compiler import decoder
+from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.consumer_group_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -179,12 +179,7 @@ _VALUES: dict[int, type[Any]] = {
 
 @cache
 def _key_reader(kind: int) -> Callable[[Any], Any]:
-    return decoder(_KEYS[kind], 0)
-
-
-@cache
-def _value_reader(kind: int) -> Callable[[Any], Any]:
-    return decoder(_VALUES[kind], _VERSION)
+    return stored_decoder(_KEYS[kind], 0)
 
 
 def replay(
@@ -192,7 +187,7 @@ def replay(
 ) -> ConsumerGroup | None:
     """Apply a record to its group. `find(group id, create)` returns the group; one that is gone by it is returned.
 
-    A tombstone of what is not there is passed over: compaction may have taken what it is about.
+    A tombstone of what is not there is passed over: compaction may have taken what it is about. Raises Malformed.
     """
     parsed = _key_reader(kind)(key[2:])
     group = find(parsed.group_id, value is not None)
@@ -201,7 +196,7 @@ def replay(
     if kind == PARTITION_METADATA:
         group.has_partition_metadata_record = value is not None
     elif value is not None:
-        _apply(kind, group, parsed, _value_reader(kind)(value[2:]))
+        _apply(kind, group, parsed, decode_value(_VALUES[kind], value))
     elif kind == GROUP:
         return group
     else:

@@ -6,13 +6,12 @@ carries its own expiry. Never touches the state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache, lru_cache
-from typing import Any
+from functools import lru_cache
 
-from kbroker.coordination.encoding import encode
+from kbroker.coordination.encoding import decode_value, encode
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.protocol.compiler import decoder
+from kbroker.coordination.partitioning import SHORT_ID
+from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.group_records import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
 
 LEGACY_OFFSET_COMMIT = 0
@@ -20,28 +19,25 @@ OFFSET_COMMIT = 1
 
 _VERSION, _VERSION_WITH_EXPIRY = 4, 1
 
-read_offset_key = decoder(OffsetCommitKey, 0)
-_read_legacy_value = decoder(LegacyOffsetCommitValue, 0)
+read_offset_key = stored_decoder(OffsetCommitKey, 0)
 
 
 def read_offset_value(kind: int, data: bytes) -> OffsetCommitValue:
-    """Return the offset that a value of a key of `kind` stands for."""
+    """Return the offset that a value of a key of `kind` stands for; raises Malformed."""
     if kind == LEGACY_OFFSET_COMMIT:
-        old = _read_legacy_value(data[2:])
+        old = decode_value(LegacyOffsetCommitValue, data)
         return OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
-    return _value_reader(data[0] << 8 | data[1])(data[2:])
-
-
-@cache
-def _value_reader(version: int) -> Callable[[Any], OffsetCommitValue]:
-    """Return the decoder of an OffsetCommitValue; a version yet unknown only adds tags."""
-    return decoder(OffsetCommitValue, min(version, OffsetCommitValue.VERSIONS.high))  # type: ignore[attr-defined]
+    return decode_value(OffsetCommitValue, data)
 
 
 @lru_cache(maxsize=8192)
+def _short_key(group_id: str, topic: str, partition: int) -> bytes:
+    return encode(OFFSET_COMMIT, OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+
+
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
     """Return the key under which a group's offset in a partition lies."""
-    return encode(OFFSET_COMMIT, OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+    return (_short_key if len(group_id) <= SHORT_ID else _short_key.__wrapped__)(group_id, topic, partition)
 
 
 def offset_commit(group_id: str, topic: str, partition: int, value: OffsetCommitValue) -> CoordinatorRecord:

@@ -122,7 +122,7 @@ class BatchFilter:
     def _with_horizon(self, batch: memoryview, header: BatchHeader) -> bytes:
         data = read_body(batch, header, self._max_message_bytes)
         runs = read_runs(data, header.record_count)
-        return self._rebuilt(header, data, runs, [b"\1" * run.number for run in runs], set_horizon=True)
+        return _rebuilt(header, data, runs, [b"\1" * run.number for run in runs], self._horizon_ms)
 
     def _filtered(self, batch: memoryview, header: BatchHeader, horizon: int | None) -> Buffer | None:
         offsets = self._offsets
@@ -151,32 +151,52 @@ class BatchFilter:
         set_horizon = tombstones > 0 and horizon is None
         if kept == header.record_count and not set_horizon:
             return batch
-        return self._rebuilt(header, data, runs, keeps, set_horizon=set_horizon)
+        return _rebuilt(header, data, runs, keeps, self._horizon_ms if set_horizon else None)
 
-    def _rebuilt(
-        self, header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], *, set_horizon: bool
-    ) -> bytes:
-        attributes, base_timestamp = header.attributes, header.base_timestamp
-        append_time = attributes & TIMESTAMP_TYPE_BIT
-        max_timestamp = header.max_timestamp
-        if not append_time:
-            largest = max(run.largest_stamp(data, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
-            max_timestamp = _wrap(base_timestamp + largest)
-        parts: list[Buffer] = []
-        for run, keep in zip(runs, keeps, strict=True):
-            if set_horizon:
-                shift = base_timestamp - self._horizon_ms
-                parts += [_restamped(record, shift) for record in select(run.records(data), keep)]
-            elif 0 not in keep:
-                parts.append(memoryview(data)[run.position : run.end])
-            else:
-                parts += select(run.records(data), keep)
-        if set_horizon:
-            attributes |= HORIZON_BIT
-            base_timestamp = self._horizon_ms
-        body = compress(attributes & CODEC_MASK, b"".join(parts))
-        count = sum(keep.count(1) for keep in keeps)
-        return _built(header, attributes, base_timestamp, max_timestamp, count, body)
+
+def without_record(batch: memoryview, header: BatchHeader, offset: int, max_message_bytes: int) -> Buffer | None:
+    """Return a batch without the record at `offset`, None where there is no such record; raises Malformed."""
+    if header.is_control or not header.base_offset <= offset <= header.last_offset:
+        return None
+    data = read_body(batch, header, max_message_bytes)
+    runs = read_runs(data, header.record_count)
+    delta, keeps, found = offset - header.base_offset, [], False
+    for run in runs:
+        place, behind = run.below(delta), run.below(delta + 1)
+        keep = bytearray(b"\1" * run.number)
+        keep[place:behind] = bytes(behind - place)
+        found |= behind > place
+        keeps.append(bytes(keep))
+    if not found:
+        return None
+    return _emptied(header) if header.record_count == 1 else _rebuilt(header, data, runs, keeps)
+
+
+def _rebuilt(
+    header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], horizon_ms: int | None = None
+) -> bytes:
+    """Return a batch of what is kept of another; with `horizon_ms` its tombstones go then."""
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    append_time = attributes & TIMESTAMP_TYPE_BIT
+    max_timestamp = header.max_timestamp
+    if not append_time:
+        largest = max(run.largest_stamp(data, keep) for run, keep in zip(runs, keeps, strict=True) if 1 in keep)
+        max_timestamp = _wrap(base_timestamp + largest)
+    parts: list[Buffer] = []
+    for run, keep in zip(runs, keeps, strict=True):
+        if horizon_ms is not None:
+            shift = base_timestamp - horizon_ms
+            parts += [_restamped(record, shift) for record in select(run.records(data), keep)]
+        elif 0 not in keep:
+            parts.append(memoryview(data)[run.position : run.end])
+        else:
+            parts += select(run.records(data), keep)
+    if horizon_ms is not None:
+        attributes |= HORIZON_BIT
+        base_timestamp = horizon_ms
+    body = compress(attributes & CODEC_MASK, b"".join(parts))
+    count = sum(keep.count(1) for keep in keeps)
+    return _built(header, attributes, base_timestamp, max_timestamp, count, body)
 
 
 def _emptied(header: BatchHeader) -> bytes:

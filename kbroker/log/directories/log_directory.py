@@ -120,6 +120,7 @@ class LogDirectory:
         self._departures = Departures(self.directory, self._remover, self.report)
         self.files = OpenFiles() if files is None else files
         self._flusher = Flusher()
+        self._syncing: deque[Future[None]] = deque()
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
         self.cleaner = Cleaner(self.directory, self.logs, pool, lambda: self._flusher.pool)
@@ -367,8 +368,18 @@ class LogDirectory:
         return log
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss; raises OSError."""
-        sync_directory(self.directory)
+        """Let partitions created since the last call survive a power loss, before any flush that is asked for later.
+
+        By the thread that flushes: a busy disk takes tens of milliseconds. `tick` hears how it went.
+        """
+        self._syncing.append(self.sync_by_thread())
+
+    def _poll_syncs(self) -> None:
+        while self._syncing and self._syncing[0].done():
+            error = self._syncing.popleft().exception()
+            if isinstance(error, OSError):
+                logger.error("%s: the directory could not be synced: %s", self.directory, error)
+                self.report(error)
 
     def sync_by_thread(self) -> Future[None]:
         """Do so on a thread."""
@@ -474,6 +485,7 @@ class LogDirectory:
         """Do what is due, in pieces; what waits for the disk is done by threads, and may be under way at the end."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
+        self._poll_syncs()
         yield from self._do_later()
         if self.failure:
             return

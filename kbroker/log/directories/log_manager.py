@@ -327,7 +327,7 @@ class LogManager:
 
     def sync(self) -> None:
         for manager in self.online:
-            _attempt(manager, "the directory could not be synced", manager.sync)
+            manager.sync()
 
     def set_producer_id_expiration(self, ms: int) -> None:
         for manager in self.managers:

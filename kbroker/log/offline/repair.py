@@ -1,21 +1,34 @@
 """Do to a data directory what the next start would do to it after a crash, without starting a broker.
 
-Owns the order: lock, cut every log at its first bad batch from the recovery point on, bring the checkpoints in line.
-Never touches what lies below a recovery point, and never leaves the mark of a clean stop: the next start must take its
-look, too, and begin new leader epochs, by which clients notice that a tail is gone.
+Owns the order: lock, cut every log at its first bad batch from the recovery point on, remove records that somebody
+names, bring the checkpoints in line. Never touches anything else below a recovery point, and never leaves the mark of a
+clean stop: the next start must take its look, too, and begin new leader epochs, by which clients notice that a tail is
+gone.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
+from kbroker.log.cleaner.batch_filter import without_record
+from kbroker.log.cleaner.cleaned_segment import CleanedSegment
+from kbroker.log.cleaner.reading import SegmentReader
+from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.files import LOG_SUFFIX, offset_of, remove_quietly, sync_directory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import data_dir_of, partitions_of
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.errors import Malformed
+
+_CHUNK = 1 << 20
+
+
+class NoSuchRecord(Exception):  # noqa: N818 - what was asked for
+    """A record that was to be removed is not there, or its batch cannot be read."""
 
 
 class Repaired(NamedTuple):
@@ -25,10 +38,14 @@ class Repaired(NamedTuple):
     cut_bytes: int
     removed_segments: int
     log_end_offset: int
+    removed_records: int = 0
 
 
-def repair(directory: str, now_ms: int) -> list[Repaired]:
-    """Repair a data directory or one partition of it. Raises NoLogDir, LogDirError, OSError."""
+def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Repaired]:
+    """Repair a data directory or one partition of it, of which the records at `dropped` offsets go, too.
+
+    Raises NoLogDir, LogDirError, OSError, NoSuchRecord: the records before that one are gone then.
+    """
     done: list[Repaired] = []
     partitions = partitions_of(directory)
     above = data_dir_of(directory, partitions)
@@ -52,21 +69,57 @@ def repair(directory: str, now_ms: int) -> list[Repaired]:
                 high_watermark=marks.get(key, 0),
                 compacted=True,  # nobody says what the topic's policy was
             )
-            log.flush(now_ms)
-            log.close(clean=False)
+            try:
+                for offset in dropped:
+                    _drop_record(log, offset, now_ms)
+            finally:
+                log.flush(now_ms)
+                log.close(clean=False)
             if key in points:
                 points[key] = min(points[key], log.log_end_offset)
             if key in marks:
                 marks[key] = log.high_watermark
             after = _segments(path)
-            cut = sum(before.values()) - sum(after.values())
-            done.append(Repaired(path, cut, len(before.keys() - after.keys()), log.log_end_offset))
+            cut = 0 if dropped else sum(before.values()) - sum(after.values())
+            gone = len(before.keys() - after.keys())
+            done.append(Repaired(path, cut, gone, log.log_end_offset, len(dropped)))
         for name, offsets in ((checkpoints.RECOVERY_POINTS, points), (checkpoints.HIGH_WATERMARKS, marks)):
             if offsets:
                 checkpoints.write_offsets(f"{above}/{name}", offsets)
     finally:
         os.close(lock)
     return done
+
+
+def _drop_record(log: PartitionLog, offset: int, now_ms: int) -> None:
+    """Write a segment anew without one record, as compaction does; a batch that is empty then keeps its place."""
+    if not log.log_start_offset <= offset < log.log_end_offset:
+        raise NoSuchRecord(f"{log.directory} has the offsets {log.log_start_offset} to {log.log_end_offset - 1}")
+    segment = log.segments[log.segments.index_at(offset)]
+    if segment is log.segments.active:
+        log.roll(now_ms)
+    directory = os.open(log.directory, os.O_RDONLY | os.O_DIRECTORY)
+    found = False
+    try:
+        cleaned = CleanedSegment(directory, segment.base_offset, log.config.index_interval_bytes)
+        try:
+            reader = SegmentReader(directory, _CHUNK, lambda _size: None)
+            for _, header, batch in reader.forward(segment.base_offset, segment.size):
+                kept = None if found else without_record(batch, header, offset, segment.size)
+                found |= kept is not None
+                cleaned.append(bytes(batch if kept is None else kept), header.last_offset, header.max_timestamp)
+            if not found:
+                raise NoSuchRecord(f"{log.directory} has no record at offset {offset}")
+            cleaned.finish(segment.txns.entries, os.stat(segment.path()).st_mtime_ns)
+        except Malformed as error:
+            raise NoSuchRecord(f"{log.directory}: the batch of offset {offset} cannot be read: {error}") from error
+        finally:
+            cleaned.close()
+        replace_segments(log, [segment], now_ms)
+        os.fsync(directory)
+    finally:
+        remove_cleaned(log.directory)
+        os.close(directory)
 
 
 def _segments(path: str) -> dict[int, int]:

@@ -23,6 +23,8 @@ RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
 """Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
 
+_NO_COORDINATOR_EPOCH: Final = -1
+
 
 class ProducedBatch(NamedTuple):
     """One of a producer's last batches; timestamp in ms."""
@@ -53,7 +55,7 @@ class ProducerEntry:
 
     producer_id: int
     producer_epoch: int = -1
-    coordinator_epoch: int = -1
+    coordinator_epoch: int = _NO_COORDINATOR_EPOCH
     last_timestamp: int = -1
     current_txn_first_offset: int = -1
     """Where its open transaction began, -1 without one."""
@@ -206,9 +208,19 @@ class ProducerState:
         self, header: BatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int
     ) -> None:
         """Judge the end of a transaction; raises AppendError for a stale producer or coordinator."""
-        entry = self.entries.get(header.producer_id)
-        if entry is None or origin is REPLICATION:
+        if origin is REPLICATION:
             return
+        entry = self.entries.get(header.producer_id)
+        if entry is not None:
+            self._check_marker_epoch(entry, header, transaction_version)
+        known = _NO_COORDINATOR_EPOCH if entry is None else entry.coordinator_epoch
+        if marker.coordinator_epoch < known:
+            raise AppendError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                detail=f"marker of coordinator epoch {marker.coordinator_epoch}, known is {known}",
+            )
+
+    def _check_marker_epoch(self, entry: ProducerEntry, header: BatchHeader, transaction_version: int) -> None:
         epoch, current = header.producer_epoch, entry.producer_epoch
         if transaction_version >= 2:
             # From version 2 on the coordinator bumps the epoch for the marker, so an equal one is a retry of a marker
@@ -217,11 +229,6 @@ class ProducerState:
             self._check_epoch(entry, epoch, epoch <= current and not is_retry)
         else:
             self._check_epoch(entry, epoch, epoch < current)
-        if marker.coordinator_epoch < entry.coordinator_epoch:
-            raise AppendError(
-                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                detail=f"marker of coordinator epoch {marker.coordinator_epoch}, known is {entry.coordinator_epoch}",
-            )
 
     def _check_epoch(self, entry: ProducerEntry, epoch: int, stale: bool) -> None:
         if stale:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
+import time
 import uuid
 from pathlib import Path
 
 import pytest
 
+from kbroker.log.directories import log_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from tests.own_thread import in_this_thread
@@ -36,7 +40,7 @@ def test_a_lost_topic_id_is_written_again(tmp_path: Path) -> None:
     logs.close(True, NOW)
 
 
-def test_creating_many_partitions_forces_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creating_many_partitions_forces_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = manager(tmp_path)
     forced = []
     real = os.fsync
@@ -49,7 +53,32 @@ def test_creating_many_partitions_forces_the_disk_once(tmp_path: Path, monkeypat
     for index in range(50):
         log = logs.get_or_create("t", index, uuid.uuid4(), LogConfig(), NOW)
         log.leader_epochs.assign(0, 0)
-    logs.sync()
-    assert len(forced) == 1
+    assert forced == []
     monkeypatch.undo()
     logs.close(True, NOW)
+
+
+def test_the_directory_is_brought_to_the_disk_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = manager(tmp_path)
+    by: list[str] = []
+    gate = threading.Event()
+
+    def failing(_path: str) -> None:
+        by.append(threading.current_thread().name)
+        assert gate.wait(10)
+        raise OSError(errno.EIO, "a disk")
+
+    monkeypatch.setattr(log_directory, "sync_directory", failing)
+    failed: list[object] = []
+    logs.on_failure = failed.append
+    logs.sync()
+    logs.tick(NOW)
+    assert failed == []
+    gate.set()
+    deadline = time.monotonic() + 10
+    while not failed:
+        assert time.monotonic() < deadline
+        logs.tick(NOW)
+    assert by[0].startswith("kbroker-flush")
+    monkeypatch.undo()
+    logs.close(False, NOW)

@@ -211,6 +211,14 @@ def test_t13_markers_of_old_coordinators(log: PartitionLog) -> None:
     assert caught.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
+def test_a_marker_of_no_coordinator_of_a_producer_that_nobody_knows(log: PartitionLog) -> None:
+    for epoch in (-(1 << 31), -2):
+        with pytest.raises(AppendError) as caught:
+            end_txn(log, True, coordinator=epoch)
+        assert caught.value.code == ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    end_txn(log, True, coordinator=-1)
+
+
 def test_markers_of_transactions_version_2(log: PartitionLog) -> None:
     produce(log, 0, epoch=1, transactional=True)
     with pytest.raises(AppendError) as caught:

@@ -1,0 +1,57 @@
+"""The dynamic configs of brokers in the data directory of a node that is stopped.
+
+Owns reading them and taking keys away: the way back where a config lets nobody connect. Never sets a value, as nothing
+here could tell whether the broker would take it. A cluster's lie in ZooKeeper, where another broker changes them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from kbroker.controller.adopt import AdoptError, directory_identity
+from kbroker.controller.controller import Controller
+from kbroker.controller.embedded_store import JOURNAL, EmbeddedStore
+from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.log.directories.dir_lock import lock_directory
+
+
+@contextmanager
+def _opened(directory: str) -> Iterator[Controller]:
+    _, cluster_id = directory_identity(directory)
+    if not os.path.exists(os.path.join(directory, JOURNAL)):
+        raise AdoptError(f"{directory} has no {JOURNAL}: the configs of its broker lie elsewhere")
+    lock = lock_directory(directory)
+    try:
+        store = EmbeddedStore(directory)
+        try:
+            yield Controller(store, cluster_id, TopicDefaults(1, 1, {}))
+        finally:
+            store.close()
+    finally:
+        os.close(lock)
+
+
+def configs_of(directory: str, broker: str) -> dict[str, str]:
+    """Return what is set of a broker, or of all brokers ("").
+
+    Raises AdoptError, LogDirError, CorruptMetadata, OSError.
+    """
+    with _opened(directory) as controller:
+        return dict(controller.decided.configs("brokers", broker))
+
+
+def unset(directory: str, broker: str, keys: Sequence[str], *, dry_run: bool) -> None:
+    """Take keys away from what is set of a broker, or of all brokers (""); raises what `configs_of` does.
+
+    AdoptError for a key that is not set: nothing is changed then.
+    """
+    with _opened(directory) as controller:
+        configs = dict(controller.decided.configs("brokers", broker))
+        for key in keys:
+            if key not in configs:
+                raise AdoptError(f"{key} is not set; what is: {', '.join(sorted(configs)) or 'nothing'}")
+            del configs[key]
+        if not dry_run:
+            controller.set_configs("brokers", broker, configs)
