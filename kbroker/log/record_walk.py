@@ -50,9 +50,7 @@ def announce_scan() -> None:
     if scan is not None:
         logger.info("produced records are checked by compiled code")
     else:
-        logger.warning(
-            "produced records are checked in Python, slower: kbroker was built without a C compiler"
-        )
+        logger.warning("produced records are checked in Python, slower: kbroker was built without a C compiler")
 
 
 Row = tuple[int, int, int, int]
