@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
+from importlib import import_module
 from typing import Final
 
 from kbroker.log.record_runs import Run, find_run, read_varint
@@ -39,7 +40,7 @@ scan: Scan | None = None
 where KBROKER_PURE_PYTHON is set."""
 if not os.environ.get("KBROKER_PURE_PYTHON"):
     with suppress(ImportError):
-        from kbroker.log._record_scan import scan as scan  # noqa: PLC0414 - a name of this module
+        scan = import_module("kbroker.log._record_scan").scan
 
 logger = logging.getLogger(__name__)
 

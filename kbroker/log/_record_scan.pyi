@@ -1,3 +1,0 @@
-def scan(
-    data: bytes | memoryview, position: int, most: int, delta: int, /
-) -> tuple[int, int, int, int, int, bool, bool, int]: ...
