@@ -10,9 +10,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kbroker import topic_names
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller import assignments as assignments_of
-from kbroker.controller import topic_names
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.uuids import new_uuid

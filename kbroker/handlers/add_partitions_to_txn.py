@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.coordination.then import later, then
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
@@ -24,6 +23,7 @@ from kbroker.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
 )
+from kbroker.topic_names import INTERNAL_TOPICS
 from kbroker.txn.shard import Identity
 from kbroker.txn.transaction import TopicPartition
 

@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 
 from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
-from kbroker.controller.topic_names import check_topic_name
 from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 

@@ -9,7 +9,6 @@ import asyncio
 from collections.abc import Awaitable
 from typing import NamedTuple
 
-from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -21,6 +20,7 @@ from kbroker.protocol.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Wait
+from kbroker.topic_names import INTERNAL_TOPICS
 
 _HIGH_WATERMARK = -1
 

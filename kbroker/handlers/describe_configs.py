@@ -13,7 +13,6 @@ from kbroker.config.describe import (
     describe_loggers,
     describe_topic,
 )
-from kbroker.controller.topic_names import check_topic_name
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES
@@ -26,6 +25,7 @@ from kbroker.protocol.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from kbroker.topic_names import check_topic_name
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 

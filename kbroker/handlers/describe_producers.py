@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kbroker.controller.topic_names import topic_name_fault
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
@@ -16,6 +15,7 @@ from kbroker.protocol.messages.describe_producers import (
     TopicResponse,
 )
 from kbroker.replicas import Partition
+from kbroker.topic_names import topic_name_fault
 
 MAX_REPEATED = 100_000
 """Producers that are listed again because their partition is named again, in one answer: some 4 MB."""

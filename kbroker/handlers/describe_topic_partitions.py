@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.controller.topic_names import INTERNAL_TOPICS, topic_name_fault
 from kbroker.divided import Divided, each, in_order
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
@@ -19,6 +18,7 @@ from kbroker.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsResponseTopic,
     TopicRequest,
 )
+from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 
 def _on_error(

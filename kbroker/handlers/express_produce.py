@@ -14,7 +14,6 @@ import logging
 import struct
 from typing import Any
 
-from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.handlers.produce_refusals import (
     CODEC,
     HEADER_BYTES,
@@ -37,6 +36,7 @@ from kbroker.protocol.messages.produce import (
 )
 from kbroker.protocol.records import rewrite_timestamps
 from kbroker.protocol.wire import read_uvarint
+from kbroker.topic_names import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 

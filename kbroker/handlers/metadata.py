@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import NamedTuple
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
-from kbroker.controller.topic_names import INTERNAL_TOPICS, topic_name_fault
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.first_news import first_news
@@ -27,6 +26,7 @@ from kbroker.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided, each, every, whole
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
@@ -43,6 +42,7 @@ from kbroker.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from kbroker.topic_names import INTERNAL_TOPICS
 
 
 def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse | Divided[ProduceResponse]:

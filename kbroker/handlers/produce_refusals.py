@@ -10,7 +10,6 @@ import logging
 import struct
 from collections.abc import Iterator
 
-from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import AppendError
@@ -26,6 +25,7 @@ from kbroker.protocol.messages.produce import (
 )
 from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.protocol.wire import Buffer
+from kbroker.topic_names import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 

@@ -44,6 +44,7 @@ from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Su
 from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replicas import Partition, Replicas
 from kbroker.replication.leadership import Granted
+from kbroker.topic_names import partition_fault, topic_name_fault
 
 log = logging.getLogger(__name__)
 
@@ -187,6 +188,7 @@ class ReplicaManager:
         return any(
             get((topic.topic_name, state.partition_index)) is None
             for topic in request.topic_states
+            if topic_name_fault(topic.topic_name) is None
             for state in topic.partition_states
         )
 
@@ -209,7 +211,9 @@ class ReplicaManager:
             topic_id = UUID(bytes=topic.topic_id) if topic.topic_id != ZERO_UUID else None
             for state in topic.partition_states:
                 key = topic.topic_name, state.partition_index
-                may_be_made = not is_offline(key) and (state.is_new or not logs.some_offline)
+                may_be_made = (
+                    not partition_fault(*key) and not is_offline(key) and (state.is_new or not logs.some_offline)
+                )
                 if self.node_id in state.replicas and get(key) is None and may_be_made and key not in logs:
                     found.append(NewPartition(key, topic_id))
                 yield
@@ -269,6 +273,9 @@ class ReplicaManager:
 
     def _judge(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
         key = topic.topic_name, state.partition_index
+        if fault := partition_fault(*key):
+            log.warning("LeaderAndIsr is refused for a partition: %s", fault)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         if self._replicas.is_offline(key):
             return ErrorCode.KAFKA_STORAGE_ERROR
         if topic.topic_id not in (ZERO_UUID, self._known_id(key) or topic.topic_id):
@@ -387,6 +394,9 @@ class ReplicaManager:
         return StopReplicaResponse(ErrorCode.NONE, errors)
 
     def _stop(self, key: Key, state: StopReplicaPartitionState) -> ErrorCode:
+        if fault := partition_fault(*key):
+            log.warning("StopReplica is refused for a partition: %s", fault)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
         if self._replicas.is_offline(key):
             return ErrorCode.KAFKA_STORAGE_ERROR
         partition = self._replicas.get(key)

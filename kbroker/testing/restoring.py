@@ -22,7 +22,14 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterStat
 from kbroker.divided import whole
 from kbroker.log import checkpoints
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.directories.partition_dir_names import DELETE_SUFFIX, Key, MadeAhead, NewPartition, new_name
+from kbroker.log.directories.partition_dir_names import (
+    DELETE_SUFFIX,
+    Key,
+    MadeAhead,
+    NewPartition,
+    new_name,
+    partition_path,
+)
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
 from kbroker.log.producers.producer_snapshots import write_snapshot
 from kbroker.testing.reset import delete_ownerless, reset
@@ -183,7 +190,7 @@ def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: Topic
     try:
         log = home.get_or_create(*kept.key, made.new.topic_id, config, now_ms)
     except BaseException:
-        os.rename(f"{home.directory}/{kept.key[0]}-{kept.key[1]}", made.path)
+        os.rename(partition_path(home.directory, *kept.key), made.path)
         home.discard(made.path, now_ms)
         raise
     if log.log_end_offset != kept.end_offset:

@@ -14,10 +14,10 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store_interface import Put
-from kbroker.controller.topic_names import topic_name_fault
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.divided import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.topic_names import topic_name_fault
 from tests.tries import tries
 
 DEFAULTS = TopicDefaults(3, 1, {"__consumer_offsets": InternalTopic(4, 1, {"cleanup.policy": "compact"})})

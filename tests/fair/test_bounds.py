@@ -14,7 +14,6 @@ from kbroker.config.model import InvalidConfig
 from kbroker.config.operations import MAX_VALUE_CHARS, Op, apply_ops
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.controller.controller import PIECE_TOPICS
-from kbroker.controller.topic_names import CollidingNames
 from kbroker.coordination.then import then
 from kbroker.divided import Divided, in_order, whole
 from kbroker.group_coordinator.classic.join_group import MAX_PROTOCOLS
@@ -39,6 +38,7 @@ from kbroker.protocol.messages.offset_commit import (
 )
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.replicas import AT_ONCE
+from kbroker.topic_names import CollidingNames
 from tests.fair.long_requests import TOPIC
 from tests.fair.test_long_requests import world
 

@@ -36,6 +36,7 @@ from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Patter
 from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
+from kbroker.topic_names import topic_name_fault
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class MemberMetadata(ClusterMetadata):
 
     def read_configs(self, names: Iterable[str]) -> Awaitable[None] | None:
         """Return what is done once the configs of topics that are not known yet have been read; None: all are known."""
-        new = [name for name in names if name not in self.state.topics]
+        new = [name for name in names if name not in self.state.topics and topic_name_fault(name) is None]
         return self._configs.read_topics(new) if new else None
 
     async def learn(

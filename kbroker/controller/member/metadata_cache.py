@@ -17,6 +17,7 @@ from kbroker.protocol.messages.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
 )
+from kbroker.topic_names import MAX_NAME_LENGTH, topic_name_fault
 
 LEADER_DURING_DELETE = -2
 _MOST_UNKNOWN = 1_000_000
@@ -35,6 +36,9 @@ def told(
     topics, names = dict(state.topics), dict(state.topic_names)
     unknown, impossible = _MOST_UNKNOWN, ""
     for topic in request.topic_states:
+        if topic_name_fault(topic.topic_name) is not None:
+            impossible = repr(topic.topic_name[:MAX_NAME_LENGTH])
+            continue
         known = topics.get(topic.topic_name)
         partitions = list(known.partitions) if known is not None else []
         for each in topic.partition_states:
@@ -56,7 +60,9 @@ def told(
         names[topic.topic_id] = topic.topic_name
         yield
     if impossible:
-        log.warning("%s is passed over, of which the controller tells: no topic can have such a partition", impossible)
+        log.warning(
+            "UpdateMetadata names %s, which is passed over: there can be no such partition", impossible
+        )
     brokers = {}
     for broker in request.live_brokers:
         brokers[broker.id] = yield from _broker(broker)

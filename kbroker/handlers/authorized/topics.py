@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kbroker.controller.topic_names import INTERNAL_TOPICS
 from kbroker.divided import Divided
 from kbroker.handlers.authorized.guard import finished, name_of, rights_of, with_field
 from kbroker.handlers.first_news import first_news
@@ -28,6 +27,7 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestT
 from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
+from kbroker.topic_names import INTERNAL_TOPICS
 
 TOPIC = ResourceType.TOPIC
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED

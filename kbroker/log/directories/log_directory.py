@@ -41,6 +41,7 @@ from kbroker.log.directories.partition_dir_names import (
     entries_of,
     holds_other,
     new_name,
+    partition_path,
 )
 from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
 from kbroker.log.directories.remover import Remover
@@ -327,7 +328,7 @@ class LogDirectory:
             return False
         try:
             self._departures.finish(key)
-            os.rename(made.path, f"{self.directory}/{key[0]}-{key[1]}")
+            os.rename(made.path, partition_path(self.directory, *key))
         except OSError:
             return False
         return True
@@ -341,9 +342,9 @@ class LogDirectory:
         """
         log = self.logs.get((topic, partition))
         if log is None:
+            path = partition_path(self.directory, topic, partition)
             self._departures.finish((topic, partition))
             self._checkpointer.forget((topic, partition))
-            path = f"{self.directory}/{topic}-{partition}"
             if topic_id is not None and holds_other(path, topic_id):
                 aside = self._new_path(topic, partition, STRAY_SUFFIX)
                 os.rename(path, aside)
@@ -427,7 +428,7 @@ class LogDirectory:
 
         Raises OSError, and then nothing has changed but this: files of another topic that had the name are moved aside.
         """
-        path = f"{self.directory}/{log.topic}-{log.partition}"
+        path = partition_path(self.directory, log.topic, log.partition)
         self._departures.finish((log.topic, log.partition))  # or it would take this one's directory for its own
         log.release_idle(force=True)  # open indexes know their files by name
         self.logs[log.topic, log.partition] = log

@@ -1,12 +1,16 @@
 """The partitions' directories in a log directory, by their names.
 
-Owns which entries are partitions, which are moving, deleted or set aside, and whose a partition's directory is. Never
-looks into a log.
+Owns how a partition's name becomes a path, which entries are partitions, which are moving, deleted or set aside, and
+whose a partition's directory is. Names come from other brokers' requests, ZooKeeper and files: one that no topic may
+have becomes no path, and a link is not followed, so nothing outside the log directory is opened, renamed or deleted.
+Never looks into a log.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import logging
 import os
 import shutil
 import uuid
@@ -14,12 +18,15 @@ from typing import Final, NamedTuple
 
 from kbroker.log import checkpoints
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, open_descriptor
+from kbroker.topic_names import partition_fault, topic_name_fault
 
 DELETE_SUFFIX: Final = "-delete"
 FUTURE_SUFFIX: Final = "-future"
 STRAY_SUFFIX: Final = "-stray"
 
 Key = tuple[str, int]
+
+logger = logging.getLogger(__name__)
 
 
 class Entries(NamedTuple):
@@ -37,6 +44,9 @@ def entries_of(directory: str) -> Entries:
         path = f"{directory}/{name}"
         if not os.path.isdir(path):
             continue
+        if os.path.islink(path):
+            logger.warning("%s is a link to a directory, and is left as it is", path)
+            continue
         if name.endswith(DELETE_SUFFIX):
             found.deleted.append(path)
         elif name.endswith(FUTURE_SUFFIX):
@@ -50,11 +60,26 @@ def entries_of(directory: str) -> Entries:
 def partition_of(name: str) -> Key | None:
     """Return the (topic, partition) that a directory's name stands for, None if it is no partition's."""
     topic, dash, number = name.rpartition("-")
-    if not dash or not topic or not number.isascii() or not number.isdigit():
+    if not dash or topic_name_fault(topic) or not number.isascii() or not number.isdigit():
         return None
     with contextlib.suppress(ValueError):
         return topic, int(number)
     return None
+
+
+def partition_path(directory: str, topic: str, partition: int) -> str:
+    """Return the path of a partition's directory, whether or not it is there.
+
+    Raises OSError for a name that no topic may have (Apache Kafka: Topic.validate), for a negative partition, and for a
+    path that is a link.
+    """
+    fault = partition_fault(topic, partition)
+    if fault is not None:
+        raise OSError(errno.EINVAL, fault)
+    path = f"{directory}/{topic}-{partition}"
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, f"{path} is a link, which is not followed")
+    return path
 
 
 def holds_other(path: str, topic_id: uuid.UUID) -> bool:
@@ -91,10 +116,10 @@ class MadeAhead(NamedTuple):
 def make_ahead(directory: str, new: NewPartition) -> MadeAhead | None:
     """Make a directory with the files of an empty log, to be renamed; None where there is one. For any thread.
 
-    Raises OSError, and ValueError for what is no name; then nothing is left.
+    Raises OSError; then nothing is left.
     """
     topic, partition = new.key
-    if os.path.exists(f"{directory}/{topic}-{partition}"):
+    if os.path.exists(partition_path(directory, topic, partition)):
         return None
     path = f"{directory}/{new_name(topic, partition, DELETE_SUFFIX)}"
     try:

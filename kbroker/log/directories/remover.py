@@ -1,6 +1,7 @@
 """The thread that removes files and directories.
 
 Owns what is still to be removed. Never decides what goes: whatever is named here is referred to by nobody any more.
+Never removes what is no file of a log: a directory that holds such a file stays, with that file.
 Removing one file may wait for the disk, and there may be tens of thousands of them.
 """
 
@@ -8,12 +9,22 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
 
-from kbroker.log.files import remove_quietly
+from kbroker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA
+from kbroker.log.files import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    remove_quietly,
+)
+
+_SEGMENTS = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
+_PASSING = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")  # of a file that is being written, swapped, removed
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +65,29 @@ def _remove_all(paths: list[str], closing: Event) -> None:
             return
         try:
             if os.path.isdir(path):
-                shutil.rmtree(path, ignore_errors=True)
+                _remove_directory(path)
             else:
                 remove_quietly(path)
         except OSError as error:
             logger.error("%s could not be removed: %s", path, error)
+
+
+def _remove_directory(path: str) -> None:
+    """Remove a partition's directory; raises OSError. What is no file of a log stays, and the directory with it."""
+    others = []
+    for entry in list(os.scandir(path)):
+        if entry.is_file(follow_symlinks=False) and _is_of_a_log(entry.name):
+            remove_quietly(entry.path)
+        else:
+            others.append(entry.name)
+    if others:
+        logger.warning("%s is kept, as it holds what is no file of a log: %s", path, ", ".join(sorted(others)[:3]))
+    else:
+        os.rmdir(path)
+
+
+def _is_of_a_log(name: str) -> bool:
+    while name.endswith(_PASSING):
+        name = name.rpartition(".")[0]
+    stem, dot, suffix = name.rpartition(".")
+    return name in (LEADER_EPOCHS, PARTITION_METADATA) or (stem.isdigit() and dot + suffix in _SEGMENTS)

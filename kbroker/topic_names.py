@@ -28,6 +28,13 @@ def topic_name_fault(name: str) -> str | None:
     return None
 
 
+def partition_fault(topic: str, partition: int) -> str | None:
+    """Return why there can be no such partition (None: there can), for a log: the name is cut and escaped."""
+    if topic_name_fault(topic) is not None:
+        return f"no topic can be named {topic[:MAX_NAME_LENGTH]!r}"
+    return f"topic {topic} can have no partition {partition}" if partition < 0 else None
+
+
 def check_topic_name(name: str) -> None:
     """Raise INVALID_TOPIC_EXCEPTION for a name that Kafka does not take."""
     fault = topic_name_fault(name)
