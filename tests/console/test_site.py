@@ -1,4 +1,4 @@
-"""The pages as a site in a browser: what `make site` builds has its style, its script, its search, and links that hold."""
+"""The site of the pages in a browser: it has its style, its script and its search, and its links hold."""
 
 from __future__ import annotations
 
