@@ -31,9 +31,11 @@ RESULTS = "benchmarks/results"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[#)])")
 
 
-def on_files(_files: Files, *, config: MkDocsConfig) -> Files:
-    """Return the site's files in place of those that lie in one folder."""
-    found = [File.generated(config, _place(each), abs_src_path=str(each)) for each in _matching(PAGES + PICTURES)]
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Return the repository's pages in place of those that lie in one folder, and the theme's own files."""
+    docs = Path(config.docs_dir)
+    found = [each for each in files if each.abs_src_path is None or docs not in Path(each.abs_src_path).parents]
+    found += [File.generated(config, _place(each), abs_src_path=str(each)) for each in _matching(PAGES + PICTURES)]
     for each in _matching(SHOWN):
         content = f"# {each.name}\n\n```python\n{each.read_text(encoding='utf-8')}```\n"
         found.append(File.generated(config, f"{_place(each)}.md", content=content))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from kbroker.config.describe import (
     Described,
@@ -69,11 +69,11 @@ def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> Di
     return DescribeConfigsResponse(results=results)
 
 
-def _wanted(resource: DescribeConfigsResource) -> Divided[set[str]]:
-    """Return the keys asked for; none means all."""
-    wanted: set[str] = set()
+def _wanted(resource: DescribeConfigsResource) -> Divided[dict[str, int]]:
+    """Return the keys asked for, each with its place in the answer; none means all."""
+    wanted: dict[str, int] = {}
     for key in resource.configuration_keys or ():
-        wanted.add(key)
+        wanted.setdefault(key, len(wanted))
         yield
     return wanted
 
@@ -91,14 +91,16 @@ class _Views:
         self._seen: dict[tuple[int, str], list[DescribeConfigsResourceResult]] = {}
         self._topics: dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]] = {}
 
-    def of(self, resource: DescribeConfigsResource, wanted: Container[str]) -> list[DescribeConfigsResourceResult]:
-        """Return a resource's configs; raises ApiError."""
+    def of(self, resource: DescribeConfigsResource, wanted: Mapping[str, int]) -> list[DescribeConfigsResourceResult]:
+        """Return a resource's configs, in the order asked where keys are named; raises ApiError."""
         key = (resource.resource_type, resource.resource_name)
         entries = self._seen.get(key)
         known = entries is not None
         if entries is None:
             entries = self._seen[key] = self._look(resource)
-        chosen = entries if not wanted else [entry for entry in entries if entry.name in wanted]
+        chosen = entries
+        if wanted:
+            chosen = sorted((each for each in entries if each.name in wanted), key=lambda each: wanted[each.name])
         if known:
             if self._left >= 0:
                 self._left -= sum(_size(entry) for entry in chosen)

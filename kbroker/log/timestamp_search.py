@@ -65,12 +65,12 @@ class TimestampSearch:
         return None
 
     def largest(self, extent: Callable[[], LogExtent]) -> Divided[Found | None]:
-        """Find the first record that has the largest timestamp; raises ApiError(CORRUPT_MESSAGE)."""
+        """Find the first record with the largest timestamp, -1 where none has one; raises ApiError(CORRUPT_MESSAGE)."""
         segments = self._segments
         while True:
             timestamp, segment = yield from self._newest()
-            if timestamp < 0:
-                return None
+            if timestamp < 0:  # nothing has one: the first record is as good as any, as UnifiedLog answers
+                return (yield from self.first_at(timestamp, extent))
             start = segment.base_offset
             while (index := segments.index_of(segment)) >= 0:  # or it has been deleted or compacted meanwhile
                 found = next(_batches_at(segments, extent(), index, timestamp, start), None)

@@ -149,6 +149,14 @@ def test_a_resource_that_is_named_again_is_described_by_work_done_once(
     assert repeated_groups.MAX_REPEATED_BYTES > 8_000
 
 
+def test_configs_that_are_named_are_answered_in_the_order_asked(ask: Callable[..., Any]) -> None:
+    keys = ["segment.bytes", "no.such.key", "cleanup.policy", "retention.ms", "segment.bytes"]
+    named = DescribeConfigsResource(resource_type=2, resource_name=TOPIC, configuration_keys=keys)
+    (answer,) = ask((DescribeConfigsRequest(resources=[named]), 4))
+    (result,) = answer.results
+    assert [entry.name for entry in result.configs] == ["segment.bytes", "cleanup.policy", "retention.ms"]
+
+
 def test_more_protocols_than_a_member_may_have(ask: Callable[..., Any]) -> None:
     protocols = [JoinGroupRequestProtocol(name=f"p{n}") for n in range(MAX_PROTOCOLS + 1)]
     request = JoinGroupRequest(group_id="g", session_timeout_ms=30_000, protocol_type="consumer", protocols=protocols)

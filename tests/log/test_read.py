@@ -108,7 +108,7 @@ def test_nothing_has_a_timestamp(tmp_path: Path) -> None:
     assert log.max_timestamp_offset() is None
     assert log.offset_for_timestamp(0) is None
     log.append_as_leader(batch(timestamp=-1), 0, NOW)
-    assert log.max_timestamp_offset() is None
+    assert log.max_timestamp_offset() == (0, -1, 0)
     assert log.offset_for_timestamp(0) is None
 
 
