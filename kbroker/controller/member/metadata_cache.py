@@ -60,9 +60,7 @@ def told(
         names[topic.topic_id] = topic.topic_name
         yield
     if impossible:
-        log.warning(
-            "UpdateMetadata names %s, which is passed over: there can be no such partition", impossible
-        )
+        log.warning("UpdateMetadata names %s, which is passed over: there can be no such partition", impossible)
     brokers = {}
     for broker in request.live_brokers:
         brokers[broker.id] = yield from _broker(broker)
