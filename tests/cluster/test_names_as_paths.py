@@ -16,11 +16,6 @@ from kbroker.protocol.messages.leader_and_isr import (
     LeaderAndIsrTopicState,
 )
 from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
-from kbroker.protocol.messages.update_metadata import (
-    UpdateMetadataPartitionState,
-    UpdateMetadataRequest,
-    UpdateMetadataTopicState,
-)
 from tests.log.directories.test_names_as_paths import NAMES
 
 _EPOCH = 1  # the controller's own: a later one would keep the brokers from hearing it
@@ -55,15 +50,6 @@ def test_names_in_requests_between_brokers(tmp_path: Path, caplog: pytest.LogCap
                 answer = client.ask(asked, 7)
                 codes = [each.error_code for topic in answer.topics for each in topic.partition_errors]
                 assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2, name
-                state = UpdateMetadataPartitionState(
-                    partition_index=0, controller_epoch=_EPOCH, leader=1, leader_epoch=9, isr=[1], zk_version=9,
-                    replicas=[1], offline_replicas=[],
-                )  # fmt: skip
-                told = UpdateMetadataRequest(
-                    controller_id=1, controller_epoch=_EPOCH, broker_epoch=-1, live_brokers=[],
-                    topic_states=[UpdateMetadataTopicState(name, bytes(range(16)), [state])],
-                )  # fmt: skip
-                assert client.ask(told, 8).error_code == ErrorCode.NONE, name
                 stopped = StopReplicaRequest(
                     controller_id=1, controller_epoch=_EPOCH, broker_epoch=-1,
                     topic_states=[StopReplicaTopicState(name, [StopReplicaPartitionState(0, -2, True)])],

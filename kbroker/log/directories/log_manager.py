@@ -103,7 +103,6 @@ class LogManager:
 
     def open(self) -> None:
         """Lock every directory. Raises LogDirError where one is not ours, or none, or not the metadata's, is usable."""
-        announce_scan()
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
@@ -117,6 +116,7 @@ class LogManager:
             for manager in opened:
                 manager.close(clean=False)
             raise
+        announce_scan()
 
     def _open_one(self, manager: LogDirectory) -> None:
         try:
