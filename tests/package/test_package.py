@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from email.parser import Parser
@@ -30,6 +32,7 @@ DATA = {
     "kbroker/config/client_metrics_keys.txt",
     "kbroker/metrics/names.txt",
 }
+SOURCE, COMPILED = "kbroker/log/_record_scan.c", "kbroker/log/_record_scan.abi3.so"
 
 pytestmark = pytest.mark.long
 
@@ -48,10 +51,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     sdist, wheel = sorted(
         build(ROOT, tmp_path_factory.mktemp("dist"), "wheel", "sdist"), key=lambda each: each.suffix == ".whl"
     )
-    assert (sdist.name, wheel.name) == (
-        f"kbroker-{kbroker.__version__}.tar.gz",
-        f"kbroker-{kbroker.__version__}-py3-none-any.whl",
-    )
+    assert sdist.name == f"kbroker-{kbroker.__version__}.tar.gz"
+    platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    tag = f"cp311-abi3-{platform}" if shutil.which("cc") else "py3-none-any"
+    assert wheel.name == f"kbroker-{kbroker.__version__}-{tag}.whl"
     return wheel, sdist
 
 
@@ -77,8 +80,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: tuple[Path, Path]) 
     manual = {name for name in names if ".data/data/share/man/man1/" in name}
     assert {Path(name).name for name in manual} == {each.name for each in (ROOT / "man").iterdir()}
     package = {name for name in names - manual if ".dist-info/" not in name}
-    assert package == sources()
-    assert {name for name in package if not name.endswith(".py")} == DATA
+    compiled = {COMPILED} if shutil.which("cc") else set()
+    assert package == sources() - {SOURCE} | compiled
+    assert {name for name in package if not name.endswith(".py")} == DATA | compiled
     info = {name.partition(".dist-info/")[2] for name in names - manual - package}
     assert info == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 
@@ -111,12 +115,26 @@ def test_the_sdist_makes_the_same_wheel(built: tuple[Path, Path], tmp_path: Path
         "PKG-INFO",
         "README.md",
         "docs",
+        "hatch_build.py",
         "kbroker",
         "man",
         "pyproject.toml",
     }
     [again] = build(unpacked, tmp_path / "dist", "wheel")
     assert names_in(again) == names_in(wheel)
+
+
+def test_without_a_compiler_the_package_is_built_all_the_same(tmp_path: Path) -> None:
+    """In pure Python, with a warning; the broker says so once when it starts."""
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path), "-t", "wheel"]
+    environment = {**os.environ, "CC": "/nonexistent/cc"}
+    done = subprocess.run(
+        command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120, env=environment
+    )  # fmt: skip
+    assert "built without its compiled record scan" in done.stdout + done.stderr
+    [wheel] = tmp_path.iterdir()
+    assert wheel.name == f"kbroker-{kbroker.__version__}-py3-none-any.whl"
+    assert COMPILED not in names_in(wheel)
 
 
 def test_an_installed_wheel_works(built: tuple[Path, Path], tmp_path: Path) -> None:
