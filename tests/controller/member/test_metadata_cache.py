@@ -115,3 +115,10 @@ def test_a_request_is_taken_over_in_pieces():
     brokers = [UpdateMetadataBroker(id=number, endpoints=[endpoint] * 3) for number in range(100)]
     request = UpdateMetadataRequest(controller_id=1, controller_epoch=1, topic_states=[], live_brokers=brokers)
     assert sum(1 for _ in told(EMPTY, request, lambda _: {})) >= 400
+
+
+def test_topics_of_names_that_none_may_have_are_passed_over():
+    names = ("../evil", "..", "", "a/b", "new\nline", "x" * 250)
+    state = after(EMPTY, *(topic(name, FIRST, partition(0)) for name in names), topic("good", SECOND, partition(0)))
+    assert list(state.topics) == ["good"]
+    assert state.topic_names == {SECOND: "good"}
