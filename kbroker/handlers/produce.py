@@ -100,7 +100,7 @@ def produce(
             if partition is None or records is None or acks not in ACKS or len(records) < HEADER_BYTES:
                 if not checked:
                     check_first_batches(request)
-                refused = refusal(ctx, request, name, topic.topic_id, data)
+                refused = refusal(ctx, request, name, data)
             else:
                 length, magic, attributes = LOOK.unpack_from(records)
                 if (
@@ -112,7 +112,7 @@ def produce(
                 ):
                     if not checked:
                         check_first_batches(request)
-                    refused = refusal(ctx, request, name, topic.topic_id, data)
+                    refused = refusal(ctx, request, name, data)
                 else:
                     refused = None
             if refused is not None:

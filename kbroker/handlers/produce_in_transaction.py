@@ -85,18 +85,17 @@ class _Work:
         known = self.ctx.services.controller.state.topic_names.get(topic_id, "") if self.version > 12 else name
         answers: list[PartitionProduceResponse] = []
         for data in asked.partition_data:
-            self._partition(request, known, topic_id, data, answers)
+            self._partition(request, known, data, answers)
         return TopicProduceResponse(name, topic_id, answers)
 
     def _partition(
         self,
         request: ProduceRequest,
         name: str,
-        topic_id: bytes,
         data: PartitionProduceData,
         answers: list[PartitionProduceResponse],
     ) -> None:
-        refused = refusal(self.ctx, request, name, topic_id, data)
+        refused = refusal(self.ctx, request, name, data)
         partition = self.ctx.services.replicas.get((name, data.index))
         if refused is not None or partition is None or data.records is None:
             assert refused is not None  # what is not there is refused

@@ -23,7 +23,6 @@ from kbroker.protocol.messages.produce import (
     ProduceRequest,
     ProduceResponse,
 )
-from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.protocol.wire import Buffer
 from kbroker.topic_names import INTERNAL_TOPICS
 
@@ -54,6 +53,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 _CORRUPT = (-1, 0)
 _FIRST_ZSTD_VERSION = 7
+_FIRST_ID_VERSION = 13
 _PREFIX = struct.Struct(">8xi4xb")
 
 
@@ -95,7 +95,7 @@ def _opens_with_transaction(records: Buffer) -> bool:
 
 
 def refusal(
-    ctx: RequestContext, request: ProduceRequest, name: str, topic_id: bytes, data: PartitionProduceData
+    ctx: RequestContext, request: ProduceRequest, name: str, data: PartitionProduceData
 ) -> PartitionProduceResponse | None:
     """Return the answer for a partition that must not even be tried, None when it may be after all.
 
@@ -107,7 +107,7 @@ def refusal(
     log_start = -1
     code = ErrorCode.NONE
     partition = ctx.services.replicas.get((name, data.index))
-    if not name and topic_id != ZERO_UUID:
+    if not name and ctx.version >= _FIRST_ID_VERSION:
         code = ErrorCode.UNKNOWN_TOPIC_ID
     elif partition is None:
         code = ctx.services.replicas.why_missing(name, data.index)

@@ -71,6 +71,8 @@ def produce_versions(wire: Wire) -> None:
         ask("null key and value", build_batch([(STAMP, None, None, ())]))
         ask("headers", build_batch([(STAMP, b"k", b"v", (("h", b"1"), ("n", None)))]))
         ask("unknown topic", batch(), named="no-such-topic")
+        if v >= 13:
+            ask("topic id zero", batch(), topic_id=bytes(16))
         ask("unknown partition", batch(), partition=9)
         ask("negative partition", batch(), partition=-1)
         ask("no records", b"")
