@@ -20,6 +20,10 @@ _COMPLAIN_EVERY_MS: Final = 10_000
 logger = logging.getLogger(__name__)
 
 
+class UnplacedError(OSError):
+    """A partition that has no place by its name, or where a link lies in its place: its directory is not to blame."""
+
+
 def passes(error: OSError) -> bool:
     """Whether an error is of the machine or the process, and over once there is room again."""
     return error.errno in _PASSING
@@ -31,6 +35,8 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     In a cluster a full disk is such an error, as others can lead what it holds: a leader that only refuses would keep
     its partitions from being written to. A broker alone refuses what needs room until there is some.
     """
+    if isinstance(error, UnplacedError):
+        return False
     return not passes(error) or (in_cluster and error.errno in _FULL)
 
 

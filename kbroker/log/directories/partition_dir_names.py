@@ -17,6 +17,7 @@ import uuid
 from typing import Final, NamedTuple
 
 from kbroker.log import checkpoints
+from kbroker.log.disk_errors import UnplacedError
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, open_descriptor
 from kbroker.topic_names import partition_fault, topic_name_fault
 
@@ -70,15 +71,15 @@ def partition_of(name: str) -> Key | None:
 def partition_path(directory: str, topic: str, partition: int) -> str:
     """Return the path of a partition's directory, whether or not it is there.
 
-    Raises OSError for a name that no topic may have (Apache Kafka: Topic.validate), for a negative partition, and for a
-    path that is a link.
+    Raises UnplacedError for a name that no topic may have (Apache Kafka: Topic.validate), for a negative partition, and
+    for a path that is a link.
     """
     fault = partition_fault(topic, partition)
     if fault is not None:
-        raise OSError(errno.EINVAL, fault)
+        raise UnplacedError(errno.EINVAL, fault)
     path = f"{directory}/{topic}-{partition}"
     if os.path.islink(path):
-        raise OSError(errno.ELOOP, f"{path} is a link, which is not followed")
+        raise UnplacedError(errno.ELOOP, f"{path} is a link, which is not followed")
     return path
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log.directories.log_directory import LogDirectory
+from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import NewPartition, entries_of, make_ahead, partition_path
 from kbroker.log.directories.remover import Remover
 from kbroker.topic_names import partition_fault
@@ -87,6 +88,25 @@ def test_links_are_not_followed(outside: Path, suffix: str) -> None:
     logs.tick(NOW + 10**9)
     logs.close()
     assert snapshot(outside / "outside") == before
+
+
+@pytest.mark.parametrize("in_cluster", [False, True])
+def test_a_partition_without_a_place_takes_no_directory_offline(tmp_path: Path, in_cluster: bool) -> None:
+    logs = LogDirectory(str(tmp_path / "data"), node_id=1, cluster_id="cluster", in_cluster=in_cluster)
+    dirs, fatal = LogManager([logs], logs.directory), []
+    dirs.on_fatal = fatal.append
+    dirs.open()
+    dirs.load(lambda _topic: CONFIG, NOW, lambda *_: True)
+    (tmp_path / "elsewhere").mkdir()
+    os.symlink(tmp_path / "elsewhere", tmp_path / "data" / "t-0")
+    for name in ("t", "../evil"):
+        with pytest.raises(OSError, match=r"is a link|no topic"):
+            dirs.get_or_create(name, 0, TOPIC_ID, CONFIG)
+    assert not fatal
+    assert not logs.failure
+    dirs.get_or_create("t", 1, TOPIC_ID, CONFIG)
+    dirs.close()
+    assert not list((tmp_path / "elsewhere").iterdir())
 
 
 def test_directories_of_names_that_no_topic_has_are_no_partitions(tmp_path: Path) -> None:
