@@ -100,7 +100,7 @@ class Node:
         self.replicas = replicas
         self.groups = GroupCoordinator(group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock)
         self.producer_ids = producer_ids
-        self.markers = LocalMarkers(replicas, self.groups, clock)
+        self.markers = LocalMarkers(replicas, self.groups, clock, config.get_int("request.timeout.ms"))
         self.transactions = TransactionCoordinator(
             transaction_config(config),
             CoordinatorLog(TRANSACTIONS_TOPIC, metadata, replicas),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC
@@ -24,8 +23,6 @@ from kbroker.replicas import Partition, Replicas
 from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
-REQUEST_TIMEOUT_MS: Final = 30_000.0
-"""request.timeout.ms by default."""
 _NOT_READY = frozenset(
     {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
 )
@@ -35,12 +32,10 @@ class LocalMarkers:
     """Writes the ends of transactions into partitions that this broker leads.
 
     A marker counts as written once it is committed, as with acks=all: else the transaction would stay open in the log
-    of a leader that comes after. `timeout_ms` is how long that is waited for.
+    of a leader that comes after. `timeout_ms` is how long that is waited for (request.timeout.ms).
     """
 
-    def __init__(
-        self, replicas: Replicas, groups: GroupCoordinator, clock: Clock, timeout_ms: float = REQUEST_TIMEOUT_MS
-    ) -> None:
+    def __init__(self, replicas: Replicas, groups: GroupCoordinator, clock: Clock, timeout_ms: float) -> None:
         self._replicas = replicas
         self._groups = groups
         self._clock = clock

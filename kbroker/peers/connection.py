@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 import ssl
 import struct
 from collections import deque
@@ -145,8 +146,20 @@ class TcpPeer:
         context = self._tls()
         name = self._address[0] if context is not None else None
         loop = asyncio.get_running_loop()
-        _, frames = await loop.create_connection(_Frames, *self._address, ssl=context, server_hostname=name)
-        return frames
+        # By itself: uvloop logs a traceback for a name that is not found once nobody waits for it any more.
+        found = await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
+        for number, each in enumerate(found, 1):
+            try:
+                host, port = each[4][:2]
+                _, frames = await loop.create_connection(
+                    _Frames, str(host), int(port), ssl=context, server_hostname=name
+                )
+            except OSError:
+                if number == len(found):
+                    raise
+            else:
+                return frames
+        raise OSError("the name has no address")
 
     async def _authenticate(self, frames: _Frames, login: Login) -> None:
         """Log in; raises PeerGone where the other broker does not let this one in."""

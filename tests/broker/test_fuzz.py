@@ -18,7 +18,7 @@ from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import handlers
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.headers import RequestHeader
 from tests.figures import figure
@@ -86,11 +86,12 @@ def hostile(rng):
 
 
 class Canary:
-    """A client whose records must arrive, whatever others send."""
+    """A client whose records must arrive, whatever others send; broker `leads` has the only replica."""
 
-    def __init__(self, address):
+    def __init__(self, address, leads=1):
         self.client = WireClient(address)
-        answer = self.client.ask(CreateTopicsRequest(topics=[CreatableTopic("bird", 1, 1)], timeout_ms=5000), 7)
+        topic = CreatableTopic("bird", -1, -1, [CreatableReplicaAssignment(0, [leads])])
+        answer = self.client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7)
         assert answer.topics[0].error_code == 0
         self.count = 0
 
