@@ -35,6 +35,7 @@ from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
+from kbroker.handlers.from_brokers import BrokerHosts
 from kbroker.handlers.services import ClusterServices, Services
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
@@ -115,7 +116,15 @@ class Node:
         self.quotas = BrokerQuotas(config, clock, metadata)
         logins = TokenLogins(lambda: metadata.state.tokens, clock.now_ms)
         credentials = Credentials(self._credential_of, logins)
-        dispatcher = Dispatcher(in_cluster=cluster is not None, authorizer=authorizer, quotas=self.quotas.clients)
+        self._broker_hosts: BrokerHosts | None = None
+        if config.get_str("inter.broker.apis.from") == "brokers":
+            self._broker_hosts = BrokerHosts(config.listeners.inter_broker, self._registered_hosts)
+        dispatcher = Dispatcher(
+            in_cluster=cluster is not None,
+            authorizer=authorizer,
+            quotas=self.quotas.clients,
+            brokers=self._broker_hosts,
+        )
         self.services = Services(
             node_id=self.node_id,
             config=config,
@@ -149,6 +158,12 @@ class Node:
         )
         self._parts = AsyncExitStack()
 
+    async def _registered_hosts(self) -> list[str]:
+        """Return where brokers are reached by each other: a node that is alone knows itself."""
+        listener = self.config.listeners.inter_broker
+        found = [each.listeners.get(listener) for each in self.metadata.state.brokers.values()]
+        return [each[0] for each in found if each is not None]
+
     def _telemetry(self, metadata: ClusterMetadata) -> ClientTelemetry:
         """Return who asks clients for their metrics, by the cluster's subscriptions as they are then."""
         telemetry = ClientTelemetry(self.config.get_int("telemetry.max.bytes"), lambda: uuid4().bytes)
@@ -180,6 +195,8 @@ class Node:
         self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
+        if self._broker_hosts is not None:
+            self._broker_hosts.close()
         log.info("[KafkaServer id=%d] stopped", self.node_id)
 
     @property

@@ -39,7 +39,15 @@ from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
-from kbroker.controller.znodes import LOG_DIR_EVENT, Endpoint, Registration, Unreadable, encode_log_dir_event
+from kbroker.controller.znodes import (
+    BROKER_IDS,
+    LOG_DIR_EVENT,
+    Endpoint,
+    Registration,
+    Unreadable,
+    encode_log_dir_event,
+    read,
+)
 from kbroker.handlers.services import ClusterServices, in_cluster
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
@@ -350,6 +358,20 @@ class ClusterNode(Node):
     def controller_endpoint(self) -> tuple[str, int] | None:
         """Return where the controller is reached by other brokers; None while none is known."""
         return self.endpoint_of(self.member.state.controller_id)
+
+    async def _registered_hosts(self) -> list[str]:
+        """Return where brokers are reached by each other, as they have registered themselves.
+
+        What the controller tells would not do: it is told by a request that has to be judged first. Raises Unreachable.
+        """
+        found = []
+        for number in await self.tree.children(BROKER_IDS):
+            node = await self.tree.get(f"{BROKER_IDS}/{number}")
+            with contextlib.suppress(Unreadable):
+                registered = None if node is None else read(number, node.data, Registration.decode)
+                ends = () if registered is None else registered.endpoints
+                found += [each.host for each in ends if each.listener == self.config.listeners.inter_broker]
+        return found
 
     def _marker_target(self, node_id: int) -> Target | None:
         return self._marker_targets.of(node_id)

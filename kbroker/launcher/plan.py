@@ -114,6 +114,7 @@ def defaults(count: int) -> dict[str, str]:
 
     Kafka's internal topics have three replicas, for which fewer brokers are not enough; and nobody wants to wait 18 s
     until a broker that was killed is missed, or 15 s for the last one to give up handing its leadership on.
+    Strangers must not pass for brokers.
     """
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),
@@ -121,6 +122,7 @@ def defaults(count: int) -> dict[str, str]:
         "transaction.state.log.min.isr": str(min(count, 2)),
         "zookeeper.session.timeout.ms": "6000",
         "controlled.shutdown.retry.backoff.ms": "500",
+        "inter.broker.apis.from": "brokers",
     }
 
 

@@ -25,6 +25,7 @@ from weakref import WeakSet
 from kbroker.divided import Divided
 from kbroker.handlers.express_produce import Forms
 from kbroker.handlers.fetch_attempt import is_of_follower
+from kbroker.handlers.from_brokers import BrokerHosts, only_from_brokers
 from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
 from kbroker.network import request_log
@@ -171,9 +172,16 @@ class Dispatcher:
     """Runs requests. One serves all connections of a broker."""
 
     def __init__(
-        self, *, in_cluster: bool = False, authorizer: Authorizer | None = None, quotas: ClientQuotas | None = None
+        self,
+        *,
+        in_cluster: bool = False,
+        authorizer: Authorizer | None = None,
+        quotas: ClientQuotas | None = None,
+        brokers: BrokerHosts | None = None,
     ) -> None:
         """With an `authorizer` each handler stands behind its guard (handlers/authorized/).
+
+        With `brokers` requests that only brokers make are taken from these alone (handlers/from_brokers.py).
 
         Who has `quotas` is metered: he has no express way, and an answer's `throttle_time_ms` says for how long he
         has to pause.
@@ -184,6 +192,7 @@ class Dispatcher:
         # Of Produce by version: those that never come to an entry.
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
+        self._brokers = brokers
         self._forms: WeakSet[Forms] = WeakSet()
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
@@ -252,11 +261,12 @@ class Dispatcher:
             forms.forget()
 
     def _handler(self, api: Api) -> Handler:
-        if self._authorizer is None:
-            return api.handler
-        from kbroker.handlers.authorized import guarded
+        handler = api.handler
+        if self._authorizer is not None:
+            from kbroker.handlers.authorized import guarded
 
-        return guarded(api)
+            handler = guarded(api)
+        return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
     def look_at_loggers(self) -> None:
         """Ask anew whether requests that come are to be logged."""

@@ -15,7 +15,7 @@ from kbroker.config.values import to_text
 
 pytestmark = pytest.mark.java
 
-OURS = {"record.validation"}
+OURS = {"inter.broker.apis.from", "record.validation"}
 # Kafka demands a value for these; a broker of ours needs none, or has one of its own.
 NO_DEFAULT_IN_KAFKA = {"process.roles", "node.id", "controller.listener.names"}
 # Measured better; docs/configuration.md says so.

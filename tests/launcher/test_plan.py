@@ -51,6 +51,7 @@ def test_command_of_a_broker() -> None:
         "transaction.state.log.min.isr": "2",
         "zookeeper.session.timeout.ms": "9000",
         "controlled.shutdown.retry.backoff.ms": "500",
+        "inter.broker.apis.from": "brokers",
         "a": "b",
         "zookeeper.connect": "127.0.0.1:2181/x",
         "broker.id": "2",

@@ -1,0 +1,149 @@
+"""Requests that only brokers make, taken from brokers alone: inter.broker.apis.from=brokers, a key of ours.
+
+Owns which requests these are, and the addresses of the machines on which registered brokers are. Without an authorizer
+Kafka believes whoever sends such a request; this asks by which listener and from where it comes. Never knows who has
+authenticated: that is an authorizer's work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+
+from kbroker.controller.tree.znode import Denied, Unreachable
+from kbroker.handlers.fetch_attempt import is_of_follower
+from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+_ALWAYS: Final = frozenset(
+    {
+        "LeaderAndIsr", "StopReplica", "UpdateMetadata", "ControlledShutdown", "AlterPartition", "AllocateProducerIds",
+        "WriteTxnMarkers",
+    }
+)  # fmt: skip
+_ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
+_PAUSE_SECONDS: Final = 1.0
+"""Between two times that hosts are read because somebody comes from elsewhere: strangers may come at any rate."""
+_HOLDS_SECONDS: Final = 30.0
+"""After which hosts are read again because somebody is taken for a broker."""
+_READ_SECONDS: Final = 5.0
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class BrokerHosts:
+    """From where brokers come. `listener` is that between brokers; `registered()` returns their hosts on it.
+
+    Where `registered` raises Unreachable or Denied, whoever is not known is cut off, and may come again.
+    """
+
+    def __init__(self, listener: str, registered: Callable[[], Awaitable[Iterable[str]]]) -> None:
+        self.listener = listener
+        self._registered = registered
+        self._known: frozenset[Address] = frozenset()
+        self._read_at = self._tried_at = float("-inf")
+        self._reading: asyncio.Task[None] | None = None
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def knows(self, host: str) -> bool:
+        """Whether an address, as "/192.0.2.1", is of a broker as far as was read; it is read anew at times."""
+        found = _address(host) in self._known or (_address(host).is_loopback and self._has_loopback())
+        if found and asyncio.get_running_loop().time() - self._read_at > _HOLDS_SECONDS:
+            self._begin(0)
+        return found
+
+    def _has_loopback(self) -> bool:
+        return any(each.is_loopback for each in self._known)
+
+    async def knows_now(self, host: str) -> bool:
+        """Do so after reading anew. Raises CloseConnection where that is not possible."""
+        asked_at = asyncio.get_running_loop().time()
+        while self._read_at < asked_at:
+            await asyncio.shield(self._begin(self._tried_at + _PAUSE_SECONDS - asked_at))
+        return self.knows(host)
+
+    def _begin(self, delay: float) -> asyncio.Task[None]:
+        if self._reading is None:
+            self._reading = asyncio.create_task(self._read(delay))
+            # Nobody may wait for it by then.
+            self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return self._reading
+
+    async def _read(self, delay: float) -> None:
+        try:
+            await asyncio.sleep(max(delay, 0))
+            loop = asyncio.get_running_loop()
+            began = self._tried_at = loop.time()
+            found: set[Address] = set()
+            async with asyncio.timeout(_READ_SECONDS):
+                for host in dict.fromkeys(await self._registered()):
+                    try:
+                        for each in await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+                            found.add(_address(str(each[4][0])))
+                    except OSError as error:
+                        log.warning("the host %r of a broker cannot be resolved: %s", host, error)
+            self._known, self._read_at = frozenset(found), began
+        except (Unreachable, Denied, TimeoutError) as error:
+            log.warning("the hosts of registered brokers cannot be read: %s", str(error) or "no answer in time")
+            raise CloseConnection("it is not known from where brokers come") from None
+        finally:
+            self._reading = None
+
+
+def _address(host: str) -> Address:
+    found = ipaddress.ip_address(host.removeprefix("/").partition("%")[0])
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return mapped or found
+
+
+def only_from_brokers(api: Api, handler: Handler, hosts: BrokerHosts) -> Handler:
+    """Return a handler that refuses with CLUSTER_AUTHORIZATION_FAILED what only brokers ask, where none does."""
+    if api.name == "Fetch":
+        is_of_broker: Callable[[RequestContext, Any], bool] = _fetches_as_follower
+    elif api.name == "AddPartitionsToTxn":
+        is_of_broker = _adds_as_broker
+    elif api.name in _ALWAYS:
+        is_of_broker = _always
+    else:
+        return handler
+
+    def guarded(ctx: RequestContext, request: Any) -> Any:
+        if not is_of_broker(ctx, request):
+            return handler(ctx, request)
+        if ctx.listener != hosts.listener:
+            raise _refusal(api, ctx)
+        return handler(ctx, request) if hosts.knows(ctx.client_host) else looked_up(ctx, request)
+
+    async def looked_up(ctx: RequestContext, request: Any) -> Any:
+        if not await hosts.knows_now(ctx.client_host):
+            raise _refusal(api, ctx)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def _always(_ctx: RequestContext, _request: Any) -> bool:
+    return True
+
+
+def _fetches_as_follower(_ctx: RequestContext, request: Any) -> bool:
+    return is_of_follower(request)
+
+
+def _adds_as_broker(ctx: RequestContext, _request: Any) -> bool:
+    return ctx.version >= _ADD_PARTITIONS_OF_BROKERS_SINCE
+
+
+def _refusal(api: Api, ctx: RequestContext) -> ApiError:
+    log.info("%s from %s by listener %s is refused: it is no broker's", api.name, ctx.client_host, ctx.listener)
+    return ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
