@@ -337,8 +337,15 @@ class ClusterNode(Node):
             return
         if self._saying is not None:
             self._saying.cancel()
-        endpoint = self.controller_endpoint
-        await shut_down_controlled(self.config, self.peers, self._broker_epoch, endpoint, self._hurried)
+        await shut_down_controlled(
+            self.config,
+            self.peers,
+            self._broker_epoch,
+            self.controller_endpoint,
+            self._hurried,
+            self._membership.away,
+            lambda: self.controller.is_alone,
+        )
         self.replica_manager.stop_fetching()  # not sooner: leaders count on this replica until it is let out
 
     # --- what the parts ask

@@ -1,6 +1,7 @@
 """How a broker of a cluster leaves: it asks the controller to give its leadership to others first.
 
-Owns the questions and how often they are asked. Never stops anything. (Apache Kafka 3.9: KafkaServer.)
+Owns the questions, how often they are asked, and when that is in vain. Never stops anything. (Apache Kafka 3.9:
+KafkaServer, which asks on where nobody can answer.)
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequ
 log = logging.getLogger(__name__)
 
 VERSION = 3
+_AWAY_SECONDS = 3.0
+"""For how long ZooKeeper may be away: meanwhile no controller can decide anything."""
+_ALONE_SECONDS = 5.0
+"""For how long this broker waits, as the controller, for another one to come that could lead."""
 
 
 async def shut_down_controlled(
@@ -25,19 +30,36 @@ async def shut_down_controlled(
     broker_epoch: Callable[[], int],
     controller_endpoint: Callable[[], tuple[str, int] | None],
     hurried: asyncio.Event,
+    away: asyncio.Event,
+    is_alone: Callable[[], bool],
 ) -> None:
-    """Ask until nothing is led here any more, controlled.shutdown.max.retries are over, or somebody is in a hurry."""
-    asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint))
-    waiting = asyncio.ensure_future(hurried.wait())
+    """Ask until nothing is led here any more, controlled.shutdown.max.retries are over, or it is in vain.
+
+    `hurried` is set once somebody is in a hurry, `away` while ZooKeeper is not reached; `is_alone()` tells that this
+    broker is the controller and knows no other one that could lead.
+    """
+    asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint, is_alone))
+    hurry, lost = asyncio.ensure_future(hurried.wait()), asyncio.ensure_future(_lost(away))
     try:
-        await asyncio.wait((asking, waiting), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((asking, hurry, lost), return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
             asking.result()
-        else:
+        elif hurry.done():
             log.warning("controlled shutdown: given up, as there was a second signal")
+        else:
+            log.warning("controlled shutdown: given up, as ZooKeeper is not reachable")
     finally:
-        asking.cancel()
-        waiting.cancel()
+        for each in (asking, hurry, lost):
+            each.cancel()
+
+
+async def _lost(away: asyncio.Event) -> None:
+    """Return once ZooKeeper is away, and still or again is some seconds later."""
+    while True:
+        await away.wait()
+        await asyncio.sleep(_AWAY_SECONDS)
+        if away.is_set():
+            return
 
 
 async def _ask_until_done(
@@ -45,17 +67,24 @@ async def _ask_until_done(
     peers: Peers,
     broker_epoch: Callable[[], int],
     controller_endpoint: Callable[[], tuple[str, int] | None],
+    is_alone: Callable[[], bool],
 ) -> None:
     if not config.get_bool("controlled.shutdown.enable") or broker_epoch() < 0:
         return
+    loop = asyncio.get_running_loop()
+    alone_until = loop.time() + _ALONE_SECONDS
     tries = max(config.get_int("controlled.shutdown.max.retries"), 1)
     for left in range(tries - 1, -1, -1):
         why = await _ask(config, peers, broker_epoch(), controller_endpoint())
         if why is None:
             return
+        if is_alone() and loop.time() >= alone_until:
+            log.warning("controlled shutdown: %s; given up, as there is no other broker", why)
+            return
         log.warning("controlled shutdown: %s; %d tries left", why, left)
         if left:
-            await asyncio.sleep(config.get_int("controlled.shutdown.retry.backoff.ms") / 1000)
+            pause = config.get_int("controlled.shutdown.retry.backoff.ms") / 1000
+            await asyncio.sleep(min(pause, max(alone_until - loop.time(), 0)) if is_alone() else pause)
 
 
 async def _ask(config: BrokerConfig, peers: Peers, epoch: int, endpoint: tuple[str, int] | None) -> str | None:

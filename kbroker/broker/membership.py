@@ -112,6 +112,8 @@ class Membership:
         self._registration = registration
         self._controller = controller
         self._fail = fail
+        self.away = asyncio.Event()
+        """Set while ZooKeeper is not reached."""
         self._what: Registration | None = None
         self._session = 0
         self._renewing: asyncio.Task[None] | None = None
@@ -134,6 +136,10 @@ class Membership:
     def _hear(self, what: Session) -> None:
         if self._what is None:
             return
+        if what is Session.LIVE:
+            self.away.clear()
+        else:
+            self.away.set()
         if what is Session.UNREACHABLE:
             log.warning("ZooKeeper is not reachable")
         if what is Session.EXPIRED:

@@ -58,7 +58,7 @@ class BrokerHosts:
     def knows(self, host: str) -> bool:
         """Whether an address, as "/192.0.2.1", is of a broker as far as was read; it is read anew at times."""
         found = _address(host) in self._known or (_address(host).is_loopback and self._has_loopback())
-        if found and asyncio.get_running_loop().time() - self._read_at > _HOLDS_SECONDS:
+        if found and asyncio.get_running_loop().time() - self._tried_at > _HOLDS_SECONDS:
             self._begin(0)
         return found
 

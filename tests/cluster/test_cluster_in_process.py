@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker import Cluster
+from kbroker.broker import controlled_shutdown
 from tests.cluster.reading import consumed
 
 PATIENCE_S = 30
@@ -35,3 +38,16 @@ def test_a_producer_goes_on_when_its_leader_is_killed():
         assert producer.flush(PATIENCE_S) == 0
         assert not failed
         assert consumed({"bootstrap.servers": cluster.bootstrap_servers}, "orders", 1000) == list(range(1000))
+
+
+def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
+    """The controller among them has its own question in its queue, behind what waits for ZooKeeper."""
+    monkeypatch.setattr(controlled_shutdown, "_AWAY_SECONDS", 0.2)
+    with Cluster(brokers=2, config={**FAST, "controller.socket.timeout.ms": 30_000}) as cluster:
+        cluster.topics.create("orders", partitions=2, replication_factor=2)
+        for broker in cluster.brokers.values():
+            broker.cut_from_zookeeper()
+        began = time.monotonic()
+        for broker in cluster.brokers.values():
+            broker.stop()
+        assert time.monotonic() - began < 10

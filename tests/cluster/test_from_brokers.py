@@ -13,7 +13,7 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Cluster
 from kbroker.controller.tree.znode import Unreachable
-from kbroker.handlers.from_brokers import BrokerHosts
+from kbroker.handlers.from_brokers import BrokerHosts, _address
 from kbroker.handlers.registry import CloseConnection
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -140,6 +140,11 @@ def test_hosts_are_read_anew_and_not_at_any_rate() -> None:
             reading.hosts, now = None, now + 5
             with pytest.raises(CloseConnection):
                 await known.knows_now("/192.0.2.1")
+            known._known, now = frozenset([_address("192.0.2.1")]), now + 1
+            tried = reading.times
+            assert known.knows("/192.0.2.1"), "what was known stays where nothing can be read"
+            assert known._reading is None
+            assert reading.times == tried, "and is read anew no more often for it"
         finally:
             loop.time = real  # type: ignore[method-assign]
             known.close()

@@ -89,6 +89,11 @@ class ClusterController:
         return 0 if self._term is None else self._term.epoch
 
     @property
+    def is_alone(self) -> bool:
+        """Whether this broker is the controller, and no other one lives that is not about to stop."""
+        return self._term is not None and not self._term.context.live() - {self.node_id}
+
+    @property
     def is_idle(self) -> bool:
         """Whether all is done that is known, and all live brokers have answered what they were told."""
         if not self._queue.is_idle:
