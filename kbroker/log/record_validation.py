@@ -5,8 +5,8 @@ what is rewritten where the topic's settings or the header's errors ask for it. 
 a batch than some records of it (record_walk.py).
 
 `open_batch` is work in slices, and most batches are small: `open_at_once` does a few and leaves the rest to whoever can
-wait. Most batches are in order and not compressed: `is_in_order` finds that out in one compiled call. It never refuses:
-where it is not sure, `open_batch` gives the verdict.
+wait. Most batches are in order: `is_in_order` unpacks a small one whole, and finds that out in one compiled call. It
+never refuses: where it is not sure, `open_batch` gives the verdict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErr
 from kbroker.log.append_validation import BatchRules, rewrite
 from kbroker.log.recompression import rebuild, renumber
 from kbroker.log.record_walk import Slice, record_slices
-from kbroker.protocol.compression import CODEC_NAMES
+from kbroker.protocol.compression import CODEC_NAMES, ZSTD, unpack
+from kbroker.protocol.decompression import unpack_zstd_at_once
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
 from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, wrap
 
@@ -31,6 +32,7 @@ MOST_ERRORS: Final = 1000
 _AT_ONCE_SECONDS: Final = 0.001  # which nearly every batch is done in
 _REGAINED: Final = 0.8  # of the time that passes: a request of many batches does not take that of each
 _FEW: Final = 20_000  # records that are looked at in one call: 0.2 ms
+_MOST_AT_ONCE: Final = 512 << 10  # bytes that are unpacked whole: 0.1 to 0.6 ms by codec
 _NO_TIMESTAMP: Final = -1
 _I64: Final = 2**63
 
@@ -93,12 +95,18 @@ def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now
 
     `records` are exactly one batch of a client.
     """
-    count = header[12]
+    count, codec = header[12], header[5] & CODEC_MASK
     scan = record_walk.scan
-    if scan is None or count > _FEW or header[5] & (CODEC_MASK | TIMESTAMP_TYPE_BIT) or rules.codec > 0:
+    if scan is None or count > _FEW or header[5] & TIMESTAMP_TYPE_BIT or rules.codec not in (-1, codec):
         return False
-    number, end, smallest, largest, _, in_order, lacks_keys, _ = scan(records, HEADER_SIZE, count, 0)
-    if number != count or end != len(records) or not in_order or (lacks_keys and rules.compact):
+    data: bytes | memoryview | None = records
+    start = HEADER_SIZE
+    if codec:
+        data, start = _unpacked_at_once(codec, records[HEADER_SIZE:]), 0
+    if data is None:
+        return False
+    number, end, smallest, largest, _, in_order, lacks_keys, _ = scan(data, start, count, 0)
+    if number != count or end != len(data) or not in_order or (lacks_keys and rules.compact):
         return False
     if rules.log_append_time:
         return True
@@ -106,6 +114,28 @@ def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now
     smallest += header[7]
     in_range = now_ms - rules.before_max_ms <= smallest and largest <= now_ms + rules.after_max_ms
     return in_range and smallest >= _NO_TIMESTAMP and largest == header[8]
+
+
+def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
+    """Return what a batch holds; None where that is much, is broken, or where this moment's allowance is used up."""
+    if len(body) > _MOST_AT_ONCE:
+        return None
+    until = _allowance.begin()
+    try:
+        if perf_counter() >= until:
+            return None
+        if codec == ZSTD and (found := unpack_zstd_at_once(body)) is not None:
+            return found
+        pieces = []
+        for piece in unpack(codec, body, _MOST_AT_ONCE):
+            pieces.append(piece)
+            if perf_counter() >= until:
+                return None
+        return b"".join(pieces)
+    except Malformed:
+        return None
+    finally:
+        _allowance.end()
 
 
 def open_at_once(

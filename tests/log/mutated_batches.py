@@ -1,5 +1,7 @@
 """Mutated batches, a million of them: the compiled scan and the walk in Python come to one verdict.
 
+Of two batches, one is changed as it is sent, and one before its records are compressed.
+
 python -m tests.log.mutated_batches --batches 1000000 --seed 1
 """
 
@@ -17,8 +19,9 @@ from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.append_validation import BatchRules, check_header, trim
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import is_in_order, open_batch
-from kbroker.protocol.compression import LZ4, ZSTD
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.compression import LZ4, ZSTD, decompress
+from kbroker.protocol.records import HEADER_SIZE, build_batch, parse_header
+from tests.log.bombs import sealed
 from tests.log.builders import NOW, batch
 from tests.log.test_fuzz import mutated
 
@@ -54,6 +57,21 @@ def verdict(records: bytes, rules: BatchRules) -> tuple[object, ...]:
         return ("refused", error.code, error.message, error.detail, error.record_errors)
 
 
+def mutated_inside(rng: random.Random, seed: bytes) -> bytes:
+    """Change a batch's records before they are compressed."""
+    header = parse_header(seed)
+    body = bytearray(decompress(header.codec, memoryview(seed)[HEADER_SIZE:], 1 << 20))
+    for _ in range(rng.randint(0, 3)):
+        body[rng.randrange(len(body))] = rng.choice((0, 1, 127, 128, 255, rng.randrange(256)))
+    if rng.random() < 0.1:
+        del body[rng.randrange(len(body)) :]
+    elif rng.random() < 0.1:
+        body += bytes(rng.randrange(4))
+    count = header.record_count + rng.choice((0,) * 8 + (1, -1))
+    times = header.base_timestamp, header.max_timestamp
+    return sealed(bytes(body), count, header.codec, base_timestamp=times[0], max_timestamp=times[1])
+
+
 def main() -> int:
     """Compare so many batches, and print how often there was which verdict; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -66,7 +84,8 @@ def main() -> int:
     rules = [BatchRules("topic-0", config) for config in CONFIGS]
     seen: Counter[str] = Counter()
     for number in range(options.batches):
-        records, chosen = bytes(mutated(rng, rng.choice(base))), rng.choice(rules)
+        mutate = mutated_inside if number % 2 else mutated
+        records, chosen = bytes(mutate(rng, rng.choice(base))), rng.choice(rules)
         found = verdict(records, chosen)
         with patch.object(record_walk, "scan", None):
             in_python = verdict(records, chosen)

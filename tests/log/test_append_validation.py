@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from unittest.mock import patch
 
+import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
 from kbroker.divided import whole
-from kbroker.log import record_walk
+from kbroker.log import record_validation, record_walk
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendOrigin
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import is_in_order, open_batch
+from kbroker.protocol.compression import CODEC_NAMES
 from kbroker.protocol.records import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, build_batch, parse_header
+from tests.log.bombs import BOMBS, Bomb
 from tests.log.builders import NOW
 from tests.tries import tries
 
@@ -126,6 +130,35 @@ def test_no_byte_of_a_record_makes_a_difference(
     if last is not None:
         body[-1] = last
     compare(with_body(parse_header(batch), bytes(body), []), CONFIGS[0])
+
+
+@pytest.fixture
+def rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No batch has been opened just now."""
+    monkeypatch.setattr(record_validation, "_allowance", record_validation._Allowance())
+
+
+@pytest.mark.usefixtures("rested")
+@pytest.mark.parametrize("codec", range(5), ids=CODEC_NAMES)
+@pytest.mark.parametrize("rows", [1, 500])
+def test_a_small_batch_in_order_takes_one_call(codec: int, rows: int) -> None:
+    if record_walk.scan is None:
+        pytest.skip("kbroker was built without a C compiler")
+    records = build_batch([(NOW + row, b"k", b"v" * 100, []) for row in range(rows)], codec=codec)
+    rules = BatchRules("topic-0", LogConfig(cleanup_policy=("compact",)))
+    assert is_in_order(memoryview(records), parse_header(records), rules, NOW)
+
+
+@pytest.mark.usefixtures("rested")
+@pytest.mark.parametrize("bomb", BOMBS, ids=lambda bomb: bomb.name)
+def test_what_grows_is_not_unpacked_at_once(bomb: Bomb) -> None:
+    records = memoryview(bomb.batch)
+    tracemalloc.start()
+    try:
+        is_in_order(records, parse_header(records), BatchRules("topic-0", LogConfig()), NOW)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_record_of_negative_size_is_refused() -> None:
