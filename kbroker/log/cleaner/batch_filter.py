@@ -37,6 +37,7 @@ from kbroker.protocol.records import (
 
 HORIZON_BIT: Final = 0x40
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
+_TOLD: Final = 3  # unreadable batches, in the broker's log
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -70,6 +71,12 @@ def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) ->
     return b"".join(unpack(header.codec, batch[HEADER_SIZE:], max_bytes))
 
 
+def read_records(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> tuple[bytes, Sequence[Part]]:
+    """Return what `read_body` does, and its records; raises Malformed."""
+    data = read_body(batch, header, max_message_bytes)
+    return data, read_runs(data, header.record_count)
+
+
 class BatchFilter:
     """One pass over a log, batch by batch in the order of offsets; times in ms."""
 
@@ -91,6 +98,9 @@ class BatchFilter:
         self._horizon_ms = min(now_ms + delete_retention_ms, _I64 - 1)
         self.keyless = 0
         """Records without a key that were dropped: they came in before the topic was compacted."""
+        self.unreadable: list[str] = []
+        """What is wrong with batches that stay as they are, since their records cannot be read; the first few."""
+        self.unreadable_count = 0
 
     def apply(self, batch: memoryview, header: BatchHeader, keep_place: bool) -> Buffer | None:
         """Return what is to stand in the place of a batch, None for nothing; raises Malformed.
@@ -120,8 +130,7 @@ class BatchFilter:
         return last is not None and last.is_at(header)
 
     def _with_horizon(self, batch: memoryview, header: BatchHeader) -> bytes:
-        data = read_body(batch, header, self._max_message_bytes)
-        runs = read_runs(data, header.record_count)
+        data, runs = read_records(batch, header, self._max_message_bytes)
         return _rebuilt(header, data, runs, [b"\1" * run.number for run in runs], self._horizon_ms)
 
     def _filtered(self, batch: memoryview, header: BatchHeader, horizon: int | None) -> Buffer | None:
@@ -129,8 +138,13 @@ class BatchFilter:
         beyond = header.last_offset >= offsets.end  # not in the table: all of it stays
         if not beyond and offsets.is_superseded(header.base_offset):
             return None
-        data = read_body(batch, header, self._max_message_bytes)
-        runs = read_runs(data, header.record_count)
+        try:
+            data, runs = read_records(batch, header, self._max_message_bytes)
+        except Malformed as error:
+            self.unreadable_count += 1
+            if len(self.unreadable) < _TOLD:
+                self.unreadable.append(f"offset {header.base_offset}: {error}")
+            return batch
         if beyond:
             keeps = [b"\1" * run.number for run in runs]
         else:
@@ -158,8 +172,7 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
     """Return a batch without the record at `offset`, None where there is no such record; raises Malformed."""
     if header.is_control or not header.base_offset <= offset <= header.last_offset:
         return None
-    data = read_body(batch, header, max_message_bytes)
-    runs = read_runs(data, header.record_count)
+    data, runs = read_records(batch, header, max_message_bytes)
     delta, keeps, found = offset - header.base_offset, [], False
     for run in runs:
         place, behind = run.below(delta), run.below(delta + 1)

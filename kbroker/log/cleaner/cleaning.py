@@ -2,7 +2,8 @@
 
 Owns the order of the work (Kafka's Cleaner.doClean) and which segments become one. Never replaces a segment: it leaves
 `.cleaned` files, group after group, and the broker swaps them in. A batch that is not what was written ends the round
-with Malformed: it is not for the cleaner to drop.
+with Malformed: it is not for the cleaner to drop. One that was written so, with records that nobody can read, stays as
+it is, and older records of its keys stay, too.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Cleaning:
         self._reader = SegmentReader(directory_fd, job.io_bytes, spend)
         self.end_offset = job.first_dirty
         """How far the log is clean once all groups are swapped in."""
-        self.keyless = 0
+        self.keyless = self.unreadable_count = 0
+        self.unreadable: list[str] = []
 
     @property
     def bytes_read(self) -> int:
@@ -72,6 +74,7 @@ class Cleaning:
         for group in self._groups(offsets.end):
             yield self._clean(group, rules, transactions)
         self.keyless = rules.keyless
+        self.unreadable, self.unreadable_count = rules.unreadable, rules.unreadable_count
 
     def _remove_leftovers(self) -> None:
         # After a crash a `.cleaned` file would undo the swap of any segment that lies behind it.

@@ -13,12 +13,11 @@ import contextlib
 from contextlib import closing
 from typing import Final
 
-from kbroker.log.cleaner.batch_filter import read_body
+from kbroker.log.cleaner.batch_filter import read_records
 from kbroker.log.cleaner.job_format import CleaningJob
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.cleaner.transactions import AbortedRanges
-from kbroker.log.record_runs import read_runs
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader
 
@@ -100,8 +99,11 @@ class _DirtyPart:
     def _add(self, offsets: OffsetMap, header: BatchHeader, batch: memoryview) -> bool:
         if header.is_control or not header.record_count or self._aborted.hold(header):
             return True
-        data = read_body(batch, header, self._job.max_message_bytes)
-        return offsets.add(data, read_runs(data, header.record_count), header.base_offset)
+        try:
+            data, runs = read_records(batch, header, self._job.max_message_bytes)
+        except Malformed:
+            return offsets.set_apart(header.base_offset)
+        return offsets.add(data, runs, header.base_offset)
 
     def _first_place(self) -> int:
         """Return where the first batch with something dirty begins."""

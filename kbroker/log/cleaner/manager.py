@@ -322,6 +322,13 @@ class Cleaner:
         self.done.recopy = job.left_bytes / job.read_bytes if job.read_bytes else 0.0
         if job.told["keyless"]:
             logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.told["keyless"])
+        if job.told["unreadable_count"]:
+            logger.warning(
+                "%s-%d: compaction left %d batches as they are, whose records cannot be read: %s",
+                *job.key,
+                job.told["unreadable_count"],
+                "; ".join(job.told["unreadable"]),
+            )
         logger.info(
             "%s-%d: compacted up to %d, %d bytes became %d in %.1f s",
             *job.key,

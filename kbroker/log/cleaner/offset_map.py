@@ -62,6 +62,14 @@ class OffsetMap:
         self._seen.update(new)
         return True
 
+    def set_apart(self, base_offset: int) -> bool:
+        """Keep a batch whose records cannot be read from being superseded; False, and nothing done, if it is full."""
+        if self._kept_bytes and self._table_bytes(0) + self._kept_bytes + _BATCH_BYTES > self._max_bytes:
+            return False
+        self._kept_bytes += _BATCH_BYTES
+        self._newest[base_offset] = []
+        return True
+
     def fullness(self) -> float:
         """Return which share of the memory is taken."""
         return (self._table_bytes(0) + self._kept_bytes) / self._max_bytes

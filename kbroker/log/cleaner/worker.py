@@ -107,7 +107,12 @@ class Worker:
         else:
             seconds = time.monotonic() - started
             self._channel.send(
-                done=cleaning.end_offset, keyless=cleaning.keyless, read=cleaning.bytes_read, seconds=seconds
+                done=cleaning.end_offset,
+                keyless=cleaning.keyless,
+                unreadable=cleaning.unreadable,
+                unreadable_count=cleaning.unreadable_count,
+                read=cleaning.bytes_read,
+                seconds=seconds,
             )
 
     def _spend(self, size: int) -> None:

@@ -1,7 +1,8 @@
 """Walk the segments of a partition and hold every batch to S2: whole, sound, in order, with a true CRC.
 
-Owns the walk over the `.log` files and what it remembers between batches: the next offset, the open transactions. Never
-repairs anything and never holds more than a chunk of a file, whatever a batch claims.
+Owns the walk over the `.log` files and what it remembers between batches: the next offset, the open transactions. Each
+batch's records are read, too: a CRC tells that they are what was produced, not that anybody can read them. Never
+repairs anything and never holds more of a file than a chunk, or one batch that is sound, whatever a batch claims.
 
 Compaction leaves gaps between offsets and takes records of transactions away; from the first gap on, what depends on
 records that may have been there is not judged any more.
@@ -9,6 +10,7 @@ records that may have been there is not judged any more.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Sequence
 from typing import Final
 
@@ -18,6 +20,7 @@ from kbroker.log.offline.check_leader_epochs import EpochCheck
 from kbroker.log.offline.file_reading import CHUNK, OpenFile
 from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.log.record_walk import record_slices
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.checksum import crc32c
@@ -26,6 +29,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header
 
 _LARGEST_MARKER: Final = 1 << 16
+_LARGEST_BATCH: Final = 1 << 27  # more than any request may have
 _MOST_TRANSACTIONS: Final = 1 << 20
 """Open transactions that are remembered; a partition with more is not judged as to transactions."""
 
@@ -144,6 +148,10 @@ class PartitionWalk:
                 )
             yield from self._epochs.batch(file.path, position, header, recovers)
             indexes.batch(position, header)
+            unreadable = self._unreadable(window, file, position, header)
+            if unreadable is not None:
+                what = f"nobody can read the records from offset {header.base_offset} on: {unreadable}; "
+                yield Finding(file.path, position, f"{what}the next batch begins at {header.last_offset + 1}")
             self._transactions(window, position, header, indexes)
             self._checked.batches += 1
             self._checked.records += header.record_count
@@ -174,6 +182,26 @@ class PartitionWalk:
         if header.producer_id >= 0 and header.is_control:
             self._marker(window, position, header)
         return header
+
+    def _unreadable(self, window: Window, file: OpenFile, position: int, header: BatchHeader) -> str | None:
+        """Return why a batch's records cannot be read, None where all is well."""
+        if header.size > _LARGEST_BATCH:
+            return f"a batch of {header.size} bytes"
+        if header.size <= CHUNK:
+            batch = window.read(position, header.size)
+        else:
+            batch = memoryview(read_at(file.fd, header.size, position))
+        seen, whole = 0, header.record_count == header.last_offset_delta + 1  # else it was compacted
+        try:
+            for found in record_slices(batch, header, sys.maxsize):
+                if found is None:
+                    continue
+                if whole and not found.in_order(seen):
+                    return "their offsets are not in order"
+                seen += found.number
+        except Malformed as error:
+            return str(error)
+        return None
 
     def _marker(self, window: Window, position: int, header: BatchHeader) -> bool | None:
         """Return whether a control batch commits, None if it ends no transaction; raises Bad."""

@@ -9,12 +9,12 @@ import pytest
 from kbroker.log.cleaner.cleanable import examine
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.compression import GZIP
+from kbroker.protocol.compression import GZIP, LZ4, ZSTD
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import iter_batches
-from tests.log.bombs import numbered, one_record
+from tests.log.bombs import MINIMAL, numbered, one_record, sealed
 from tests.log.builders import HOUR, NOW, committed, open_log
-from tests.log.cleaner.context import COMPACT, clean, committed_view, contents, end_txn, put, reopened
+from tests.log.cleaner.context import COMPACT, clean, cleaning, committed_view, contents, end_txn, put, reopened, swap
 
 DAY = 24 * HOUR
 
@@ -311,6 +311,41 @@ def test_what_could_not_be_produced_any_more_is_left_alone(tmp_path: Path, recor
     put(log, (b"k", b"v"))
     log.roll(NOW)
     put(log, (b"k", b"w"))
-    committed(log)
-    with pytest.raises(Malformed):
-        clean(log)
+    log.roll(NOW)
+    put(log, (b"end", b""))
+    bomb_header, *_, active = headers(log)
+    clean(log)
+    assert headers(log) == [bomb_header, (bomb_header[1] + 2, bomb_header[1] + 2, 1), active]
+
+
+LYING = {
+    "a count too high": sealed(MINIMAL * 2, 3, 0),
+    "a count too low": sealed(MINIMAL * 2, 1, 0),
+    "garbage": sealed(b"no zstd frame", 2, ZSTD, compressed=True),
+    "a record that ends early": sealed(MINIMAL[:-2], 1, LZ4),
+}
+
+
+@pytest.mark.parametrize("lying", LYING.values(), ids=LYING)
+def test_a_batch_that_nobody_can_read_stays_and_the_rest_is_compacted(tmp_path: Path, lying: bytes) -> None:
+    log = open_log(tmp_path / "topic-0", config=LogConfig(record_validation="header"))
+    put(log, (b"k", b"1"))
+    log.append_as_leader(lying, 0, NOW)
+    put(log, (b"k", b"2"))
+    log.update_config(COMPACT)
+    log.roll(NOW)
+    kept = headers(log)[1]
+    put(log, (b"end", b""))
+    end = clean(log)
+    assert headers(log)[:2] == [kept, (kept[1] + 1, kept[1] + 1, 1)]
+    log.roll(NOW)
+    put(log, (b"k", b"3"))
+    log.roll(NOW)
+    put(log, (b"end", b""))
+    with cleaning(log, end) as round_:  # now it lies in the part that is clean
+        for group in round_.run():
+            swap(log, group)
+    assert headers(log)[:2] == [kept, (kept[1] + 2, kept[1] + 2, 1)]
+    assert Path(log.segments[0].path()).read_bytes()[16 : len(lying)] == lying[16:]
+    assert (round_.unreadable_count, len(round_.unreadable)) == (1, 1)
+    assert round_.unreadable[0].startswith("offset 1: ")

@@ -20,8 +20,10 @@ from kbroker.log.offline.check import NoLogDir, audit, log_bytes, partitions_of
 from kbroker.log.offline.findings import Finding
 from kbroker.log.offline.repair import repair
 from kbroker.log.partition_log import PartitionLog
+from kbroker.protocol.compression import LZ4, ZSTD
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.records import build_batch, iter_batches
+from tests.log.bombs import MINIMAL, sealed
 from tests.log.builders import NOW, batch, committed
 
 SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=300)
@@ -335,6 +337,29 @@ def test_every_damage_is_found_where_it_is(clean: Path, damage: Callable[[Path],
     print("\n".join(map(str, findings)))
     assert any(each.path.startswith(str(path)) for each in findings)
     assert not any(each.recovery for each in findings)
+
+
+LYING = {
+    "a count too high": sealed(MINIMAL, 2, 0),
+    "garbage in zstd": sealed(b"none", 2, ZSTD, compressed=True),
+    "the offset of another": sealed(MINIMAL * 2, 2, LZ4),
+    "a record that is cut off": sealed(MINIMAL + MINIMAL[:3], 2, 0),
+}
+
+
+@pytest.mark.parametrize("lying", LYING.values(), ids=LYING)
+def test_a_sound_batch_that_nobody_can_read_is_named_with_the_offset_behind_it(tmp_path: Path, lying: bytes) -> None:
+    logs = manager(tmp_path / "data")
+    log = logs.get_or_create("t", 0, None, LogConfig(record_validation="header"))
+    log.append_as_leader(batch(3), 0, NOW)
+    log.append_as_leader(lying, 0, NOW)
+    log.append_as_leader(batch(3), 0, NOW)
+    committed(log)
+    logs.close()
+    (found,) = audit(str(tmp_path / "data"))
+    assert (found.position, found.recovery) == (len(batch(3)), False)
+    assert "nobody can read the records from offset 3 on" in found.what
+    assert found.what.endswith("the next batch begins at 5")
 
 
 def test_zeros_behind_the_entries_of_an_index_are_unused_space(clean: Path) -> None:
