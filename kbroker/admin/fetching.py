@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
@@ -17,7 +18,7 @@ from kbroker.admin.placement import Key
 from kbroker.breaks import Breaks
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kbroker.protocol.records import BatchHeader, Headers, iter_batches, read_records, stream_records
+from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records
 
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of one answer; a batch that is larger comes whole."""
@@ -58,6 +59,16 @@ class Found:
         return len(self.key or b"") + len(self.value or b"")
 
 
+class UnreadableBatch(AdminError):  # noqa: N818 - what happened
+    """The records of a batch cannot be read."""
+
+    def __init__(self, key: Key, header: BatchHeader, cause: object) -> None:
+        super().__init__(f"{key[0]}-{key[1]} cannot be read at offset {header.base_offset}: {cause}")
+        self.offset = header.base_offset
+        self.next_offset = header.last_offset + 1
+        """Where the next batch may begin."""
+
+
 @dataclass(slots=True)
 class Piece:
     """What a fetch found of one partition."""
@@ -80,7 +91,7 @@ def fetch(
     wait_ms: int = 0,
     most_bytes: int = MOST_BYTES,
 ) -> dict[Key, Piece]:
-    """Return records of partitions from offsets on, by their leaders; raises AdminError.
+    """Return records of partitions from offsets on, by their leaders; raises AdminError, UnreadableBatch for a batch.
 
     With `committed` only what transactions have committed, and nothing behind one that is open.
     """
@@ -127,19 +138,42 @@ def _piece(key: Key, offset: int, told: PartitionData, room: _Room, *, committed
         for position, header in iter_batches(buffer):
             batch = memoryview(buffer)[position : position + header.size]
             aborted = aborts.enter(header)
-            if header.is_control:
-                aborts.leave(header, batch)
-            elif not (committed and aborted):
-                for each in _records(key, header, batch, offset):
-                    if room.is_full:
-                        return piece
-                    room.take(each)
-                    piece.records.append(each)
-                    piece.next_offset = each.offset + 1
+            try:
+                if compute_crc(batch) != header.crc:
+                    raise Malformed("the CRC is not that of the bytes")
+                if header.is_control:
+                    aborts.leave(header, batch)
+                elif not (committed and aborted):
+                    for each in _records(key, header, batch, offset):
+                        if room.is_full:
+                            return piece
+                        room.take(each)
+                        piece.records.append(each)
+                        piece.next_offset = each.offset + 1
+            except Malformed as broken:
+                raise UnreadableBatch(key, header, broken) from None
             piece.next_offset = max(piece.next_offset, header.last_offset + 1)
     except Malformed as broken:
         raise AdminError(f"{key[0]}-{key[1]} cannot be read at offset {piece.next_offset}: {broken}") from None
     return piece
+
+
+def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
+    """Return the batch that keeps a reader at `offset` from going on, None where there is none; raises AdminError.
+
+    It may end right before: of a batch that holds more bytes than records a reader sees the records first.
+    """
+    view = cluster_view(admin, [key[0]])
+    led = view.leaders()
+    if key not in led:
+        raise AdminError(f"{key[0]}-{key[1]} has no leader")
+    for place in (offset, max(offset - 1, 0)):
+        try:
+            fetch(admin, led, {key: place}, {key[0]: view.topics[key[0]].topic_id})
+        except UnreadableBatch as found:
+            if found.offset <= offset <= found.next_offset:
+                return found
+    return None
 
 
 class _Room:

@@ -30,3 +30,13 @@ def position(consumer: Any, partition: TopicPartition) -> int:
     """Return the next offset of a partition; -1 while it is not known."""
     offset = consumer.position(partition, timeout_ms=1_000)
     return -1 if offset is None else int(offset)
+
+
+def forget_fetched(consumer: Any) -> None:
+    """Have a consumer fetch anew after a batch that it could not read.
+
+    kafka-python 3.0 keeps the broken batch as the next to read, and a poll then loops for ever.
+    """
+    fetcher = consumer._fetcher  # noqa: SLF001 - no public method does so but a change of the assignment
+    if fetcher._next_partition_records is not None:  # noqa: SLF001
+        fetcher._next_partition_records.drain()  # noqa: SLF001

@@ -8,21 +8,23 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import click
 from kafka.admin import MemberToRemove
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.errors import CommitFailedError, KafkaError, RebalanceInProgressError
+from kafka.errors import CommitFailedError, CorruptRecordError, KafkaError, RebalanceInProgressError
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.errors import AdminError
+from kbroker.admin.fetching import unreadable_at
 from kbroker.admin.times import parse_time
-from kbroker.admin.topic_reading import known_partitions, named, position
+from kbroker.admin.topic_reading import forget_fetched, known_partitions, named, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completing import complete_groups, complete_topics
@@ -87,6 +89,7 @@ class _Printing:
 @click.option("--until-end", is_flag=True, help="End at the records that are the last ones at the start.")
 @click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option("--skip-corrupt", is_flag=True, help="Go on behind batches that cannot be read, and tell of each.")
 @client_options
 def command(
     topics: tuple[str, ...],
@@ -102,6 +105,7 @@ def command(
     until_end: bool,
     show_null: bool,
     as_json: bool,
+    skip_corrupt: bool,
     connection: Connection,
 ) -> None:
     """Print the records of topics, from now on or from where --offset or --from-beginning say."""
@@ -134,7 +138,7 @@ def command(
             _assign(consumer, topics, partitions, start, printing)
         else:
             _subscribe(consumer, topics, printing)
-        _print_records(consumer, printing, group is not None)
+        _print_records(consumer, printing, group is not None, partial(_unreadable, connection, consumer, skip_corrupt))
 
 
 # -- the end ------------------------------------------------------------------------------------------------------
@@ -281,7 +285,9 @@ def _subscribe(consumer: Any, topics: tuple[str, ...], printing: _Printing) -> N
 # -- printing -----------------------------------------------------------------------------------------------------
 
 
-def _print_records(consumer: Any, printing: _Printing, in_group: bool) -> None:
+def _print_records(
+    consumer: Any, printing: _Printing, in_group: bool, unreadable: Callable[[Exception], TopicPartition]
+) -> None:
     out = sys.stdout.buffer
     printing.heard = time.monotonic()
     while not _at_end(consumer, printing):
@@ -290,7 +296,14 @@ def _print_records(consumer: Any, printing: _Printing, in_group: bool) -> None:
             return
         wait = _POLL_MS if printing.timeout_ms is None else min(_POLL_MS, printing.timeout_ms - silence_ms)
         done: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition, records in consumer.poll(max(wait, 1), max_records=printing.room()).items():
+        try:
+            polled = consumer.poll(max(wait, 1), max_records=printing.room())
+        except Exception as error:  # noqa: BLE001 - kafka-python raises what its codecs raise
+            passed = unreadable(error)
+            if in_group:
+                _commit(consumer, {passed: OffsetAndMetadata(position(consumer, passed), "", -1)})
+            continue
+        for partition, records in polled.items():
             for record in records:
                 printing.printed += 1
                 out.write(printing.piece(record, printing.printed))
@@ -300,6 +313,27 @@ def _print_records(consumer: Any, printing: _Printing, in_group: bool) -> None:
             printing.heard = time.monotonic()
             if in_group:
                 _commit(consumer, done)
+
+
+def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Exception) -> TopicPartition:
+    """Pass over the batch that a poll failed at, and return its partition.
+
+    Raises ClickException where it is not to be passed over, and `error` where it came from something else.
+    """
+    if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordError):
+        raise error
+    with connection.admin() as admin:
+        for partition in sorted(consumer.assignment()):
+            found = unreadable_at(admin, (partition.topic, partition.partition), position(consumer, partition))
+            if found is None:
+                continue
+            if not skip:
+                raise click.ClickException(f"{found}; --skip-corrupt goes on behind it, at {found.next_offset}")
+            click.echo(f"kbroker: {found}; passed over up to {found.next_offset}", err=True)
+            forget_fetched(consumer)
+            consumer.seek(partition, found.next_offset)
+            return partition
+    raise click.ClickException(f"a record cannot be read: {error}") from error
 
 
 def _commit(consumer: Any, done: dict[TopicPartition, OffsetAndMetadata]) -> None:

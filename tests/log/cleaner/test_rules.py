@@ -13,7 +13,7 @@ from kbroker.protocol.compression import GZIP, LZ4, ZSTD
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import iter_batches
 from tests.log.bombs import MINIMAL, numbered, one_record, sealed
-from tests.log.builders import HOUR, NOW, committed, open_log
+from tests.log.builders import HOUR, NOW, open_log
 from tests.log.cleaner.context import COMPACT, clean, cleaning, committed_view, contents, end_txn, put, reopened, swap
 
 DAY = 24 * HOUR
