@@ -65,6 +65,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.cluster.torture --faults 2000
 	$(BIN)/python -m tests.cluster.processes --faults 1000
 	$(BIN)/python -m tests.log.mutated_batches --batches 1000000 --seed 1
+	$(BIN)/python -m compat_tests.clients.mutated_batches --batches 1000000 --seed 1
 	$(BIN)/python -m tests.crash.transactions --kills 200
 	$(BIN)/python -m tests.crash.pipeline --kills 20
 	$(BIN)/python -m tests.crash.visits --kills 20
