@@ -3,6 +3,9 @@
 Where there is no compiler, or it fails, the package is built without it, and says so; kbroker then reads records in
 Python, with the same verdicts and more time. The extension uses the stable ABI: one wheel serves all Pythons
 from 3.11 on.
+
+Why C: a record of 20 to 500 bytes takes 0.03 us with it, 0.13 us with the walk in Python compiled by mypyc, which needs
+a build of 1.4 MB for each Python, and 0.9 us without either.
 """
 
 from __future__ import annotations
