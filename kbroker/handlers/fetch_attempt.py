@@ -258,6 +258,8 @@ class Fetch:
         except ApiError as err:
             if err.code not in _USUAL:
                 partition.traffic.failed_fetches += 1
+            if err.code == ErrorCode.CORRUPT_MESSAGE:
+                log.report_damage(want.fetch_offset, self._ctx.services.clock.now_ms())
             return self._failed(key[2], err.code)
         except OSError as err:
             log.report_failure(err)

@@ -16,6 +16,7 @@ _PASSING: Final = frozenset(
 )
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COMPLAIN_EVERY_MS: Final = 10_000
+_DAMAGE_EVERY_MS: Final = 60_000
 
 logger = logging.getLogger(__name__)
 
@@ -43,18 +44,28 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
 class DiskTrouble:
     """What failed reads, writes and flushes have done to one log."""
 
-    __slots__ = ("_complained_ms", "_name", "refusal", "report")
+    __slots__ = ("_complained_ms", "_name", "_told_damage_ms", "damaged_at", "refusal", "report")
 
     def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
         """`report` hears of every failure, and decides what it means for the other logs of the directory."""
         self._name = name
-        self._complained_ms = -_COMPLAIN_EVERY_MS
+        self._complained_ms = self._told_damage_ms = -_COMPLAIN_EVERY_MS
         self.report = report
         self.refusal: str | None = None
         """Why no more is appended, as what is on disk can no longer be known; None while all is well."""
 
+        self.damaged_at: int | None = None
+        """The offset at which a read last found that the files make no sense; None if none has."""
+
     def refuse(self, reason: str) -> None:
         self.refusal = reason
+
+    def found_damage(self, offset: int, now_ms: int) -> None:
+        """Hear of a read that found damage; a line a minute is enough: readers try again."""
+        if self.damaged_at is None or now_ms - self._told_damage_ms >= _DAMAGE_EVERY_MS:
+            self._told_damage_ms = now_ms
+            logger.error("%s: the log is damaged at offset %d: readers get CORRUPT_MESSAGE", self._name, offset)
+        self.damaged_at = offset
 
     def append_failed(self, error: OSError, now_ms: int) -> None:
         """Hear of an append that failed; clients try again many times a second, so not each is worth a line."""

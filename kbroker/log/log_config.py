@@ -9,9 +9,10 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 _LONG_MAX = 2**63 - 1
+_SEGMENT_BYTES_OF_TESTS: Final = "internal.segment.bytes"  # counts before segment.bytes, without its limits
 _WEEK_MS = 7 * 24 * 3600 * 1000
 _COMPACT = "compact"
 _DELETE = "delete"
@@ -60,6 +61,8 @@ class LogConfig:
             key = field.name.replace("_", ".")
             if key in configs:
                 values[field.name] = _parse(key, configs[key], field.default)
+        if _SEGMENT_BYTES_OF_TESTS in configs:
+            values["segment_bytes"] = _parse(_SEGMENT_BYTES_OF_TESTS, configs[_SEGMENT_BYTES_OF_TESTS], 0)
         return cls(**values)
 
     @property

@@ -156,6 +156,16 @@ class LogState:
         """Take no more appends: what is on disk can no longer be known."""
         self._trouble.refuse(reason)
 
+    @property
+    def damaged_at(self) -> int | None:
+        """The offset at which a read has found the files damaged, where that is still part of the log."""
+        offset = self._trouble.damaged_at
+        return offset if offset is not None and self.log_start_offset <= offset < self.log_end_offset else None
+
+    def report_damage(self, offset: int, now_ms: int) -> None:
+        """Hear that the files make no sense at an offset, of whoever read there."""
+        self._trouble.found_damage(offset, now_ms)
+
     def report_failure(self, error: OSError) -> None:
         """Hear of a read that failed, of whoever asked for it."""
         self._trouble.report(error)

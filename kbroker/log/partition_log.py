@@ -47,7 +47,7 @@ class PartitionLog(AppendableLog):
 
         At most `max_bytes`, of which the last batch may be cut off; nothing if that is less than the first batch, which
         `min_one` lets through whatever its size. Raises ApiError(OFFSET_OUT_OF_RANGE), or CORRUPT_MESSAGE where the
-        file makes no sense from there on.
+        file makes no sense from there on: of what this process wrote last, the first batch's header is looked at.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -62,6 +62,8 @@ class PartitionLog(AppendableLog):
                     raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
                 continue
             position, first_size = found
+            if fetch_offset >= segment.tail_start and not segment.shows(position, first_size, fetch_offset):
+                raise ApiError(ErrorCode.CORRUPT_MESSAGE)
             limit = max(max_bytes, first_size) if min_one else max_bytes
             if limit < first_size:
                 return EMPTY_SLICE

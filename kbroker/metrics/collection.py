@@ -112,6 +112,7 @@ def _requests(node: Node, values: Values) -> Divided[None]:
 
 def _partitions(node: Node, values: Values) -> Divided[None]:
     sums: Sums = yield from partitions(node, values, MOST_PARTITIONS)
+    put(values, "kbroker_damaged_partitions", sums.damaged)
     put(values, "kbroker_left_out", max(sums.hosted - MOST_PARTITIONS, 0), {"kind": "partitions"})
     found = {
         "partitioncount": sums.hosted,

@@ -24,6 +24,7 @@ class Sums:
     under_min_isr: int = 0
     at_min_isr: int = 0
     producers: int = 0
+    damaged: int = 0
 
 
 def replica_count(node: Node, partition: Partition) -> int:
@@ -55,6 +56,7 @@ def partitions(node: Node, values: Values, most: int) -> Divided[Sums]:
         sums.under_replicated += lacks
         sums.under_min_isr += too_few
         sums.at_min_isr += at_min
+        sums.damaged += partition.log.damaged_at is not None
         sums.producers += len(partition.log.producers.entries)
         yield
     return sums

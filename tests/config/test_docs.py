@@ -36,6 +36,7 @@ def test_a_key_has_an_effect_if_and_only_if_the_code_reads_it() -> None:
     topics = {name for name in TOPIC if f'"{name}"' in fields or re.search(rf"\.{name.replace('.', '_')}\b", fields)}
     brokers = {name for name in BROKER if f'"{name}"' in code}
     brokers |= {synonym.name for name in topics for synonym in TOPIC[name].synonyms}
+    topics.add("internal.segment.bytes")  # which stands in for segment.bytes
     topics.add("unclean.leader.election.enable")  # which the controller reads from ZooKeeper
     assert {name for name, key in TOPIC.items() if key.effect} == topics
     # The names of KRaft's controller are read only to leave its listeners out.

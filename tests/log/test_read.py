@@ -52,6 +52,35 @@ def test_bounds(tmp_path: Path) -> None:
     assert offsets_of(read_all(log, 100)) == list(range(100, 300))
 
 
+@pytest.mark.parametrize("damage", [(0, 8), (8, 12), (16, 17), (23, 27)], ids=["offset", "length", "magic", "delta"])
+def test_a_batch_whose_header_is_damaged_while_the_broker_runs_is_not_served(
+    tmp_path: Path, damage: tuple[int, int]
+) -> None:
+    """Of what was written last the position is known without a look at the file."""
+    log = committed(filled(tmp_path / "topic-0", 3))
+    segment = log.segments.active
+    found = segment.find(4)
+    assert found is not None
+    os.pwrite(segment.handle.fd, b"\x7f" * (damage[1] - damage[0]), found[0] + damage[0])
+    with pytest.raises(ApiError) as caught:
+        log.read(4, 100, 9, min_one=True)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
+    assert offsets_of(read_all(log, 6)) == [6, 7, 8]
+
+
+def test_damage_is_told_of_once_a_minute_and_as_long_as_it_is_part_of_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = filled(tmp_path / "topic-0", 3)
+    assert log.damaged_at is None
+    for offset, after_ms in ((3, 0), (4, 1), (3, 59_999), (3, 60_000)):
+        log.report_damage(offset, NOW + after_ms)
+    assert [record.getMessage().split(":")[1] for record in caplog.records] == [" the log is damaged at offset 3"] * 2
+    assert log.damaged_at == 3
+    log.advance_log_start(4)
+    assert log.damaged_at is None
+
+
 def test_max_bytes_may_cut_a_batch_off(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
     size = len(log.read(0, 1, 300, min_one=True))

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import struct
 from array import array
 from bisect import bisect_left
 
@@ -35,8 +36,9 @@ from kbroker.log.segment.found_file import FoundFile
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kbroker.log.segment.segment_indexes import SegmentIndexes
 from kbroker.log.segment.transaction_index import TxnIndex
-from kbroker.protocol.records import BatchHeader
+from kbroker.protocol.records import LOG_OVERHEAD, MAGIC, BatchHeader
 
+_HEAD = struct.Struct(">qiibIhi")  # of a batch: base offset, length, leader epoch, magic, CRC, attributes, last delta
 _TAIL_LENGTH = 128  # batches whose positions are remembered, so that reads near the end touch no index
 
 
@@ -216,6 +218,15 @@ class Segment:
             if header.last_offset >= offset:
                 return position, header.size
         return None
+
+    def shows(self, position: int, size: int, offset: int) -> bool:
+        """Whether the file still has, where this process has written it, the batch that holds `offset`."""
+        head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
+        if len(head) < _HEAD.size:
+            return False
+        base, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
+        last_offset = self._tail_last[bisect_left(self._tail_last, offset)]
+        return length + LOG_OVERHEAD == size and magic == MAGIC and base <= offset and base + last_delta == last_offset
 
     def is_whole_from(self, offset: int) -> bool:
         """Whether batches follow one another to the end of the file, from one at or before `offset` on."""

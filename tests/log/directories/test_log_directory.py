@@ -384,6 +384,7 @@ def test_log_config_from_kafkas_names() -> None:
     assert (config.compact, config.delete, config.segment_bytes) == (True, True, 1048576)
     assert (config.min_cleanable_dirty_ratio, config.preallocate, config.log_append_time) == (0.25, True, True)
     assert LogConfig.from_map({}) == LogConfig()
+    assert LogConfig.from_map({"segment.bytes": "1048576", "internal.segment.bytes": "100"}).segment_bytes == 100
     for key, value in (("segment.bytes", "1k"), ("preallocate", "yes"), ("min.cleanable.dirty.ratio", "")):
         with pytest.raises(ValueError, match=key):
             LogConfig.from_map({key: value})
