@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import click
 
@@ -26,6 +27,7 @@ from kbroker.log.offline.repair import repair as repair_directory
 from kbroker.protocol.uuids import uuid_text
 
 _BAR_FROM_BYTES = 1 << 24
+_PAUSE_S = 0.5
 _DIRECTORY = click.Path(exists=True, file_okay=False)
 
 
@@ -59,15 +61,18 @@ def _finding(finding: Finding) -> dict[str, object]:
 def check(directory: str, output: Output) -> None:
     """Check every file of a data directory, or of one partition; nothing is changed.
 
-    One line for each finding, and exit status 1 if there is any; else one line that says what was checked.
+    One line for each finding, and exit status 1 if there is any; else one line that says what was checked. A broker may
+    use the directory: what seems wrong then is looked at three times, and told of where it stays so.
     """
     directory = directory.rstrip("/") or "/"
+    pause = None
     if is_locked(data_dir_of(directory, partitions_of(directory))):
-        click.echo("kbroker: a broker uses this directory; what it writes meanwhile may show up as findings", err=True)
+        click.echo("kbroker: a broker uses this directory: what is found is looked at again", err=True)
+        pause = partial(time.sleep, _PAUSE_S)
     found = []
     checked = Checked()
     with _progress("checking", log_bytes(directory)) as progress:
-        for finding in audit(directory, progress, checked=checked):
+        for finding in audit(directory, progress, checked=checked, pause=pause):
             found.append(_finding(finding))
             if not output.is_document:
                 click.echo(str(finding))

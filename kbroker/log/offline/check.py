@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from kbroker.log import checkpoints
 from kbroker.log.batch_scan import end_of_file
@@ -47,6 +48,7 @@ _OFFSET_CHECKPOINTS = (
 )
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
+_LOOKS = 3  # at what a broker writes to
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 
 Key = tuple[str, int]
@@ -105,8 +107,11 @@ def audit(
     *,
     before_recovery: bool = False,
     checked: Checked | None = None,
+    pause: Callable[[], None] | None = None,
 ) -> Iterator[Finding]:
     """Yield everything that is not as it should be. Raises NoLogDir, OSError.
+
+    `pause` is for a directory that a broker uses: it is called between looks at the same place.
 
     `before_recovery` foretells what recovery would do, although the mark of a clean stop may say that none is due.
     `checked` is counted up on the way.
@@ -123,7 +128,33 @@ def audit(
         yield from _strangers(state, set(partitions.values()))
         checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():
-        yield from _partition(path, key, state, progress, checked)
+        if pause is None:
+            yield from _partition(path, key, state, progress, checked)
+        else:
+            yield from _lasting(partial(_partition, path, key, state, progress), checked, pause)
+
+
+def _lasting(
+    look: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
+) -> Iterator[Finding]:
+    """Yield what each of several looks finds in the same place: a batch that is just being written is there soon."""
+    lasting: dict[tuple[str, int | None], Finding] | None = None
+    for number in range(_LOOKS):
+        if number:
+            pause()
+        counted = Checked()
+        try:
+            found = {(each.path, each.position): each for each in look(counted)}
+        except FileNotFoundError:  # a segment was deleted meanwhile
+            if number == _LOOKS - 1 and lasting is None:
+                raise
+            continue
+        if lasting is None:
+            checked.add(counted)
+        lasting = found if lasting is None else {key: each for key, each in lasting.items() if key in found}
+        if not lasting:
+            return
+    yield from (lasting or {}).values()
 
 
 def _read_checkpoints(state: DataDir) -> Iterator[Finding]:

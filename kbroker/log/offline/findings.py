@@ -34,3 +34,10 @@ class Checked:
     files: int = 0
     batches: int = 0
     records: int = 0
+
+    def add(self, other: Checked) -> None:
+        """Count what another one has looked at, too."""
+        self.partitions += other.partitions
+        self.files += other.files
+        self.batches += other.batches
+        self.records += other.records

@@ -17,7 +17,7 @@ from kbroker.log.directories import meta_properties
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import NoLogDir, audit, log_bytes, partitions_of
-from kbroker.log.offline.findings import Finding
+from kbroker.log.offline.findings import Checked, Finding
 from kbroker.log.offline.repair import repair
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import LZ4, ZSTD
@@ -337,6 +337,28 @@ def test_every_damage_is_found_where_it_is(clean: Path, damage: Callable[[Path],
     print("\n".join(map(str, findings)))
     assert any(each.path.startswith(str(path)) for each in findings)
     assert not any(each.recovery for each in findings)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_a_broker_is_just_writing_is_no_finding(clean: Path, goes_on: bool) -> None:
+    path = max((clean / "whole-0").glob("*.log"))
+    content, removed = path.read_bytes(), clean / "cut-3" / "00000000000000009999.log"
+    path.write_bytes(content[:-10])
+    removed.symlink_to("nowhere")
+    (clean / checkpoints.CLEAN_SHUTDOWN).unlink()
+    pauses = []
+
+    def pause() -> None:
+        removed.unlink(missing_ok=True)
+        pauses.append(len(pauses))
+        if goes_on:
+            path.write_bytes(content)
+
+    checked = Checked()
+    found = list(audit(str(clean), checked=checked, pause=pause))
+    assert [each.path for each in found if each.path.endswith(".log")] == ([] if goes_on else [str(path)])
+    assert len(pauses) > 1 if goes_on else len(pauses) > 2
+    assert checked.partitions == 3
 
 
 LYING = {
