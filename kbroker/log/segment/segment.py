@@ -225,8 +225,9 @@ class Segment:
         if len(head) < _HEAD.size:
             return False
         base, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
-        last_offset = self._tail_last[bisect_left(self._tail_last, offset)]
-        return length + LOG_OVERHEAD == size and magic == MAGIC and base <= offset and base + last_delta == last_offset
+        if length + LOG_OVERHEAD != size or magic != MAGIC:
+            return False
+        return bool(base <= offset and base + last_delta == self._tail_last[bisect_left(self._tail_last, offset)])
 
     def is_whole_from(self, offset: int) -> bool:
         """Whether batches follow one another to the end of the file, from one at or before `offset` on."""
