@@ -181,3 +181,11 @@ def test_a_value_comes_back_as_it_was_given(lost, profiles):
 def test_what_is_no_profile_is_not_made(lost, profiles, arguments):
     assert lost("profile", *arguments).status == 2
     assert list(profiles.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "..", ".", "sub/x", "/etc/x", "nul\0", ""])
+def test_a_name_that_is_no_profiles_leads_nowhere(lost, profiles, name):
+    (profiles.parent / "x.properties").write_text("bootstrap.servers=elsewhere:1\n")
+    done = lost("topic", "list", "--profile", name)
+    assert done.status == 2
+    assert "a profile has a name of letters" in done.err

@@ -68,6 +68,11 @@ def test_answers_have_a_strict_policy(web):
     assert web.get("/").headers["cache-control"] == "no-store"
 
 
+@pytest.mark.parametrize("name", ["..%2fguard.py", "%2e%2e/guard.py", "..", "", "%00", "%2fetc%2fpasswd", "x" * 250])
+def test_nothing_is_served_but_what_is_in_the_list(web, name):
+    assert web.get(f"/static/{name}").status == 404
+
+
 @pytest.mark.parametrize("action", [each.name for each in ACTIONS])
 def test_nothing_is_changed_without_the_forms_token(web, action):
     web.page("/")

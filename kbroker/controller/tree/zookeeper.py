@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,6 +44,7 @@ from kbroker.controller.tree.znode import (
     Unreachable,
     Znode,
 )
+from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 _kazoo_log = log.getChild("kazoo")
@@ -52,6 +54,8 @@ _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
 """Questions on their way. kazoo's 279th that is not sent yet, as while ZooKeeper is frozen, would hold the loop."""
+_NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
+"""What ZooKeeper's PathUtils refuses, which an answer does not tell from other faults."""
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
     KazooState.SUSPENDED: Session.UNREACHABLE,
@@ -182,6 +186,7 @@ class ZooKeeperTree:
         return self._session_id
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
+        _require_path(path)
         watch = self._watch(changed)
         try:
             data, stat = await self._ask(path, lambda client: client.get_async(path, watch))
@@ -196,11 +201,15 @@ class ZooKeeperTree:
         return await self.get(path)
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
+        _require_path(path)
         watch = self._watch(changed)
         found: list[str] = await self._ask(path, lambda client: client.get_children_async(path, watch))
         return sorted(found)
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
+        for change in changes:
+            _require_path(change.path)
+
         def send(client: KazooClient) -> Any:
             transaction = client.transaction()
             for change in changes:
@@ -359,6 +368,12 @@ def _made(change: Change, result: Any) -> Done:
 
 def _stat(stat: ZnodeStat) -> Stat:
     return Stat(stat.czxid, stat.version, stat.ephemeralOwner, stat.ctime)
+
+
+def _require_path(path: str) -> None:
+    """Raise ApiError for a path that ZooKeeper does not take: names in it come from clients."""
+    if _NO_PATH.search(path) is not None:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper takes no path {path!r}")
 
 
 def _meaning(error: BaseException, path: str, index: int) -> Exception:
