@@ -61,15 +61,14 @@ def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -
 
 
 def _refused(ctx: RequestContext, topic: str, index: int) -> PartitionResponse | None:
-    """Return the answer for a partition that this broker does not lead."""
+    """Return the answer for a partition of which this broker has no replica; a follower answers from its own log."""
     fault = topic_name_fault(topic)
     if fault is not None:
         return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
     if topic not in ctx.services.controller.state.topics:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return _failed(index, code, DEFAULT_MESSAGES[code])
-    partition = ctx.services.replicas.get((topic, index))
-    if partition is not None and partition.leading:
+    if ctx.services.replicas.get((topic, index)) is not None:
         return None
     code = ctx.services.replicas.why_missing(topic, index)
     if code != ErrorCode.KAFKA_STORAGE_ERROR and ctx.services.controller.state.partition(topic, index) is not None:

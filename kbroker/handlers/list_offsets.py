@@ -25,6 +25,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _READ_COMMITTED = 1
 _CONSUMER = -1
+_DEBUGGING = -2
+"""Whoever compares replicas (ReplicaVerificationTool was one): a follower answers from its own log."""
 _FIRST_NOT_AVAILABLE_VERSION = 5
 
 
@@ -77,7 +79,10 @@ def _one(
     partition = ctx.services.replicas.get((topic, wanted.partition_index))
     if partition is None:
         return _answer(wanted, ctx.services.replicas.why_missing(topic, wanted.partition_index))
-    code = partition.check_leader_epoch(wanted.current_leader_epoch)
+    if request.replica_id == _DEBUGGING and isinstance(partition, ReplicatedPartition):
+        code = partition.check_epoch(wanted.current_leader_epoch)
+    else:
+        code = partition.check_leader_epoch(wanted.current_leader_epoch)
     if code:
         return _answer(wanted, code)
     log = partition.log

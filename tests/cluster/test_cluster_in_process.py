@@ -7,8 +7,12 @@ import time
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from compat_tests.wire.client import WireClient
 from kbroker import Cluster
 from kbroker.broker import controlled_shutdown
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
+from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.cluster.reading import consumed
 
 PATIENCE_S = 30
@@ -51,3 +55,32 @@ def test_brokers_stop_soon_when_zookeeper_is_gone(monkeypatch):
         for broker in cluster.brokers.values():
             broker.stop()
         assert time.monotonic() - began < 10
+
+
+def test_a_follower_tells_of_its_own_log():
+    """As Apache Kafka does: of its producers, and of its offsets to whoever debugs (replica id -2)."""
+    with Cluster(brokers=2, config=FAST) as cluster:
+        cluster.topics.create("orders", partitions=1, replication_factor=2)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
+        for number in range(10):
+            producer.produce("orders", str(number))
+        assert producer.flush(PATIENCE_S) == 0
+        leader = leader_of(cluster, "orders")
+        told = {}
+        for number, broker in cluster.brokers.items():
+            with WireClient(broker.bootstrap_servers) as client:
+                wanted = ListOffsetsTopic("orders", [ListOffsetsPartition(partition_index=0, timestamp=-1)])
+                producers = client.ask(DescribeProducersRequest([TopicRequest("orders", [0])]), 0)
+                told[number == leader] = (
+                    [
+                        client.ask(ListOffsetsRequest(each, topics=[wanted]), 4).topics[0].partitions[0]
+                        for each in (-2, -1)
+                    ],
+                    producers.topics[0].partitions[0],
+                )
+        assert [(each.error_code, each.offset) for each in told[True][0]] == [(0, 10), (0, 10)]
+        debugging, consumer = told[False][0]
+        assert (debugging.error_code, debugging.offset) == (0, 10), "acks=all: the follower has it"
+        assert consumer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert [each.error_code for _, each in told.values()] == [0, 0]
+        assert len({each.active_producers[0].producer_id for _, each in told.values()}) == 1
