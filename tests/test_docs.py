@@ -50,6 +50,22 @@ def test_the_page_for_other_languages_names_every_path_of_the_control_api():
         assert f"`{kind}`" in page
 
 
+def test_no_page_and_no_hint_installs_a_package_that_is_not_published():
+    of_an_index = re.compile(r"pip install(?: (?!in )[^ \n#]+)*? ['\"]?kbroker(?=[\['\"\s`])")
+    where = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "mkdocs.yml"]
+    for folder in ("kbroker", "docs", "docker", "examples", "benchmarks", "compat_tests", "man"):
+        where += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    found = [path for path in where if of_an_index.search(path.read_bytes().decode(errors="replace"))]
+    assert found == []
+
+
+def test_extras_that_hints_name_are_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for path in (ROOT / "kbroker").rglob("*.py"):
+        for extra in re.findall(r"how_to_install\([\"'](\w+)", path.read_text()):
+            assert extra in extras, path
+
+
 def test_the_readme_names_every_verb():
     readme = (ROOT / "README.md").read_text()
     for verb in VERBS:

@@ -20,6 +20,7 @@ import click
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.server_config import BrokerConfig
+from kbroker.extras import how_to_install
 from kbroker.local_http import parse, url_of
 from kbroker.network.server import bind, server_limits
 
@@ -77,7 +78,7 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
     try:
         from kbroker.metrics.pushed import PushedMetrics
     except ImportError as error:
-        log.info("clients are not asked for their metrics (pip install 'kbroker[telemetry]'): %s", error)
+        log.info("clients are not asked for their metrics (%s): %s", how_to_install("telemetry"), error)
         return None
     return PushedMetrics(clock)
 
