@@ -77,8 +77,10 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
     """Return what takes the metrics that clients push; None without the extra that reads them."""
     try:
         from kbroker.metrics.pushed import PushedMetrics
-    except ImportError as error:
-        log.info("clients are not asked for their metrics (%s): %s", how_to_install("telemetry"), error)
+    except ImportError:
+        log.info(
+            "clients are not asked for their metrics, for which an extra is missing: %s", how_to_install("telemetry")
+        )
         return None
     return PushedMetrics(clock)
 
