@@ -173,10 +173,7 @@ class Broker:
         Transactions that were open then, or are now, are aborted. Raises RuntimeError for a snapshot that was removed,
         ValueError for one of another broker, OSError where there is no room for the files.
         """
-        from kbroker.testing.restored_groups import empty_groups
-
-        asking = self._asking()
-        self._steering().restore(snapshot, lambda: empty_groups(asking))
+        self._steering().restore(snapshot)
 
     def _asking(self) -> Asking:
         from kbroker.testing.asking import Asking
