@@ -29,6 +29,11 @@ def test_an_example_on_a_page_is_the_tested_one(page, name):
     assert indented in (ROOT / page).read_text()
 
 
+def test_the_example_for_those_who_come_from_testcontainers_is_the_tested_one():
+    example = (ROOT / "tests/examples/test_from_testcontainers.py").read_text()
+    assert f"```python\n{example}```\n" in (ROOT / "docs/from-testcontainers.md").read_text()
+
+
 def test_the_pages_list_every_recipe():
     files = sorted(path.name for path in (ROOT / "examples/recipes").glob("test_*.py"))
     for page in ("docs/testing.md", "examples/recipes/README.md"):
