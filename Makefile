@@ -74,8 +74,8 @@ torture: .venv/.stamp
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
 	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py
 
-demo: .venv/.stamp
-	$(BIN)/kbroker pipeline demo --out demo --jars "$$($(BIN)/python -m compat_tests.spark.session)"
+demo: .venv-demo/.stamp
+	.venv-demo/bin/kbroker pipeline demo --out demo --jars "$$(.venv-demo/bin/python -m compat_tests.spark.session)"
 
 docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new
@@ -96,11 +96,17 @@ fmt: .venv/.stamp
 	.venv-run/bin/pip install --quiet --editable .
 	touch $@
 
+# The version of Spark is that of the connector, compat_tests/parts/spark.xml.
+.venv-demo/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c compat_tests/parts/spark.xml
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/pip install --quiet --editable '.[spark]' pyspark==4.0.0
+	touch $@
+
 .venv/.stamp: pyproject.toml hatch_build.py kbroker/log/_record_scan.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --editable '.[test,dev]'
 	touch $@
 
 clean:
-	rm -rf demo site .venv .venv-run .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	rm -rf demo site .venv .venv-run .venv-demo .parts .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -66,6 +66,8 @@ class Broker:
     With `tls` it listens by SSL, with `certificates` of its own. With `users` (passwords by name) it listens by SASL,
     and lets nobody else in; with `acls` nobody may do anything but what they allow, and `super.users` of the config.
     What the one or the other cannot be is a ValueError. `client_settings` says how clients come.
+
+    It records what it is asked from its start on: see `requests`. With `requests=False` it does so from the first look.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Broker:
         tls: bool = False,
         users: Mapping[str, str] | None = None,
         acls: Sequence[Acl] | None = None,
+        requests: bool = True,
     ) -> None:
         self._security = Security(host, tls=tls, users=users, acls=acls)
         self._settings = {**TEST_DEFAULTS, **{k: str(v) for k, v in (config or {}).items()}}
@@ -89,6 +92,7 @@ class Broker:
         self._data_dir = None if data_dir is None else os.fspath(data_dir)
         self._clock = SteeredClock() if clock is None else clock
         self._strict = strict
+        self._records = requests
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._node: BrokerNode | None = None
@@ -119,7 +123,7 @@ class Broker:
 
     @property
     def requests(self) -> Requests:
-        """What clients ask, and are answered: recorded from the first time on that this is looked at."""
+        """What clients have asked since the start, and were answered: the last 10,000, and 16 MB."""
         return self._steering().record()
 
     @property
@@ -169,10 +173,7 @@ class Broker:
         Transactions that were open then, or are now, are aborted. Raises RuntimeError for a snapshot that was removed,
         ValueError for one of another broker, OSError where there is no room for the files.
         """
-        from kbroker.testing.restored_groups import empty_groups
-
-        asking = self._asking()
-        self._steering().restore(snapshot, lambda: empty_groups(asking))
+        self._steering().restore(snapshot)
 
     def _asking(self) -> Asking:
         from kbroker.testing.asking import Asking
@@ -325,6 +326,8 @@ class Broker:
             config, self._clock, users=self._security.scram_users, acls=self._security.acls
         )
         node.server.watch.level = logging.DEBUG  # what else runs in a test's process holds it, and nobody can help it
+        if self._records:
+            self._steering().record()
         self._ready.set()
         asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
         await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)

@@ -131,6 +131,20 @@ class ClusterBroker:
         await how(node)
 
 
+class NoSuchBroker(KeyError):  # noqa: N818 - what happened
+    """A cluster has no broker of this number."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would put it between quotation marks
+
+
+class _Brokers(dict[int, ClusterBroker]):
+    """The brokers by node id: a list would count from 0."""
+
+    def __missing__(self, number: object) -> ClusterBroker:
+        raise NoSuchBroker(f"there is no broker {number!r}; the cluster has {', '.join(map(str, self))}")
+
+
 class Cluster:
     """Several embedded brokers, numbered from 1. `config` takes Kafka's keys, for all of them.
 
@@ -168,15 +182,12 @@ class Cluster:
         settings = self._security.settings(settings)
         self.ensemble = MemoryEnsemble()
         """What takes ZooKeeper's place."""
-        self.brokers: dict[int, ClusterBroker] = {
-            number: ClusterBroker(
-                self,
-                number,
-                {**settings, "broker.id": str(number), "log.dirs": str(self._data_dir / f"broker-{number}")},
-            )
+        self.brokers: dict[int, ClusterBroker] = _Brokers(
+            (number, ClusterBroker(self, number, {**settings, "broker.id": str(number), "log.dirs": directory}))
             for number in range(1, brokers + 1)
-        }
-        """By node id."""
+            for directory in [str(self._data_dir / f"broker-{number}")]
+        )
+        """By node id, from 1 on."""
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kbroker cluster", daemon=True)
         self._stopped = False

@@ -112,6 +112,10 @@ class Security:
         in_cluster: bool = False,
     ) -> None:
         """Raise ValueError for what cannot be."""
+        if users is not None and not isinstance(users, Mapping):
+            raise ValueError(f'users is a dict of passwords by name, as {{"alice": "secret"}}, not a {_kind(users)}')
+        if acls is not None:
+            _check_acls(acls)
         self._host = host
         self._tls = tls
         self._users = dict(users or {})
@@ -220,7 +224,23 @@ class Security:
         return f"{plain.MODULE} required {' '.join(options)};"
 
 
-def _check_user(name: str, password: str) -> None:
+def _kind(value: object) -> str:
+    """Return what a value is; not the value, which may hold a password."""
+    return type(value).__name__
+
+
+def _check_acls(acls: object) -> None:
+    right = 'as [Acl(allow_principal="User:alice", producer=True, topic="orders")]'
+    if not isinstance(acls, Sequence) or isinstance(acls, str):
+        raise ValueError(f"acls is a list of kbroker.Acl, {right}, not a {_kind(acls)}")
+    for each in acls:
+        if not isinstance(each, Acl):
+            raise ValueError(f"acls is a list of kbroker.Acl, {right}; a {_kind(each)} is none: {each!r}")
+
+
+def _check_user(name: object, password: object) -> None:
+    if not isinstance(name, str) or not isinstance(password, str):
+        raise ValueError(f"user {name!r} is to have a str as name and as password, not a {_kind(password)}")
     if not name or not password:
         raise ValueError(f"user {name!r} needs a name and a password")
     if _UNQUOTABLE.search(name + password):

@@ -16,7 +16,7 @@ from kbroker.cli.main import VERBS
 from kbroker.control.application import OPERATIONS
 from kbroker.control.known_faults import KINDS
 from kbroker.handlers.registry import APIS
-from kbroker.pipeline.spark.session import TRIED
+from kbroker.pipeline.spark.session import NOT_WHOLE, TRIED
 
 ROOT = Path(__file__).parents[1]
 handlers.load_all()
@@ -27,6 +27,11 @@ def test_an_example_on_a_page_is_the_tested_one(page, name):
     example = (ROOT / f"tests/examples/{name}.py").read_text()
     indented = "".join("    " + line if line.strip() else line for line in example.splitlines(keepends=True))
     assert indented in (ROOT / page).read_text()
+
+
+def test_the_example_for_those_who_come_from_testcontainers_is_the_tested_one():
+    example = (ROOT / "tests/examples/test_from_testcontainers.py").read_text()
+    assert f"```python\n{example}```\n" in (ROOT / "docs/from-testcontainers.md").read_text()
 
 
 def test_the_pages_list_every_recipe():
@@ -48,6 +53,22 @@ def test_the_page_for_other_languages_names_every_path_of_the_control_api():
         assert f"{each.method} {shown}" in page, each.path
     for kind in KINDS:
         assert f"`{kind}`" in page
+
+
+def test_no_page_and_no_hint_installs_a_package_that_is_not_published():
+    of_an_index = re.compile(r"pip install(?: (?!in )[^ \n#]+)*? ['\"]?kbroker(?=[\['\"\s`])")
+    where = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "mkdocs.yml"]
+    for folder in ("kbroker", "docs", "docker", "examples", "benchmarks", "compat_tests", "man"):
+        where += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+    found = [path for path in where if of_an_index.search(path.read_bytes().decode(errors="replace"))]
+    assert found == []
+
+
+def test_extras_that_hints_name_are_extras():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for path in (ROOT / "kbroker").rglob("*.py"):
+        for extra in re.findall(r"how_to_install\([\"'](\w+)", path.read_text()):
+            assert extra in extras, path
 
 
 def test_the_readme_names_every_verb():
@@ -115,9 +136,10 @@ def test_the_pages_and_the_extra_name_the_versions_of_spark_that_were_tried():
     (pyspark,) = (
         each for each in map(Requirement, project["optional-dependencies"]["spark"]) if each.name == "pyspark"
     )
-    minor = {f"{series}.{patch}" for series in ("3.4", "3.5", "4.0", "4.1") for patch in range(10)}
+    minor = {f"{series}.{patch}" for series in ("3.4", "3.5") for patch in range(10)}
+    minor |= {f"{series}.{patch}" for series in ("4.0", "4.1", "4.2", "4.3") for patch in range(6)} - {"4.1.5"}
     assert set(pyspark.specifier.filter(minor)) == set(TRIED)
-    for version in TRIED:
+    for version in (*TRIED, *NOT_WHOLE):
         assert version in page
 
 

@@ -25,7 +25,7 @@ def test_the_client_refuses_what_is_over_its_own_limit(kafka: Broker) -> None:
 
 
 def test_the_broker_refuses_what_is_over_the_topics_limit(kafka: Broker) -> None:
-    topic = kafka.topics.create("orders", configs={"max.message.bytes": 1000})
+    topic = kafka.topics.create("orders", config={"max.message.bytes": 1000})
     client = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 0})
     told: list[KafkaError | None] = []
     for value in (b"x" * 2000, b"small"):
@@ -40,7 +40,7 @@ def test_the_broker_refuses_what_is_over_the_topics_limit(kafka: Broker) -> None
 
 
 def test_aiokafka(kafka: Broker) -> None:
-    topic = kafka.topics.create("orders", configs={"max.message.bytes": 1000})
+    topic = kafka.topics.create("orders", config={"max.message.bytes": 1000})
 
     async def produce() -> None:
         async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as client:

@@ -16,36 +16,54 @@ from click.shell_completion import CompletionItem
 from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.cli.exit_status import exit_status
 
-VERBS = {
-    "start": "Start a broker.",
-    "console": "Look at and administer any Kafka in a browser.",
-    "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
-    "topic": "Create, describe, alter, move and delete topics.",
-    "config": "List, describe, set and unset configs of topics, brokers, loggers and groups.",
-    "produce": "Write lines of standard input to a topic.",
-    "perf": "Measure how fast records are produced and consumed, and how long one is on its way.",
-    "record": "Find records, and delete those before an offset.",
-    "broker": "List, describe and drain the brokers of a cluster.",
-    "consume": "Print the records of topics.",
-    "user": "Add, list and remove users with SCRAM passwords.",
-    "token": "Create, list, renew and expire delegation tokens.",
-    "group": "List, describe, reset and delete consumer groups.",
-    "transaction": "List and describe transactions, find those that hang, and end them.",
-    "acl": "Add, list and remove access control lists.",
-    "quota": "Set, list and remove limits of users, client ids and addresses.",
-    "client-metrics": "Create, list, describe, alter and delete subscriptions to clients' metrics.",
-    "feature": "List the levels of features, and raise, lower and disable them.",
-    "profile": "List, show, add and remove the named settings that --profile takes.",
-    "fault": "Let a broker that runs with --control misbehave, for tests.",
-    "clock": "Show and move the time of a broker that runs with --control.",
-    "requests": "Show what a broker that runs with --control is asked.",
-    "reset": "Make a broker that runs with --control as at its start.",
-    "cert": "Make certificates for development.",
-    "log": "Check, dump, repair and adopt the files of a data directory.",
-    "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
-    "man": "Write the manual pages.",
-    "completion": "Print what lets bash, zsh or fish complete verbs and options.",
+GROUPS = {
+    "Brokers": {
+        "start": "Start a broker.",
+        "cluster": "Start several brokers and a ZooKeeper on this machine, and stop, kill and restart them.",
+        "console": "Look at and administer any Kafka in a browser.",
+    },
+    "Records": {
+        "produce": "Write lines of standard input to a topic.",
+        "consume": "Print the records of topics.",
+        "record": "Find records, and delete those before an offset.",
+        "perf": "Measure how fast records are produced and consumed, and how long one is on its way.",
+    },
+    "Topics, groups and transactions": {
+        "topic": "Create, describe, alter, move and delete topics.",
+        "group": "List, describe, reset and delete consumer groups.",
+        "transaction": "List and describe transactions, find those that hang, and end them.",
+    },
+    "The cluster": {
+        "broker": "List, describe and drain the brokers of a cluster.",
+        "config": "List, describe, set and unset configs of topics, brokers, loggers and groups.",
+        "feature": "List the levels of features, and raise, lower and disable them.",
+        "quota": "Set, list and remove limits of users, client ids and addresses.",
+        "client-metrics": "Create, list, describe, alter and delete subscriptions to clients' metrics.",
+    },
+    "Who may do what": {
+        "user": "Add, list and remove users with SCRAM passwords.",
+        "acl": "Add, list and remove access control lists.",
+        "token": "Create, list, renew and expire delegation tokens.",
+        "cert": "Make certificates for development.",
+    },
+    "Files and archives": {
+        "log": "Check, dump, repair and adopt the files of a data directory.",
+        "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
+    },
+    "Tests, with a broker that runs with --control": {
+        "fault": "Let a broker that runs with --control misbehave, for tests.",
+        "clock": "Show and move the time of a broker that runs with --control.",
+        "requests": "Show what a broker that runs with --control is asked.",
+        "reset": "Make a broker that runs with --control as at its start.",
+    },
+    "This command line": {
+        "profile": "List, show, add and remove the named settings that --profile takes.",
+        "completion": "Print what lets bash, zsh or fish complete verbs and options.",
+        "man": "Write the manual pages.",
+    },
 }
+"""The verbs with a line each, as `--help` lists them."""
+VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 HIDDEN = ("container",)
 """What only the image's entrypoint uses."""
 
@@ -79,8 +97,10 @@ class _Lazy(click.Group):
             raise click.UsageError(str(err)) from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
+        width = max(map(len, VERBS))  # one column of texts for all groups
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(width), text) for verb, text in verbs.items()])
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -20,6 +20,7 @@ import click
 
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.server_config import BrokerConfig
+from kbroker.extras import how_to_install
 from kbroker.local_http import parse, url_of
 from kbroker.network.server import bind, server_limits
 
@@ -76,8 +77,10 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
     """Return what takes the metrics that clients push; None without the extra that reads them."""
     try:
         from kbroker.metrics.pushed import PushedMetrics
-    except ImportError as error:
-        log.info("clients are not asked for their metrics (pip install 'kbroker[telemetry]'): %s", error)
+    except ImportError:
+        log.info(
+            "clients are not asked for their metrics, for which an extra is missing: %s", how_to_install("telemetry")
+        )
         return None
     return PushedMetrics(clock)
 

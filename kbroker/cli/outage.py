@@ -1,6 +1,6 @@
 """A broker that is gone while a verb waits for it: a line on standard error after seconds, and one when it is back.
 
-Owns the look. The client itself tries again in silence, for minutes or for ever. Never ends a verb.
+Owns the look. The client itself tries again in silence, for minutes or for ever. Whether a verb ends is its own to say.
 """
 
 from __future__ import annotations
@@ -31,27 +31,40 @@ class Outage:
         """
         before, self.failed = self.failed, self.failed + 1 if reason is not None else 0
         if reason is not None:
-            return f"{reason}; trying on" if before == 1 else None
+            return reason if before == 1 else None
         return "the broker answers again" if before > 1 else None
 
 
 @contextmanager
-def told_of_outages(unreachable: Callable[[], str | None], waiting: Callable[[], bool]) -> Iterator[None]:
+def told_of_outages(
+    unreachable: Callable[[], str | None],
+    waiting: Callable[[], bool],
+    gives_up: Callable[[str], bool] = lambda _reason: False,
+) -> Iterator[None]:
     """Look from a thread while `waiting()`: `unreachable()` says why no broker answers, or None.
 
-    A look is a connection that is closed at once: every three seconds, and every second while none answers.
+    A look is a connection that is closed at once: every three seconds, and every second while none answers. Where
+    `gives_up` says so of the reason, it was the last look.
     """
-    over = threading.Event()
+    over, telling = threading.Event(), threading.Lock()
 
     def look() -> None:
         outage = Outage()
         while not over.wait(_LOOK_AGAIN_S if outage.failed else _LOOK_S):
-            line = outage.after(unreachable() if outage.failed or waiting() else None)
-            if line is not None and not over.is_set():
-                click.echo(f"kbroker: {line}", err=True)
+            reason = unreachable() if outage.failed or waiting() else None
+            line = outage.after(reason)
+            with telling:
+                if line is None or over.is_set():
+                    continue
+                ends = reason is not None and gives_up(reason)
+                click.echo(f"kbroker: {line}{'' if reason is None or ends else '; trying on'}", err=True)
+            if ends:
+                return
 
     threading.Thread(target=look, name="outages", daemon=True).start()
     try:
         yield
     finally:
         over.set()
+        with telling:  # what is being told comes before what the verb tells at its end
+            pass

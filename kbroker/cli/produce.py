@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -16,22 +17,30 @@ from kafka.errors import (
     KafkaTimeoutError,
     MessageSizeTooLargeError,
     RecordListTooLargeError,
+    for_code,
 )
 from kafka.serializer import Serializer
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import AdminError
-from kbroker.cli.client import client_options, ending_at_signals
+from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.own_request import ask_any
+from kbroker.cli.client import client_options, ending_at_signals, warn
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.line_format import LineFormat, Message
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 # Enough to fill many requests, little enough to keep a piped file of any size out of memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
+_NEVER_CREATES: Final = 4
+"""The version of Metadata from which on it can ask for a topic without creating it."""
+_CODE: Final = re.compile(r"\[Error (-?\d+)\]")
+"""How the client's text names the error of an answer that it did not expect."""
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
 _LIMITS: Final = {MessageSizeTooLargeError: "max.message.bytes", RecordListTooLargeError: "segment.bytes"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -58,11 +67,12 @@ class _Deliveries:
         self._bytes = 0
         self._heard = time.monotonic()
         self._changed = threading.Condition()
+        self.gave_up = False
 
     def expect(self, size: int) -> None:
         """Wait until `size` more bytes may be on their way."""
         with self._changed:
-            self._changed.wait_for(lambda: self._bytes < _MOST_BYTES_IN_FLIGHT)
+            self._changed.wait_for(lambda: self._bytes < _MOST_BYTES_IN_FLIGHT or self.gave_up)
             if not self._pending:
                 self._heard = time.monotonic()
             self._bytes += size
@@ -72,15 +82,30 @@ class _Deliveries:
         """Whether records are on their way of which nothing was heard for a while."""
         return self._pending > 0 and time.monotonic() - self._heard > SILENCE_S
 
+    def give_up(self, reason: str) -> bool:
+        """Count what is on its way as failed where the broker is gone before it has acknowledged a record."""
+        with self._changed:
+            if self.written:
+                return False
+            self.gave_up = True
+            self.error = self.error or Unreachable(reason)
+            self.failed, self._pending = self.failed + self._pending, 0
+            self._changed.notify_all()
+            return True
+
     def succeed(self, size: int, _metadata: object) -> None:
         """Count a record that was acknowledged."""
         with self._changed:
+            if self.gave_up:
+                return
             self.written += 1
             self._forget(size)
 
     def fail(self, size: int, error: BaseException) -> None:
         """Count a record that is lost; the first error is remembered."""
         with self._changed:
+            if self.gave_up:
+                return
             self.failed += 1
             # One bad record fails its batch; what the others hear says nothing of the cause.
             if self.error is None or (_of_another(self.error) and not _of_another(error)):
@@ -167,7 +192,7 @@ def command(
         _check(connection, producer, topic, partition)
         lines: Iterable[bytes] = sys.stdin.buffer
         try:
-            with told_of_outages(connection.unreachable, deliveries.stall):
+            with told_of_outages(connection.unreachable, deliveries.stall, deliveries.give_up):
                 try:
                     with ending_at_signals():
                         _send(
@@ -183,6 +208,8 @@ def command(
         finally:
             click.echo(f"{_records(deliveries.written)} written to {topic}", err=True)
     finally:
+        if deliveries.gave_up:
+            producer._sender.force_close()  # noqa: SLF001 - close(timeout=0) would raise before it comes to that
         producer.close()
     if deliveries.error is not None:
         why = _limit(deliveries.error, connection, producer, topic) or _words(deliveries.error)
@@ -214,14 +241,25 @@ def _headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
 
 
 def _check(connection: Connection, producer: Any, topic: str, partition: int | None) -> None:
-    """Find out before anything is read whether the topic is there, or can be created."""
+    """Find out before anything is read whether the topic is there, or can be created; tell of one that was created."""
+    is_new = _is_missing(connection, topic)
     try:
         partitions = producer.partitions_for(topic)
     except KafkaTimeoutError:
         with connection.admin() as admin:
             raise click.ClickException(f"{no_such_topic(admin, topic)}; the broker did not create it") from None
+    if is_new:
+        warn(f"topic {topic} did not exist; the broker has created it")
     if partition is not None and partition not in partitions:
         raise click.ClickException(f"topic {topic} has no partition {partition}")
+
+
+def _is_missing(connection: Connection, topic: str) -> bool:
+    """Whether the cluster says that there is no such topic; it is not created by the question."""
+    asked = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    with connection.admin() as admin:
+        told = ask_any(admin, asked, MetadataResponse, at_least=_NEVER_CREATES)
+    return told is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in told.topics)
 
 
 def _send(
@@ -266,4 +304,7 @@ def _words(error: BaseException) -> str:
     said = str(error.args[0]) if error.args and error.args[0] else None
     if isinstance(error, BrokerResponseError):
         return error_text(error, said)
+    code = _CODE.search(said or "")
+    if code is not None:  # kafka-python tells so that it got no producer id
+        return error_text(for_code(int(code[1])))
     return said or type(error).__name__

@@ -80,6 +80,8 @@ _OF_GROUPS: Final[Mapping[str, str]] = {
     "perf consume": _READ,
 }
 _OF_THE_CLUSTER: Final[Mapping[str, str]] = {
+    "produce": "--producer --topic TOPIC",
+    "perf produce": "--producer --topic TOPIC",
     "topic create": "--operation Create",
     "topic elect": "--operation Alter",
     "topic reassign": "--operation Alter",
@@ -145,5 +147,7 @@ def _remedy(line: str, verb: str) -> str | None:
     if name in _RIGHTS:
         thing, needed, usual = _RIGHTS[name]
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
-        return f"whoever administers ACLs lets you: `kbroker acl add --allow-principal User:NAME {right} {thing}`"
+        if "TOPIC" not in right:  # who may write to a topic gets a producer id
+            right = f"{right} {thing}"
+        return f"whoever administers ACLs lets you: `kbroker acl add --allow-principal User:NAME {right}`"
     return _BY_NAME.get(name)

@@ -17,6 +17,7 @@ import click
 
 from kbroker.broker.base_node import Node
 from kbroker.config.model import ConfigError
+from kbroker.extras import how_to_install
 from kbroker.traces.traces import Traces, exporting_to
 
 _NEEDED: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
@@ -75,5 +76,5 @@ def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
     except ImportError as error:  # not even what it is a part of
         missing = error.name
     if missing is not None:
-        raise ConfigError(f"--traces needs more than kbroker alone: pip install 'kbroker[traces]' (no {missing})")
+        raise ConfigError(f"--traces needs more than kbroker alone: {how_to_install('traces')} (no {missing})")
     return TracesPlace(url, ratio)

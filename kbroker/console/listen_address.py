@@ -7,6 +7,7 @@ import socket
 from typing import Final
 
 from kbroker import local_http
+from kbroker.extras import how_to_install
 from kbroker.local_http import NoPlace
 
 DEFAULT_PORT: Final = 8080
@@ -21,7 +22,7 @@ _NOT_PUBLIC: Final = (
 def require_libraries(option: str = "the console") -> None:
     """Raise NoPlace where what it is made of is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):
-        raise NoPlace(f"{option} needs packages that are not installed: pip install 'kbroker[console]'")
+        raise NoPlace(f"{option} needs packages that are not installed: {how_to_install('console')}")
 
 
 def parse(text: str, option: str) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from kbroker.admin.errors import AdminError
 from kbroker.console import charts, number_text
 from kbroker.console.page_urls import place
+from kbroker.extras import how_to_install
 
 _HERE: Final = Path(__file__).parent
 _OWN: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -76,5 +77,5 @@ def _htmx() -> Path:
     """Return htmx's file, out of a package that is made for Django and whose code is not needed."""
     spec = importlib.util.find_spec("js_lib_htmx")
     if spec is None or spec.origin is None:
-        raise AdminError("htmx is not installed: pip install 'kbroker[console]'")
+        raise AdminError(f"htmx is not installed: {how_to_install('console')}")
     return Path(spec.origin).parent / "static" / "htmx" / _HTMX

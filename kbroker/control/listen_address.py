@@ -7,6 +7,7 @@ import socket
 from typing import Final
 
 from kbroker import local_http
+from kbroker.extras import how_to_install
 from kbroker.local_http import NoPlace
 
 DEFAULT_PORT: Final = 9690
@@ -25,7 +26,7 @@ def parse(text: str, option: str = "--control") -> tuple[str, int]:
 def require_library() -> None:
     """Raise NoPlace where the web server is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):
-        raise NoPlace("--control needs a web server that is not installed: pip install 'kbroker[control]'")
+        raise NoPlace(f"--control needs a web server that is not installed: {how_to_install('control')}")
 
 
 def listening(host: str, port: int, *, public: bool) -> socket.socket:

@@ -15,7 +15,6 @@ from kbroker.testing.asking import Asking
 from kbroker.testing.faults import Faults
 from kbroker.testing.groups import Groups
 from kbroker.testing.requests import Requests
-from kbroker.testing.restored_groups import empty_groups
 from kbroker.testing.snapshot import Snapshot
 from kbroker.testing.steered_clock import SteeredClock
 from kbroker.testing.steering import Steering
@@ -102,4 +101,4 @@ class RunningBroker:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be as when a snapshot was taken: see testing/restoring.py."""
-        self._steering.restore(snapshot, lambda: empty_groups(self._asking))
+        self._steering.restore(snapshot)

@@ -321,7 +321,7 @@ class Dispatcher:
                 if position < len(frame) and frame[position] == 0:
                     position += 1
                 else:
-                    position = _skip_tags(frame, position)
+                    position = skip_tags(frame, position)
             if len(frame) > LONG_FRAME and entry.version == version:
                 request = None
                 if key == PRODUCE_KEY:
@@ -404,7 +404,7 @@ class Dispatcher:
             if len(frame) > LONG_FRAME and bytes(frame[position : position + 1]) != b"\0":
                 raise CloseConnection(f"{entry.api.name} v{version}: long, and with tags")
             try:
-                position = _skip_tags(frame, position)
+                position = skip_tags(frame, position)
             except Malformed as err:
                 raise CloseConnection(f"{entry.api.name} v{version}: {err}") from None
         return entry, correlation_id, position
@@ -518,7 +518,8 @@ class Dispatcher:
         return entry
 
 
-def _skip_tags(frame: memoryview, position: int) -> int:
+def skip_tags(frame: memoryview, position: int) -> int:
+    """Return where the tags of a header end. Raises Malformed."""
     try:
         count, position = read_uvarint(frame, position)
         for _ in range(count):

@@ -19,9 +19,9 @@ from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.testing.calling import Calling
 from kbroker.testing.missing import topic_state
 from kbroker.testing.refused import check
-from kbroker.testing.steering import Steering
 
 Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]
@@ -39,20 +39,20 @@ class Asking:
     replication_factor = 1
     """Of topics that are created without one."""
 
-    def __init__(self, steering: Steering, services: Services, listener: str) -> None:
-        self._steering = steering
+    def __init__(self, calling: Calling, services: Services, listener: str) -> None:
+        self._calling = calling
         self._services = services
         self._listener = listener
 
     @property
     def state(self) -> ClusterState:
         """What the broker knows of topics. Raises RuntimeError once it has stopped."""
-        self._steering.check_alive()
+        self._calling.check_alive()
         return self._services.controller.state
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:
         """Have a request handled in the newest version; return its answer. Raises what the handler raises."""
-        answer: Answer = self._steering.wait_for(self.handled(request))
+        answer: Answer = self._calling.wait_for(handled(self._services, self._listener, request))
         assert isinstance(answer, kind)
         return answer
 
@@ -119,10 +119,6 @@ class Asking:
         """Return the id of the broker that coordinates a group; None while none does, or there never was a group."""
         count = self.partitions_of(OFFSETS_TOPIC)
         return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None
-
-    async def handled(self, request: Any) -> Any:
-        """Have a request handled, where the broker's own loop asks."""
-        return await handled(self._services, self._listener, request)
 
 
 async def handled(services: Services, listener: str, request: Any) -> Any:

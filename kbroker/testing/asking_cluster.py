@@ -111,9 +111,6 @@ class ClusterAsking(Asking):
     def now_ms(self) -> int:
         return next(iter(self._running().values())).clock.now_ms()
 
-    async def handled(self, request: Any) -> Any:
-        raise NotImplementedError("a cluster's requests go to one of its brokers")
-
     def _running(self) -> dict[int, ClusterNode]:
         nodes = self._nodes()
         if not nodes:

@@ -25,8 +25,8 @@ _LISTED = 10
 _LONGEST = 60
 _ISOLATIONS: Final = ("read_committed", "read_uncommitted")
 _NOTHING_RECORDED: Final = (
-    "nothing is known of it: requests are recorded from the first look at .requests on, and clients came before that; "
-    "begin the test with .requests.clear()"
+    "nothing is known of it: a cluster, and Broker(requests=False), record from the first look at .requests on, and "
+    "clients came before that; begin the test with .requests.clear()"
 )
 Text = str | bytes | None
 """A key or a value; a `str` stands for its UTF-8."""
@@ -120,8 +120,9 @@ def assert_requested(
 ) -> list[Request]:
     """Assert that clients have asked an API, so many times or at least once; return these requests.
 
-    `about` is as in `Requests.of`. With `timeout` they may come within so many seconds. Requests are recorded from the
-    first time on that `broker.requests` is looked at. Raises ValueError for what no request could be.
+    `about` is as in `Requests.of`. With `timeout` they may come within so many seconds. A cluster, and
+    `Broker(requests=False)`, record from the first time on that `requests` is looked at. Raises ValueError for what no
+    request could be.
     """
     __tracebackhide__ = True
     found: list[Request] = []

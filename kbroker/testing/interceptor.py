@@ -1,8 +1,8 @@
 """Between connections and the dispatcher, where a test asked for it: requests meet faults, and are recorded.
 
 Owns what becomes of a frame by a fault's plan, as frames on both sides: what is asked is run by the dispatcher, and
-what it answers is changed, held back, cut off or never sent. Never decides (faults.py), and is not in the way of any
-request while nothing is asked of it.
+what it answers is changed, held back, cut off or never sent. Never decides (faults.py). Without faults requests are
+recorded and nothing else (recorder.py); it is in the way of none while nothing is asked of it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing.faults import End, Faults, Kind, Plan
 from kbroker.testing.filters import Seen
 from kbroker.testing.gate import Entrance, steps_behind
+from kbroker.testing.recorder import Recorder, joined_bytes, message_of
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Requests
 from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
@@ -58,6 +59,7 @@ class Interceptor:
         self._requests = requests
         self._services = services
         self._entrance = entrance
+        self._recorder = Recorder(dispatcher, requests, services) if services.cluster is None else None
         self._broken = asyncio.Event()
 
     def break_waiting(self) -> None:
@@ -67,6 +69,8 @@ class Interceptor:
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame; as Dispatcher.run."""
+        if self._recorder is not None and not self._faults.active:
+            return self._recorder.run(context, frame, out, spill)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
         if entry.version != context.version:  # of ApiVersions: answered in another version, and nothing for a test
             return self._run(context, frame, out, spill)
@@ -274,21 +278,6 @@ def _framed(entry: Entry, correlation_id: int, answer: Any) -> tuple[bytearray, 
 
 def _message(entry: Entry, framed: tuple[bytearray, Spill]) -> Any:
     return message_of(entry, joined_bytes(framed))
-
-
-def message_of(entry: Entry, data: bytes) -> Any:
-    """Decode a framed answer."""
-    return decode(entry.response, entry.version, memoryview(data)[len(entry.prefix) :])
-
-
-def joined_bytes(framed: tuple[bytearray, Spill]) -> bytes:
-    """Return a framed answer as bytes, what goes by reference among them."""
-    out, spill = framed
-    pieces, position = [], 0
-    for at, piece in spill:
-        pieces += [bytes(out[position:at]), bytes(piece.view() if hasattr(piece, "view") else piece)]
-        position = at
-    return b"".join([*pieces, bytes(out[position:])])
 
 
 def _throttled(

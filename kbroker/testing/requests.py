@@ -19,7 +19,7 @@ from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000
 """Requests that are kept; the oldest go first."""
-KEPT_BYTES = 64 * 1024 * 1024
+KEPT_BYTES = 16 * 1024 * 1024
 """Bytes of requests and answers that are kept."""
 
 
@@ -45,10 +45,11 @@ def _check(about: Mapping[str, Any]) -> None:
 class Request:
     """One request, as it came, and its answer, once it has one."""
 
-    __slots__ = ("_answer", "_read", "_size", "duration_ms", "fault", "is_kept", "number", "seen", "time_ms")
+    __slots__ = ("_answer", "_read", "_seen", "_size", "duration_ms", "fault", "is_kept", "number", "time_ms")
 
-    def __init__(self, seen: Seen, size: int, time_ms: int) -> None:
-        self.seen = seen
+    def __init__(self, seen: Seen | Callable[[], Seen], size: int, time_ms: int) -> None:
+        """`seen`, where it is a function, is called when the request is first looked at, by whoever looks."""
+        self._seen = seen
         self._size = size
         self._answer: bytes | None = None
         self._read: Callable[[bytes], Any] | None = None
@@ -61,6 +62,13 @@ class Request:
         self.number = 0
         """Its place among those that are answered, from 1 on."""
         self.is_kept = True
+
+    @property
+    def seen(self) -> Seen:
+        """The request as faults see it, too."""
+        if not isinstance(self._seen, Seen):
+            self._seen = self._seen()
+        return self._seen
 
     @property
     def api(self) -> str:
@@ -244,7 +252,7 @@ class Requests(Sequence[Request]):
 
     # --- what the broker's thread calls
 
-    def begin(self, seen: Seen, size: int, time_ms: int) -> Request:
+    def begin(self, seen: Seen | Callable[[], Seen], size: int, time_ms: int) -> Request:
         """Keep a request that has come."""
         request = Request(seen, size, time_ms)
         with self._changed:

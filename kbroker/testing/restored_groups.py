@@ -6,6 +6,10 @@ others waiting until its session is over. Never touches what a group has committ
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -16,35 +20,40 @@ from kbroker.protocol.messages.consumer_group_heartbeat import (
 from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
 from kbroker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.testing.asking import Asking
+from kbroker.testing.asking import handled
 
 _LEAVES = -1
+_Ask = Callable[[Any], Awaitable[Any]]
 
 
-async def empty_groups(asking: Asking) -> None:
-    """Let all members of all groups leave."""
-    if not asking.partitions_of(OFFSETS_TOPIC):
+async def empty_groups(node: BrokerNode) -> None:
+    """Let all members of all groups leave; on the broker's loop."""
+    if OFFSETS_TOPIC not in node.controller.state.topics:
         return
-    listed = (await asking.handled(ListGroupsRequest())).groups
+
+    def ask(request: Any) -> Awaitable[Any]:
+        return handled(node.services, node.config.listeners.bind[0].name, request)
+
+    listed = (await ask(ListGroupsRequest())).groups
     with_members = [each for each in listed if each.group_state not in ("Empty", "Dead")]
     consumer = [each.group_id for each in with_members if each.group_type.lower() == "consumer"]
     classic = [each.group_id for each in with_members if each.group_type.lower() == "classic"]
     if classic:
-        await _empty_classic(asking, classic)
+        await _empty_classic(ask, classic)
     if consumer:
-        await _empty_consumer(asking, consumer)
+        await _empty_consumer(ask, consumer)
 
 
-async def _empty_classic(asking: Asking, groups: list[str]) -> None:
-    for group in (await asking.handled(DescribeGroupsRequest(groups=groups))).groups:
+async def _empty_classic(ask: _Ask, groups: list[str]) -> None:
+    for group in (await ask(DescribeGroupsRequest(groups=groups))).groups:
         members = [MemberIdentity(each.member_id, each.group_instance_id) for each in group.members]
         if members:
-            await asking.handled(LeaveGroupRequest(group_id=group.group_id, member_id="", members=members))
+            await ask(LeaveGroupRequest(group_id=group.group_id, member_id="", members=members))
 
 
-async def _empty_consumer(asking: Asking, groups: list[str]) -> None:
-    described = (await asking.handled(ConsumerGroupDescribeRequest(group_ids=groups))).groups
+async def _empty_consumer(ask: _Ask, groups: list[str]) -> None:
+    described = (await ask(ConsumerGroupDescribeRequest(group_ids=groups))).groups
     for group in described:
         for each in group.members:
             leaves = ConsumerGroupHeartbeatRequest(group.group_id, each.member_id, _LEAVES, each.instance_id)
-            await asking.handled(leaves)
+            await ask(leaves)

@@ -10,8 +10,8 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import ClusterState
@@ -113,7 +113,7 @@ class Steering(Calling):
             taken.clock_ahead_ms = 0 if self._clock is None else self._clock.ahead_ms
             return taken
 
-    def restore(self, snapshot: Snapshot, empty_groups: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Have everything as it was when a snapshot was taken: see restoring.py. As `reset` otherwise.
 
         The clock is as far ahead as then.
@@ -125,9 +125,9 @@ class Steering(Calling):
         with self.turn():
             if not snapshot.is_kept:
                 raise RuntimeError("the snapshot was removed")
-            self.wait_for(self._restore(snapshot, empty_groups), _COPYING_S)
+            self.wait_for(self._restore(snapshot), _COPYING_S)
 
-    async def _restore(self, snapshot: Snapshot, empty_groups: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _restore(self, snapshot: Snapshot) -> None:
         from kbroker.testing.restoring import remove_files
 
         made: dict[Key, MadeAhead] = {}
@@ -136,16 +136,15 @@ class Steering(Calling):
                 self.faults.clear()
                 with self._entrance.shut():
                     self._interceptor.break_waiting()
-                    await self._put_back(snapshot, made, empty_groups)
+                    await self._put_back(snapshot, made)
                     self.requests.clear()
             finally:
                 left = dict(made)  # where something has failed
                 if left:
                     await to_its_end(lambda: remove_files(left))
 
-    async def _put_back(
-        self, snapshot: Snapshot, made: dict[Key, MadeAhead], empty_groups: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def _put_back(self, snapshot: Snapshot, made: dict[Key, MadeAhead]) -> None:
+        from kbroker.testing.restored_groups import empty_groups
         from kbroker.testing.restored_transactions import known_now, settle
         from kbroker.testing.restoring import changed_logs, highest_epoch, make_files, put_back
 
@@ -157,7 +156,7 @@ class Steering(Calling):
         self._newest_epoch = max(self._newest_epoch, highest_epoch(node.controller.decided, snapshot.state)) + 1
         before = known_now(node.transactions)
         await put_back(node, snapshot, made, self._newest_epoch)
-        await empty_groups()
+        await empty_groups(node)
         await settle(node.transactions, before, node.clock)
 
     def _set_clock(self, ahead_ms: int) -> None:

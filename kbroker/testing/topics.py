@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Final, Never
 
 from kbroker.cluster_state import TopicState
 from kbroker.protocol.control_records import read_marker
@@ -38,6 +39,7 @@ _BYTES = 64 * 1024 * 1024
 _PIECE = 1024 * 1024
 _TIMEOUT_MS = 10_000
 _EARLIEST = -2
+_OF_CREATE: Final = ("name=", "partitions=", "config=", "replication_factor=")
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 Headers = Sequence[tuple[str, bytes | str | None]]
 
@@ -295,18 +297,21 @@ class Topics(Mapping[str, Topic]):
         self,
         name: str,
         partitions: int = 1,
-        configs: Mapping[str, object] | None = None,
+        config: Mapping[str, object] | None = None,
         *,
         replication_factor: int | None = None,
+        **wrong: Never,
     ) -> Topic:
-        """Create one. Raises ApiError where that cannot be, as for one that exists.
+        """Create one with Kafka's configs of topics. Raises ApiError where that cannot be, as for one that exists.
 
         Without `replication_factor` it has one replica, in a cluster as many as `default.replication.factor` says.
         """
+        if wrong:
+            raise TypeError(f"a topic is created with {', '.join(_OF_CREATE)}, not with {', '.join(wrong)}")
         if not isinstance(name, str):
             raise TypeError(f"the name of a topic is to be a str, not {name!r}")
         check_whole("partitions", partitions)
-        given = [CreatableTopicConfig(key, str(value)) for key, value in (configs or {}).items()]
+        given = [CreatableTopicConfig(key, str(value)) for key, value in (config or {}).items()]
         copies = self._asking.replication_factor if replication_factor is None else replication_factor
         check_whole("replication_factor", copies)
         asked = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=given)

@@ -151,12 +151,17 @@ def test_a_listener_beside_those_of_the_config():
         ({"users": {"": "secret"}}, "needs a name and a password"),
         ({"users": {"alice": "secret\n"}}, "control character"),
         ({"users": {"alice": "secret${file:/a:b}"}}, "variable"),
+        ({"users": ["alice"]}, r'^users is a dict of passwords by name, as \{"alice": "secret"\}, not a list$'),
+        ({"users": {"alice": 5}}, "^user 'alice' is to have a str as name and as password, not a int$"),
+        ({"acls": ["allow alice"]}, "^acls is a list of kbroker.Acl, .*; a str is none: 'allow alice'$"),
+        ({"acls": "allow alice"}, "^acls is a list of kbroker.Acl, .* not a str$"),
+        ({"acls": Acl(allow_principal="User:alice", producer=True, topic="a")}, "list of kbroker.Acl, .* not a Acl$"),
     ],
 )
 def test_users_that_cannot_be(arguments, said):
     with pytest.raises(ValueError, match=said) as caught:
         Broker(**arguments)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value).replace('{"alice": "secret"}', "")
 
 
 def test_who_could_not_come():
@@ -175,6 +180,8 @@ def test_who_could_not_come():
         broker.client_settings("alice")
     with pytest.raises(ValueError, match="acls of a cluster need users"):
         Cluster(acls=[])
+    with pytest.raises(ValueError, match="users is a dict"):
+        Cluster(users=["alice"])
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_client_that_is_in_costs_what_one_without_sasl_costs(secured, connect)
     client.ask(MetadataRequest(topics=[]), 9)
     inside = [each for each in secured.node.server._connections if each._context.principal.name == "alice"]
     assert inside
-    assert all(each.run == dispatcher.run for each in inside)
+    assert all(each.run == dispatcher.entrance for each in inside)
 
 
 def test_the_users_are_not_shown(connect):

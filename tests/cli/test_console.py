@@ -12,6 +12,7 @@ import pytest
 
 from kbroker.admin.connection import Connection
 from kbroker.console.passwords import matches
+from kbroker.extras import how_to_install
 from tests.cli.conftest import CommandLine
 from tests.console.conftest import served
 from tests.console.visitor import Visitor
@@ -82,7 +83,7 @@ def test_what_is_not_installed_is_one_line(cli, monkeypatch):
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     said = cli.fails("console", "--listen", "127.0.0.1:0")
-    assert said == "kbroker console needs packages that are not installed: pip install 'kbroker[console]'"
+    assert said == f"kbroker console needs packages that are not installed: {how_to_install('console')}"
 
 
 def test_a_password_becomes_a_line(cli):

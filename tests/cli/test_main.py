@@ -10,6 +10,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.admin.client_properties import parse_settings
+from kbroker.cli.main import GROUPS
 from tests.cli.conftest import CommandLine, the_line
 
 VERBS = [["topic", "list"], ["produce", "t"], ["consume", "t"], ["group", "list"]]
@@ -138,6 +139,14 @@ def test_what_start_prints_works():
         cli.ok("topic", "create", "hello")
         assert cli.ok("produce", "hello", stdin=b"hello, world\n").err == "1 record written to hello\n"
         assert cli.ok("consume", "hello", "--from-beginning", "--count", "1").text == "hello, world\n"
+
+
+def test_help_lists_the_verbs_in_groups(cli):
+    said = cli.ok("--help").text
+    assert "Commands:" not in said
+    at = [said.index(f"\n{title}:\n") for title in GROUPS]
+    assert at == sorted(at)
+    assert all(f"\n  {verb} " in said for verbs in GROUPS.values() for verb in verbs)
 
 
 def test_help_of_every_verb(cli):

@@ -11,10 +11,11 @@ import time
 import pytest
 from confluent_kafka import Producer
 
-from kbroker import Broker
+from kbroker import Acl, Broker
 from tests.cli.conftest import CommandLine
 
 WAIT_S = 20
+LOGIN = ["security.protocol=SASL_PLAINTEXT", "sasl.mechanism=PLAIN", "sasl.username=alice", "sasl.password=a"]
 QUICK = ["-X", "heartbeat.interval.ms=200"]
 
 
@@ -74,6 +75,7 @@ def test_bytes_that_are_no_text(cli, name):
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_acks(cli, name, acks):
+    cli.ok("topic", "create", name)
     assert cli.ok("produce", name, "--acks", acks, stdin=b"a\nb\n").err == f"2 records written to {name}\n"
     deadline = time.monotonic() + WAIT_S
     while all_of(cli, name).lines != ["a", "b"]:
@@ -234,6 +236,52 @@ def test_a_topic_that_is_not_there(cli, name):
     assert cli.fails("consume", name).startswith(f"topic {name} does not exist; ")
     assert cli.fails("consume", name, "-g", name).startswith(f"topic {name} does not exist; ")
     assert name not in cli.ok("topic", "list").text
+
+
+def test_a_topic_that_produce_creates_is_told_of(anywhere, name):
+    done = anywhere("produce", name, stdin=b"one\n")
+    assert (done.status, done.err.splitlines()) == (
+        0,
+        [f"kbroker: topic {name} did not exist; the broker has created it", f"1 record written to {name}"],
+    )
+    assert anywhere("produce", name, stdin=b"two\n").err == f"1 record written to {name}\n"
+
+
+def test_who_may_not_write_is_told_which_acl_lets_him():
+    may_look = Acl(allow_principal="User:alice", operation="Describe", topic="t")
+    with Broker(users={"alice": "a"}, acls=[may_look]) as broker:
+        broker.topics.create("t")
+        cli = CommandLine(broker.bootstrap_servers)
+        options = [word for setting in LOGIN for word in ("-X", setting)]
+        for acks, error in (("all", "CLUSTER_AUTHORIZATION_FAILED"), ("1", "TOPIC_AUTHORIZATION_FAILED")):
+            done = cli("produce", "t", "--acks", acks, *options, stdin=b"one\n")
+            assert done.status == 1
+            assert done.err.splitlines()[-1].endswith(
+                f"({error}); whoever administers ACLs lets you: "
+                "`kbroker acl add --allow-principal User:NAME --producer --topic TOPIC`"
+            )
+
+
+def test_produce_ends_where_the_broker_is_gone_before_it_acknowledged_anything():
+    with Broker() as broker:
+        broker.topics.create("t")
+        broker.faults.delay("Produce", 60_000)
+        broker.requests.clear()
+        started = CommandLine(broker.bootstrap_servers).started("produce", "t")
+        process = started.__enter__()
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        broker.wait_for(lambda b: b.requests.of("Produce") or None)
+    try:
+        process.stdin.close()
+        assert process.wait(WAIT_S) == 1
+        assert [line.rpartition(":")[2] for line in process.stderr.read().decode().splitlines()] == [
+            " connection refused",
+            "0 records written to t",
+            " connection refused",
+        ]
+    finally:
+        started.__exit__(None, None, None)
 
 
 def test_a_record_that_fails(anywhere, name):

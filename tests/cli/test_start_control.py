@@ -123,7 +123,7 @@ def test_without_the_library_it_says_what_to_install(
 ) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else there(name))
-    assert refused("start", "--control").endswith("is not installed: pip install 'kbroker[control]'")
+    assert refused("start", "--control").endswith("is not installed: pip install '.[control]' in a checkout of kbroker")
 
 
 def test_without_the_option_the_library_is_not_loaded() -> None:

@@ -48,4 +48,4 @@ def test_without_the_extra_the_start_is_one_line(
 ) -> None:
     monkeypatch.setattr(traces, "_NEEDED", ("kbroker", lacking))
     line = cli.fails("start", "--memory", "--listen", "127.0.0.1:0", "--traces")
-    assert line.startswith("--traces needs more than kbroker alone: pip install 'kbroker[traces]'")
+    assert line.startswith("--traces needs more than kbroker alone: pip install '.[traces]'")

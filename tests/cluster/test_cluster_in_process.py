@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -27,6 +28,12 @@ def create(cluster, topic, **config):
 def leader_of(cluster, topic):
     state = next(each for each in cluster.brokers.values() if each.is_running).node.member.state
     return state.partition(topic, 0).leader
+
+
+def test_a_broker_that_there_is_not_is_told_with_those_there_are():
+    with Cluster(brokers=2) as cluster, pytest.raises(KeyError) as told:
+        cluster.brokers[0]
+    assert str(told.value) == "there is no broker 0; the cluster has 1, 2"
 
 
 def test_a_producer_goes_on_when_its_leader_is_killed():

@@ -59,7 +59,7 @@ def test_a_wait_that_is_under_way_ends() -> None:
 
 
 def test_what_is_looked_at_first_when_all_is_over() -> None:
-    with Broker() as broker:
+    with Broker(requests=False) as broker:
         asked_once(broker.bootstrap_servers)
     with pytest.raises(RuntimeError, match=GONE):
         broker.faults.drop("Produce")

@@ -22,7 +22,7 @@ def test_another_sees_nothing_of_it(kafka):
     kafka.topics.create("same")
 
 def test_a_clock(kafka, kafka_clock):
-    topic = kafka.topics.create("aged", configs={"retention.ms": 3600000})
+    topic = kafka.topics.create("aged", config={"retention.ms": 3600000})
     topic.produce("old", timestamp=kafka_clock.now_ms())
     kafka_clock.advance(hours=2)
     assert not topic.records()

@@ -324,7 +324,7 @@ def test_two_threads_get_the_same_faults(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_files_that_are_written_to_are_not_shared(broker: Broker) -> None:
-    topic = broker.topics.create("orders", configs={"segment.bytes": "1048576", "index.interval.bytes": "1"})
+    topic = broker.topics.create("orders", config={"segment.bytes": "1048576", "index.interval.bytes": "1"})
     for _ in range(5):
         topic.produce(b"x" * 400_000)
     directory = f"{broker.data_dir}/orders-0"

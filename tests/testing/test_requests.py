@@ -7,6 +7,9 @@ import socket
 import struct
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, TopicPartition
 
 from kbroker import Broker
 from kbroker.testing import requests
@@ -73,6 +76,42 @@ def test_what_cannot_be_read_closes_the_connection_with_one_line(caplog: pytest.
     (line,) = [each for each in caplog.records if each.name == "kbroker.network.connection"]
     assert line.levelno == logging.INFO
     assert "Metadata v1" in line.getMessage()
+
+
+def test_what_was_asked_before_the_first_look_is_told_with_topics_that_are_gone() -> None:
+    with Broker() as broker:
+        settings = {"bootstrap.servers": broker.bootstrap_servers}
+        broker.topics.create("orders", 2)
+        producer = Producer({**settings, "client.id": "early"})
+        for value in (b"x" * 10, b"y" * 100_000):  # short frames are run at once, long ones in steps
+            producer.produce("orders", value, partition=1)
+            assert producer.flush(10) == 0
+        consumer = KafkaConsumer(
+            bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest", fetch_max_wait_ms=10
+        )
+        consumer.assign([TopicPartition("orders", 1)])
+        assert [len(next(consumer).value) for _ in range(2)] == [10, 100_000]
+        consumer.poll(100)  # a Fetch that names no partition: its session knows them
+        consumer.close()
+        producer.poll(0)
+        broker.topics["orders"].delete()
+        first, second = broker.requests.of("Produce", topic="orders")
+        assert (first.client_id, first.seen.topics) == ("early", {"orders": {1}})
+        assert [len(each.request.topic_data[0].partition_data[0].records) > 99_999 for each in (first, second)] == [
+            False,
+            True,
+        ]
+        assert [each.answer.responses[0].partition_responses[0].base_offset for each in (first, second)] == [0, 1]
+        assert all(each.seen.topics for each in broker.requests.of("Fetch")[1:])
+        assert any(not each.request.topics for each in broker.requests.of("Fetch", topic="orders"))
+
+
+def test_a_broker_that_does_not_record_begins_at_the_first_look() -> None:
+    with Broker(requests=False) as broker:
+        AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10)
+        assert not broker.requests
+        AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10)
+        assert broker.requests.of("Metadata")
 
 
 def test_what_is_no_filter_is_told() -> None:

@@ -58,7 +58,7 @@ def pay(producer: Producer, value: str, topic: str = "t") -> None:
 
 
 def test_records_are_as_they_were(broker: Broker) -> None:
-    topic = broker.topics.create("orders", 2, configs={"retention.ms": "1000000"})
+    topic = broker.topics.create("orders", 2, config={"retention.ms": "1000000"})
     topic.produce("one", key="a", headers=[("trace", b"7")], partition=0)
     topic.produce("two", partition=1)
     broker.topics.create("untouched").produce("same")
@@ -113,7 +113,7 @@ def test_settings_are_as_they_were() -> None:
 
 def test_deleted_and_compacted_records_come_back(broker: Broker) -> None:
     settings = {"cleanup.policy": "compact", "segment.ms": "60000", "min.cleanable.dirty.ratio": "0.01"}
-    compacted = broker.topics.create("compacted", configs=settings)
+    compacted = broker.topics.create("compacted", config=settings)
     for value in ("1", "2", "3"):
         compacted.produce(value, key="k")
     cut = broker.topics.create("cut")
@@ -138,7 +138,7 @@ def _delete_below(broker: Broker, offset: int) -> None:
 
 
 def test_closed_segments_and_aborted_transactions_come_back(broker: Broker) -> None:
-    topic = broker.topics.create("t", configs={"segment.bytes": "1048576"})
+    topic = broker.topics.create("t", config={"segment.bytes": "1048576"})
     producer = transactional(broker)
     producer.begin_transaction()
     producer.produce("t", "void")

@@ -111,7 +111,9 @@ def test_transactions_are_told(broker: Broker) -> None:
 
 
 def test_records_that_are_gone_are_passed_over(broker: Broker) -> None:
-    topic = broker.topics.create("aged", configs={"retention.ms": 86_400_000})
+    with pytest.raises(TypeError, match=r"created with name=, partitions=, config=, .*, not with configs$"):
+        broker.topics.create("aged", configs={})
+    topic = broker.topics.create("aged", config={"retention.ms": 86_400_000})
     topic.produce("old", timestamp=1)
     broker.clock.advance(hours=1)
     topic.produce("new")
@@ -226,7 +228,7 @@ def test_a_broker_that_has_stopped_is_asked_for_nothing() -> None:
 
 
 def test_a_refusal_is_told(broker: Broker) -> None:
-    topic = broker.topics.create("small", configs={"max.message.bytes": 100})
+    topic = broker.topics.create("small", config={"max.message.bytes": 100})
     with pytest.raises(ApiError, match="MESSAGE_TOO_LARGE: partition 0 of topic small") as refused:
         topic.produce(b"x" * 1000)
     assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE

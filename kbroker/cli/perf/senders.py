@@ -17,6 +17,7 @@ from kafka import __version__ as kafka_python_version
 from kbroker.admin.connection import Connection
 from kbroker.cli.perf.librdkafka import settings_of
 from kbroker.cli.perf.stopping import Stop
+from kbroker.extras import how_to_install
 
 CLIENTS: Final = ("auto", "confluent-kafka", "kafka-python")
 _LINGER_MS: Final = 5
@@ -210,6 +211,6 @@ def chosen(client: str) -> str:
         import confluent_kafka  # noqa: F401 - is it there?
     except ImportError:
         if client == "confluent-kafka":
-            raise click.UsageError("confluent-kafka is not installed: pip install 'kbroker[perf]'") from None
+            raise click.UsageError(f"confluent-kafka is not installed: {how_to_install('perf')}") from None
         return "kafka-python"
     return "confluent-kafka"

@@ -13,12 +13,13 @@ from typing import Any
 
 from kbroker.admin.errors import WrongInput
 from kbroker.console.decoding.avro_shape import has_free_items, has_many_free, holds_itself
+from kbroker.extras import how_to_install
 
 
 def parsed(text: str) -> Any:
     """Return a schema; raises WrongInput."""
     if importlib.util.find_spec("fastavro") is None:
-        raise WrongInput("Avro needs fastavro: pip install 'kbroker[schemas]'")
+        raise WrongInput(f"Avro needs fastavro: {how_to_install('schemas')}")
     from fastavro.schema import SchemaParseException, UnknownType, parse_schema
 
     try:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kbroker.admin.errors import WrongInput
+from kbroker.extras import how_to_install
 
 _MOST_MESSAGES: Final = 100
 
@@ -17,7 +18,7 @@ _MOST_MESSAGES: Final = 100
 def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
     """Return what decodes a value, by full names of messages; raises WrongInput."""
     if importlib.util.find_spec("google.protobuf") is None:
-        raise WrongInput("Protobuf by descriptors needs protobuf: pip install 'kbroker[schemas]'")
+        raise WrongInput(f"Protobuf by descriptors needs protobuf: {how_to_install('schemas')}")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from kbroker.extras import how_to_install
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark.jvm import Jvm
 from kbroker.pipeline.spark.master import address_towards
@@ -70,8 +71,10 @@ _TOLD_AFTER_S: Final = 15.0
 _LOOK_S: Final = 0.1
 _LAST_WORD_S: Final = 5.0
 _LITTER: Final = Path("artifacts")
-TRIED: Final = ("4.0.0", "3.5.7", "3.5.3", "3.5.1", "3.5.0")
+TRIED: Final = ("4.2.0", "4.1.1", "4.0.0", "3.5.7", "3.5.3", "3.5.1", "3.5.0")
 """The versions of Spark with which the jobs ran, the connector's being the same."""
+NOT_WHOLE: Final = ("4.1.0", "4.0.1")
+"""Versions whose connector lacks files that it needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
         import pyspark
         from pyspark.sql import SparkSession
     except ImportError:
-        raise PipelineError("this needs Spark: install kbroker with its extra `spark`") from None
+        raise PipelineError(f"this needs Spark: {how_to_install('spark')}") from None
     settings = {**_settings(options, scratch, pyspark.__version__), **options.conf}
     _choose_python(options.master, settings)
     if not options.retries:
@@ -155,6 +158,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
             said = (
                 f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
                 f" name its jars with --jars, or install a pyspark that was tried: {', '.join(TRIED)}"
+                f" (the connectors of {' and '.join(NOT_WHOLE)} are not whole)"
             )
         if "stopped SparkContext" in said:  # Spark has tried for a minute
             said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"

@@ -1,4 +1,4 @@
-"""Kerberos as the system has it, through python-gssapi: the extra `kbroker[gssapi]`.
+"""Kerberos as the system has it, through python-gssapi: the extra `gssapi`.
 
 Owns every use of that library, which is looked for only where a listener offers GSSAPI, and the reading of krb5.conf's
 realm. Never knows the messages of SASL (gssapi.py).
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kbroker.config.model import ConfigError
+from kbroker.extras import how_to_install
 from kbroker.security.sasl.gssapi import Context, ContextFailed
 
 _SECTION: Final = re.compile(r"\s*\[(\w+)\]")
@@ -26,7 +27,7 @@ def library(listener: str) -> Any:
         return import_module("gssapi")
     except (ImportError, OSError):
         raise ConfigError(
-            f"listener {listener} is to offer GSSAPI, for which an extra is missing: pip install 'kbroker[gssapi]'"
+            f"listener {listener} is to offer GSSAPI, for which an extra is missing: {how_to_install('gssapi')}"
         ) from None
 
 

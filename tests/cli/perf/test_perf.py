@@ -175,7 +175,7 @@ def test_without_confluent_kafka_the_other_client_is_measured(cli, name, monkeyp
     assert cli.ok(*wanted, "--json").json["client"].startswith("kafka-python ")
     done = cli(*wanted, "--client", "confluent-kafka")
     assert done.status == 2
-    assert "pip install 'kbroker[perf]'" in done.err
+    assert "pip install '.[perf]'" in done.err
 
 
 def test_settings_for_librdkafka():

@@ -269,7 +269,7 @@ def test_without_the_extra_the_start_is_refused(monkeypatch, keys):
         raise ImportError("No module named 'gssapi'")
 
     monkeypatch.setattr(kerberos, "import_module", missing)
-    with pytest.raises(ConfigError, match=r"kbroker\[gssapi\]") as refused:
+    with pytest.raises(ConfigError, match=r"pip install .\.\[gssapi\]") as refused:
         offers(settings(good(keys)))
     assert "\n" not in str(refused.value)
 

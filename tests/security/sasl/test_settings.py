@@ -64,7 +64,7 @@ def test_users_may_change_while_the_broker_runs():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "GSSAPI, for which an extra is missing: pip install 'kbroker[gssapi]'"),
+        ({}, "GSSAPI, for which an extra is missing: pip install '.[gssapi]'"),
         ({"sasl.enabled.mechanisms": "FOO,PLAIN"}, "FOO; this version has PLAIN"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "listener.name.inside.plain.sasl.jaas.config is missing"),
         (

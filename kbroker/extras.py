@@ -1,0 +1,8 @@
+"""How what kbroker alone lacks is installed. Owns the words of every hint; never looks whether it is there."""
+
+from __future__ import annotations
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that adds an extra of pyproject.toml. No package index has kbroker, so it needs a checkout."""
+    return f"pip install '.[{extra}]' in a checkout of kbroker"

@@ -1,0 +1,179 @@
+"""Requests and answers, kept as bytes while there are no faults: cheap enough for a broker to record from its start.
+
+Owns what is taken of a request when it comes: its bytes, who asked, what its fetch session remembers, and the names of
+topics that are gone since. The request is decoded when somebody looks at it. Never changes one, nor how it is run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from typing import Any, Final
+
+from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.handlers.services import Services
+from kbroker.network.dispatch import LONG_FRAME, Dispatcher, Entry, Steps, Work, skip_tags
+from kbroker.protocol.compiler import Spill, decode
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.testing.filters import Seen
+from kbroker.testing.requests import KEPT, Request, Requests
+from kbroker.testing.subjects import Subjects, subjects_of
+
+_HEADER: Final = struct.Struct(">hh")
+_ID_LENGTH: Final = struct.Struct(">h")
+_INT: Final = struct.Struct(">i")
+_BEFORE_ID: Final = 10
+_SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
+"""Versions of Fetch that have sessions, and begin with no replica id any more; bytes before the session's id there."""
+_FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
+_Known = tuple[tuple[str, bytes, int], ...]
+"""The partitions of a fetch session."""
+
+
+class Recorder:
+    """One broker's, in the place of Dispatcher.run."""
+
+    def __init__(self, dispatcher: Dispatcher, requests: Requests, services: Services) -> None:
+        self._dispatcher = dispatcher
+        self._run = dispatcher.run
+        self._requests = requests
+        self._services = services
+        self._names: Mapping[bytes, str] = {}
+        self._gone: dict[bytes, str] = {}
+        self._sessions: dict[int, _Known] = {}
+
+    def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
+        """Run one frame; as Dispatcher.run."""
+        asked = bytes(frame)  # before an append writes offsets into it
+        clock, at, spilt = self._services.clock, len(out), len(spill)
+        names = self._services.controller.state.topic_names
+        if names is not self._names:
+            self._keep_names(names)
+        began = clock.monotonic_ms()
+        try:
+            work = self._run(context, frame, out, spill)
+        except CloseConnection:
+            self._record_refused(context, asked)
+            raise
+        key, version = _HEADER.unpack_from(asked)
+        entry = self._dispatcher.entry(key, version)
+        if entry.version != version:  # of ApiVersions: answered in another version, and nothing for a test
+            return work
+        known: _Known = self._known(asked, entry) if key == _FETCH else ()
+        request = self._requests.begin(self._look(context, entry, asked, known), len(asked), clock.now_ms())
+        if work is not None:
+            work.steps = self._steps(work.steps, entry, request, began)
+            return work
+        answer = None
+        if len(out) > at:
+            answer = joined_bytes((out[at:], [(position - at, piece) for position, piece in spill[spilt:]]))
+        self._requests.ended(request, answer, partial(message_of, entry), clock.monotonic_ms() - began)
+        return None
+
+    def _steps(self, steps: Steps, entry: Entry, request: Request, began: float) -> Steps:
+        answer = None
+        try:
+            answer = yield from steps
+            return answer
+        finally:
+            data = None if answer is None else joined_bytes(answer)
+            took = self._services.clock.monotonic_ms() - began
+            self._requests.ended(request, data, partial(message_of, entry), took)
+
+    def _record_refused(self, context: RequestContext, asked: bytes) -> None:
+        """Keep a request that closes its connection, if it can be read."""
+        try:
+            entry = self._dispatcher.entry(*_HEADER.unpack_from(asked))
+            if len(asked) > LONG_FRAME or entry.version != context.version:
+                return
+            _decoded(entry, asked)
+        except (CloseConnection, Malformed, struct.error):
+            return
+        look = self._look(context, entry, asked, ())
+        request = self._requests.begin(look, len(asked), self._services.clock.now_ms())
+        self._requests.ended(request, None, partial(message_of, entry), 0.0)
+
+    def _look(self, context: RequestContext, entry: Entry, asked: bytes, known: _Known) -> partial[Seen]:
+        """Return what reads the request when somebody looks at it."""
+        return partial(self._read, entry, asked, context.client_id, str(context.principal), context.listener, known)
+
+    def _read(
+        self, entry: Entry, asked: bytes, client_id: str | None, principal: str, listener: str, known: _Known
+    ) -> Seen:
+        try:
+            request = _decoded(entry, asked)
+            subjects = subjects_of(request, self._name)
+        except Malformed:  # found out while it was decoded in steps
+            request, subjects = None, Subjects()
+        for name, topic_id, index in known:
+            found = name or self._name(topic_id)
+            if found is not None:
+                subjects.topics.setdefault(found, set()).add(index)
+        return Seen(
+            entry.api.name, entry.version, client_id, principal, listener, request, subjects, self._services.node_id
+        )
+
+    def _name(self, topic_id: bytes) -> str | None:
+        return self._services.controller.state.topic_names.get(topic_id) or self._gone.get(topic_id)
+
+    def _keep_names(self, names: Mapping[bytes, str]) -> None:
+        """Keep the names of topics that are gone, as many as requests may be about."""
+        for topic_id in self._names.keys() - names.keys():
+            self._gone[topic_id] = self._names[topic_id]
+        _bound(self._gone)
+        self._names = names
+
+    def _known(self, asked: bytes, entry: Entry) -> _Known:
+        """Return what a fetch's session remembers before it; the same object as before while that is the same."""
+        number = _session_id(asked, entry)
+        session = self._services.fetch_sessions.get(number) if number else None
+        if session is None:
+            return ()
+        found: _Known = tuple(session.partitions)
+        if self._sessions.get(number) != found:
+            self._sessions[number] = found
+            _bound(self._sessions)
+        return self._sessions[number]
+
+
+def _bound(kept: dict[Any, Any]) -> None:
+    """Forget the oldest beyond as many as requests are kept."""
+    for key in list(islice(kept, max(len(kept) - KEPT, 0))):
+        del kept[key]
+
+
+def _body(entry: Entry, asked: bytes) -> memoryview:
+    """Return what follows the header. Raises Malformed."""
+    frame = memoryview(asked)
+    position = _BEFORE_ID + max(_ID_LENGTH.unpack_from(asked, _BEFORE_ID - _ID_LENGTH.size)[0], 0)
+    return frame[skip_tags(frame, position) if entry.request_tags else position :]
+
+
+def _decoded(entry: Entry, asked: bytes) -> Any:
+    return decode(entry.api.request, entry.version, _body(entry, asked))
+
+
+def _session_id(asked: bytes, entry: Entry) -> int:
+    """Return the id of a fetch's session, 0 for none; without decoding the rest."""
+    if entry.version < _SESSIONS_FROM:
+        return 0
+    before = _BEFORE_SESSION if entry.version >= _NO_REPLICA_FROM else _BEFORE_SESSION + _INT.size
+    return int(_INT.unpack_from(_body(entry, asked), before)[0])
+
+
+def message_of(entry: Entry, data: bytes) -> Any:
+    """Decode a framed answer."""
+    return decode(entry.response, entry.version, memoryview(data)[len(entry.prefix) :])
+
+
+def joined_bytes(framed: tuple[bytearray, Spill]) -> bytes:
+    """Return a framed answer as bytes, what goes by reference among them."""
+    out, spill = framed
+    pieces, position = [], 0
+    for at, piece in spill:
+        pieces += [bytes(out[position:at]), bytes(piece.view() if hasattr(piece, "view") else piece)]
+        position = at
+    return b"".join([*pieces, bytes(out[position:])])
