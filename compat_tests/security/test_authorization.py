@@ -30,9 +30,12 @@ from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteT
 from kbroker.protocol.messages.describe_acls import DescribeAclsRequest
 from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
 from kbroker.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.list_groups import ListGroupsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.security.authorizer.acls import OPERATIONS, Operation, PatternType, Permission, ResourceType
+from tests.log.builders import batch
 from tests.security.authorizer.cases import CASES, CODES, DOOMED, TOPIC, Case, Right
 from tests.security.authorizer.served import codes
 
@@ -47,6 +50,14 @@ ALLOW, DENY = Permission.ALLOW, Permission.DENY
 REFUSALS = {int(code) for code in CODES.values()}
 Transcript = dict[str, Any]
 _NEEDS = re.compile(r"^(Request .*|This request )(?=needs \w+ permission)")
+
+
+def _data() -> PartitionProduceData:
+    return PartitionProduceData(0, batch(1))
+
+
+def _wanted() -> FetchPartition:
+    return FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
 
 
 class Subject(WireClient):
@@ -355,3 +366,41 @@ def test_kafka_acls(guarded: dict[str, Guarded], kafka_acls: Callable[..., list[
     report.count("kafka-acls", "both")
     assert ours == theirs
     assert any("alice" in line for line in ours[2])
+
+
+NOBODY, ZERO = bytes(range(16)), bytes(16)
+NAMELESS = {
+    "produce": (ProduceRequest(acks=-1, topic_data=[TopicProduceData(name="", partition_data=[_data()])]), 9),
+    **{
+        f"produce {topic_id[:2].hex()}": (
+            ProduceRequest(acks=-1, topic_data=[TopicProduceData(topic_id=topic_id, partition_data=[_data()])]),
+            13,
+        )
+        for topic_id in (ZERO, NOBODY)
+    },
+    **{
+        f"fetch v{version}": (
+            FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(partitions=[_wanted()])]),
+            version,
+        )
+        for version in (4, 12, 13)
+    },
+    "fetch by id": (
+        FetchRequest(max_wait_ms=0, min_bytes=0, topics=[FetchTopic(topic_id=NOBODY, partitions=[_wanted()])]),
+        13,
+    ),
+}
+
+
+@pytest.mark.parametrize(("request_", "version"), NAMELESS.values(), ids=NAMELESS)
+@pytest.mark.parametrize("may", [False, True])
+def test_a_topic_without_a_name_is_refused_alike(
+    guarded: dict[str, Guarded], request_: Any, version: int, may: bool
+) -> None:
+    told = {}
+    for side, each in guarded.items():
+        rights = [Right(ResourceType.TOPIC, "*", operation, 0) for operation in (Operation.WRITE, Operation.READ)]
+        each.rights(dict.fromkeys(rights if may else [], ALLOW))
+        with Subject(each.broker.bootstrap) as subject:
+            told[side] = codes(subject.ask(request_, version))
+    assert told["kbroker"] == told["apache"]

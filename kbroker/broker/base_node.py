@@ -275,6 +275,7 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
             high_watermark_interval_ms=config.get_int("replica.high.watermark.checkpoint.interval.ms"),
             producer_id_expiration_ms=config.get_int("producer.id.expiration.ms"),
             producer_id_check_interval_ms=config.get_int("producer.id.expiration.check.interval.ms"),
+            initial_delay_ms=config.get_int("log.initial.task.delay.ms"),
             cleaner_pool=cleaner_pool,
             files=files,
             in_cluster=config.in_cluster,

@@ -60,6 +60,10 @@ class ClusterMetadata(TopicPlans, ABC):
         """Create topics that were planned a while ago; return why some were not, or took too long."""
 
     @abstractmethod
+    def validate_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+        """Return why topics that were planned just now would not be created, beside what the plan itself has shown."""
+
+    @abstractmethod
     def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = ...) -> Divided[dict[str, ApiError]]:
         """Add the partitions that were planned a while ago; return why some were not, or took too long."""
 

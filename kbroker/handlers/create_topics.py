@@ -62,10 +62,12 @@ def create_topics(
                 planned.append(plan)
                 results[topic.name] = _created(ctx, plan, entries)
         yield
-    if not request.validate_only:
+    if request.validate_only:
+        refused = yield from ctx.services.controller.validate_in_pieces(planned)
+    else:
         left_ms = time_left(ctx, request.timeout_ms, began_ms)
         refused = yield from ctx.services.controller.put_in_pieces(planned, left_ms)
-        results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
+    results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     for name, count in seen.items():
         if count > 1:
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")

@@ -20,7 +20,15 @@ from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, Feat
 from kbroker.controller.member.entity_configs import FOLLOWED, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
-from kbroker.controller.member.topic_changes import Holds, create_topic, delete_topic, gone, grow_topic, led
+from kbroker.controller.member.topic_changes import (
+    Holds,
+    check_absent,
+    create_topic,
+    delete_topic,
+    gone,
+    grow_topic,
+    led,
+)
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
 from kbroker.controller.placement import alternated, place_replicas
@@ -343,6 +351,14 @@ class MemberMetadata(ClusterMetadata):
     ) -> Divided[dict[str, ApiError]]:
         turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
         return self._asking(_all((plan.name, self._create(plan, deadline, turns)) for plan in plans))
+
+    def validate_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+        turns = asyncio.Semaphore(AT_ONCE)
+        return self._asking(_all((plan.name, self._check_absent(plan, turns)) for plan in plans))
+
+    async def _check_absent(self, plan: TopicState, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            await check_absent(self._tree, plan.name)
 
     async def _create(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:

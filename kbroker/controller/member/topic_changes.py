@@ -36,12 +36,17 @@ async def partition_counts(tree: MetadataTree) -> dict[str, int]:
     return counts
 
 
+async def check_absent(tree: MetadataTree, name: str) -> None:
+    """Raise ApiError where there is a topic of this name, or one is being deleted; raises Unreachable."""
+    if await tree.get(f"{DELETE_TOPICS}/{name}") is not None:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
+    if await tree.get(topic_path(name)) is not None:
+        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+
+
 async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
     """Write a topic's configs, then its replicas. Raises ApiError where there is one of this name, Unreachable."""
-    if await tree.get(f"{DELETE_TOPICS}/{plan.name}") is not None:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' is marked for deletion.")
-    if await tree.get(topic_path(plan.name)) is not None:
-        raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{plan.name}' already exists.")
+    await check_absent(tree, plan.name)
     path, data = f"{znodes.CONFIG}/topics/{plan.name}", znodes.encode_configs(plan.configs)
     try:
         await tree.commit([Create(path, data)])

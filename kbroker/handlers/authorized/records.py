@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.divided import Divided
-from kbroker.handlers.authorized.guard import FEW, finished, name_of, refuse_all, rights_of, with_field
+from kbroker.handlers.authorized.guard import FEW, finished, refuse_all, rights_of, with_field
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
@@ -97,7 +97,8 @@ def _has_transactional(records: Any) -> bool:
 
 
 def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> bool:
-    name = topic.name if ctx.version < _FIRST_ID_VERSION else name_of(ctx, topic)
+    by_id = ctx.version >= _FIRST_ID_VERSION
+    name = ctx.services.controller.state.topic_names.get(topic.topic_id) if by_id else topic.name
     return name is None or rights.may(Operation.WRITE, TOPIC, name)
 
 
@@ -148,17 +149,17 @@ class AuthorizedFetch(Fetch):
             may = rights.on_cluster(Operation.CLUSTER_ACTION)
         else:
             name = partition.topic if partition is not None else self._name_of(key)
-            may = not name or rights.may_read(name)
+            may = name is None or rights.may_read(name)
         if not may:
             if self._refused is None:
                 self._refused = set()
             self._refused.add(key)
             self.items[place] = (key, want, None)
 
-    def _name_of(self, key: Key) -> str:
+    def _name_of(self, key: Key) -> str | None:
         if self._version < _FIRST_ID_VERSION:
             return key[0]
-        return self._ctx.services.controller.state.topic_names.get(key[1], "")
+        return self._ctx.services.controller.state.topic_names.get(key[1])
 
     def missing(self, key: Key) -> PartitionData:
         if self._refused is not None and key in self._refused:

@@ -108,9 +108,9 @@ class Checkpointer:
         """Return what is on the disk."""
         return Checkpointed(*(checkpoints.read_offsets(file.path) for _, file, _ in self._writers))
 
-    def start(self, now_ms: int) -> None:
-        """Count the intervals from now on."""
-        self._written_ms = [now_ms] * len(self._writers)
+    def start(self, now_ms: int, delay_ms: int) -> None:
+        """Begin: each checkpoint is due after its interval, or after `delay_ms` where that is sooner."""
+        self._written_ms = [now_ms - max(interval - delay_ms, 0) for interval, _, _ in self._writers]
 
     def write_all(self) -> None:
         """Write all checkpoints now; raises OSError."""

@@ -30,8 +30,9 @@ class Chores:
         self._chores = chores
         self._due = [0] * len(chores)
 
-    def start(self, now_ms: int) -> None:
-        self._due = [now_ms + interval for interval, _ in self._chores]
+    def start(self, now_ms: int, delay_ms: int) -> None:
+        """Begin: each chore is due after its interval, or after `delay_ms` where that is sooner."""
+        self._due = [now_ms + min(interval, delay_ms) for interval, _ in self._chores]
 
     def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> Divided[None]:
         """Do what is due; a log that leaves `logs` meanwhile is left alone from then on."""

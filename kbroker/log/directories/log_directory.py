@@ -80,6 +80,7 @@ class LogDirectory:
         high_watermark_interval_ms: int = 5_000,
         producer_id_expiration_ms: int = 86_400_000,
         producer_id_check_interval_ms: int = 600_000,
+        initial_delay_ms: int = 30_000,
         cleaner_pool: WorkerPool | None = None,
         files: OpenFiles | None = None,
         in_cluster: bool = False,
@@ -107,6 +108,7 @@ class LogDirectory:
         self.recovery_threads = 1
         """How many partitions are opened at a time after an unclean stop."""
         self._in_cluster = in_cluster
+        self._initial_delay_ms = initial_delay_ms
         self._lock_fd = -1
         self._loaded = False
         self._now_ms = 0  # the latest time that anybody has told
@@ -180,8 +182,8 @@ class LogDirectory:
         except BaseException:
             self.close(clean=False)
             raise
-        self._checkpointer.start(now_ms)
-        self._jobs.start(now_ms)
+        self._checkpointer.start(now_ms, self._initial_delay_ms)
+        self._jobs.start(now_ms, self._initial_delay_ms)
         self._loaded = True
 
     def _unlock(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -167,6 +168,11 @@ def test_a_topic_is_deleted_once_this_broker_has_heard_of_it():
         waiting = asyncio.ensure_future(done(member.metadata.delete_in_pieces([known.topic_id])))
         await written(member, f"{znodes.DELETE_TOPICS}/t.a")
         assert not waiting.done()
+        again = replace(member.metadata.plan_topic("other", 1, 1), name="t.a")  # as where this broker has heard of it
+        for refused in (member.metadata.validate_in_pieces([again]), member.metadata.put_in_pieces([again], 1)):
+            assert {name: error.code for name, error in (await done(refused)).items()} == {
+                "t.a": ErrorCode.TOPIC_ALREADY_EXISTS
+            }
         await gone(member.tree, "t.a")
         doomed = [partition(0, leader=LEADER_DURING_DELETE)]
         await member.tell(UpdateMetadataTopicState(topic_name="t.a", topic_id=known.topic_id, partition_states=doomed))

@@ -57,7 +57,7 @@ class World:
             log_start_interval_ms=60_000,
             high_watermark_interval_ms=5_000,
         )
-        self.checkpointer.start(NOW)
+        self.checkpointer.start(NOW, 30_000)
 
     def files(self) -> list[str]:
         """Wait for the thread; return the checkpoints that are there."""

@@ -327,6 +327,22 @@ def test_tick_applies_retention_and_flushes(tmp_path: Path) -> None:
     assert set(offsets(tmp_path, checkpoints.RECOVERY_POINTS).values()) == {15}
 
 
+def test_what_is_old_at_the_start_goes_after_the_initial_delay(tmp_path: Path) -> None:
+    """log.initial.task.delay.ms, not the 5 min of log.retention.check.interval.ms."""
+    logs = loaded(tmp_path, initial_delay_ms=1_000)
+    log = logs.get_or_create("t", 0, TOPIC_ID, LogConfig(segment_bytes=100, retention_bytes=0), NOW)
+    for _ in range(2):
+        log.append_as_leader(batch(), 0, NOW)
+    committed(log)
+    logs.tick(NOW + 999)
+    assert (log.log_start_offset, offsets(tmp_path, checkpoints.HIGH_WATERMARKS)) == (0, {})
+    logs.tick(NOW + 1_000)
+    assert log.log_start_offset == 2
+    logs._flusher.close(NOW)
+    assert offsets(tmp_path, checkpoints.HIGH_WATERMARKS) == {("t", 0): 2}
+    logs.close()
+
+
 def test_a_flush_that_came_to_no_end_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_task: FlushTask) -> None:
         raise MemoryError
