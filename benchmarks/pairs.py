@@ -2,7 +2,8 @@
 
 `--acls N` takes this checkout twice instead, once with an authorizer and so many ACLs: what rights cost a client of
 PLAINTEXT that has the few it needs. `--watched` takes it twice, too, once with its metrics scraped every five seconds
-and a console open on it: what it costs to be looked at.
+and a console open on it: what it costs to be looked at. `--beside kafka` takes Apache Kafka, `--beside pure` this
+checkout without its compiled extension.
 
 One round of `python -m benchmarks` and the next differ by 10 % and more, since each begins with fresh processes and the
 machine's own pace drifts: a difference of 3 % cannot be seen like that. Here both brokers run all the time, the one
@@ -30,6 +31,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks import work
@@ -37,15 +39,18 @@ from benchmarks.secured import add_acls, others
 from benchmarks.subjects import running
 from benchmarks.watchers import Seen, watched
 from compat_tests.harness.brokers import BrokerProcess
+from kbroker.protocol.compression import CODEC_NAMES
 from kbroker.protocol.messages.create_acls import AclCreation
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 RESULTS = Path(__file__).parent / "results"
-TOPICS = "cdefgh"
+TOPICS = "cdefghi"
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",  # so that the first ACLs can be added by somebody without a name
 }
+OTHERS = ("kafka", "pure")
+"""What --beside takes in place of a checkout."""
 _RESAMPLED = 2000
 
 
@@ -56,6 +61,13 @@ class Piece:
     name: str
     run: Callable[[BrokerProcess], work.Figures]
     figures: dict[str, bool]
+
+
+def _batch(broker: BrokerProcess, topic: str, requests: int, **options: int) -> work.Figures:
+    """Produce batches of a kind, 5 in flight, or 32 of one record; adds the broker's CPU time for each."""
+    in_flight = 32 if options["records"] == 1 else 5
+    found = work.raw(broker, "produce", topic, in_flight=in_flight, requests=requests, **options)
+    return {**found, "cpu_us_a_request": found["cpu_s_per_gb"] * found["gb"] / requests * 1e6}
 
 
 FETCHED = {"mb_per_s": True, "cpu_s_per_gb": False}
@@ -69,6 +81,28 @@ PIECES = [
         "raw produce 1 record, 32 in flight",
         lambda b: work.raw(b, "produce", "c", records=1, in_flight=32, requests=40_000),
         {"requests_per_s": True},
+    ),
+    *(
+        Piece(
+            f"batch of {name}, {codec}",
+            partial(
+                _batch,
+                topic="i",
+                codec=CODEC_NAMES.index(codec),
+                records=records,
+                size=size,
+                largest=largest,
+                requests=requests,
+            ),
+            {"requests_per_s": True, "cpu_us_a_request": False},
+        )
+        for name, records, size, largest, requests in (
+            ("1000 x 100 B", 1000, 100, 0, 800),
+            ("1000 x 20 to 500 B", 1000, 20, 500, 400),
+            ("100 x 1 kB", 100, 1000, 0, 800),
+            ("1 x 100 B", 1, 100, 0, 20_000),
+        )
+        for codec in ("none", "lz4", "zstd")
     ),
     Piece("raw fetch 1 MB", lambda b: work.raw(b, "fetch", "e", requests=2000, bytes=1 << 20), FETCHED),
     Piece("raw fetch 256 kB", lambda b: work.raw(b, "fetch", "e", requests=8000, bytes=1 << 18), FETCHED),
@@ -112,14 +146,15 @@ def both(
 ) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     """Yield what is measured, and what it is compared with; `swapped` tells that the latter is started first."""
     name = "seen" if looked_at else "kbroker"
+    other = ("kbroker", beside) if beside is None or str(beside) not in OTHERS else (str(beside), None)
     settings = AUTHORIZER if acls else None
     with ExitStack() as up:
         if swapped:
-            theirs = up.enter_context(running("kbroker", beside))[0]
+            theirs = up.enter_context(running(*other))[0]
             ours = up.enter_context(running(name, settings=settings))[0]
         else:
             ours = up.enter_context(running(name, settings=settings))[0]
-            theirs = up.enter_context(running("kbroker", beside))[0]
+            theirs = up.enter_context(running(*other))[0]
         if acls:
             add_acls(ours.bootstrap, rights(acls))
         if isinstance(ours, Seen):
@@ -222,7 +257,7 @@ def save(lines: list[list[str]], told: str) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--beside", type=Path, metavar="DIR", help="another checkout")
+    which.add_argument("--beside", type=Path, metavar="DIR", help="another checkout, kafka or pure")
     which.add_argument("--watched", action="store_true", help="without metrics and a console")
     which.add_argument("--acls", type=int, default=0, metavar="N", help="without an authorizer and N ACLs")
     parser.add_argument("--starts", type=int, default=4, help="how often the two are started")
@@ -230,8 +265,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="pieces whose names contain one of these, divided by commas")
     args = parser.parse_args()
     lines = measure(args.beside, args.acls, args.starts, args.slices, args.only, args.watched)
-    # Not where the other checkout lies on this machine.
-    which_told = f"--acls {args.acls}" if args.acls else "--watched" if args.watched else "--beside CHECKOUT"
+    beside = args.beside if str(args.beside) in OTHERS else "CHECKOUT"  # not where that lies on this machine
+    which_told = f"--acls {args.acls}" if args.acls else "--watched" if args.watched else f"--beside {beside}"
     print("all starts:")
     for line in lines:
         print("  ".join(line))

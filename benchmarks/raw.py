@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import socket
 import struct
 import time
@@ -42,11 +43,12 @@ def frame(key: int, version: int, flexible: bool, body: bytes) -> bytes:
     return _SIZE.pack(len(header) + len(body)) + header + body
 
 
-def produce_frame(topic: str, partition: int, records: int, size: int) -> bytes:
-    """Return a Produce frame with one batch of `records` values of `size` bytes."""
-    now = int(time.time() * 1000)
-    value = bytes(i * 31 % 251 for i in range(size))
-    batch = build_batch([(now, None, value, ()) for _ in range(records)])
+def produce_frame(topic: str, partition: int, records: int, size: int, largest: int = 0, codec: int = 0) -> bytes:
+    """Return a Produce frame with one batch of `records` values of `size` bytes, or of sizes drawn up to `largest`."""
+    now, chance = int(time.time() * 1000), random.Random(1)
+    sizes = [chance.randint(size, largest) if largest else size for _ in range(records)]
+    value = bytes(i * 31 % 251 for i in range(max(sizes)))
+    batch = build_batch([(now, None, value[:each], ()) for each in sizes], codec=codec)
     request = ProduceRequest(
         acks=-1,
         timeout_ms=30000,
@@ -163,7 +165,7 @@ def percentile(values: list[float], share: float) -> float:
 
 def run_produce(args: argparse.Namespace) -> dict[str, float]:
     sock = connect(args.address)
-    request = produce_frame(args.topic, args.partition, args.records, args.size)
+    request = produce_frame(args.topic, args.partition, args.records, args.size, args.largest, args.codec)
     sock.sendall(request)
     raw = Answers(sock).one()
     answer = decode(ProduceResponse, PRODUCE_VERSION, memoryview(raw)[5:])
@@ -223,6 +225,8 @@ def main() -> None:
     parser.add_argument("--partition", type=int, default=0)
     parser.add_argument("--records", type=int, default=1000)
     parser.add_argument("--size", type=int, default=100)
+    parser.add_argument("--largest", type=int, default=0, help="sizes are drawn from --size up to this")
+    parser.add_argument("--codec", type=int, default=0)
     parser.add_argument("--bytes", type=int, default=1 << 20)
     parser.add_argument("--in-flight", type=int, default=5)
     parser.add_argument("--requests", type=int, default=5000)

@@ -46,8 +46,16 @@ class OtherKBroker(KBroker):
         return [str(self._python), *super()._command()[1:]]
 
 
+class PureKBroker(KBroker):
+    """kbroker as it is where no compiler was when it was installed."""
+
+    def _environment(self) -> dict[str, str]:
+        return {**super()._environment(), "KBROKER_PURE_PYTHON": "1"}
+
+
 SUBJECTS: dict[str, Callable[[Path, Mapping[str, str]], BrokerProcess]] = {
     "kbroker": KBroker,
+    "pure": PureKBroker,
     "seen": Seen,
     "kafka": kafka,
 }
