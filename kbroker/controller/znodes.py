@@ -10,6 +10,7 @@ passes over fields that it does not know. A znode that cannot be read raises Unr
     /brokers/topics/T                           Assignment
     /brokers/topics/T/partitions/P/state        LeaderAndIsr
     /config/{topics,brokers,clients,users,ips}/ENTITY  configs
+    /config/groups/ENTITY                       configs, of kbroker alone
     /config/changes/config_change_N             ConfigChange
     /admin/delete_topics/T                      no data
     /admin/reassign_partitions                  Reassignments
@@ -55,7 +56,7 @@ PERSISTENT: Final = (
     ISR_CHANGES,
     PRODUCER_IDS,
     LOG_DIR_EVENTS,
-    *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips")),
+    *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "groups")),
 )
 """What every broker makes at its start where it is missing, without data, parents included."""
 DEFAULT_ENTITY: Final = "<default>"

@@ -13,6 +13,7 @@ from kbroker.config.describe import (
     describe_loggers,
     describe_topic,
 )
+from kbroker.controller.features import GROUP_VERSION
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES
@@ -136,8 +137,8 @@ def _topic_configs(ctx: RequestContext, name: str) -> Mapping[str, str]:
 
 
 def check_keeps_groups(ctx: RequestContext) -> None:
-    """Raise ApiError in a cluster, which keeps no configs of groups, as Apache Kafka 3.9, which may be beside."""
-    if ctx.services.cluster is not None:
+    """Raise ApiError in a cluster with Java brokers, where group.version is not finalized: 3.9 has no such configs."""
+    if ctx.services.cluster is not None and not ctx.services.controller.state.features.get(GROUP_VERSION):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {GROUP}")
 
 

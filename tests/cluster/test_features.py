@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,12 +23,19 @@ from kbroker.coordination.partitioning import partition_for
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 
 from .test_transactions import FAST, Context, _written
 
 PATIENCE_S = 60
-UP, SAFE = 1, 2
+UP, SAFE, UNSAFE = 1, 2, 3
+GROUP = 32
 BOTH = {"group.version": 1, "transaction.version": 2}
 QUICK_GROUPS = {"group.consumer.heartbeat.interval.ms": 200, "group.consumer.min.heartbeat.interval.ms": 100}
 
@@ -258,3 +266,42 @@ def _committed(client: Consumer) -> bool:
     except Exception:  # noqa: BLE001 - the coordinator is on its way
         return False
     return True
+
+
+def set_group(cluster: Cluster, node_id: int, group: str, value: str) -> int:
+    change = AlterableConfig("consumer.session.timeout.ms", 0, value)
+    asked = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(GROUP, group, [change])])
+    return int(ask(cluster, node_id, asked, 1).responses[0].error_code)
+
+
+def group_config(cluster: Cluster, node_id: int, group: str) -> tuple[int, str | None]:
+    resource = DescribeConfigsResource(GROUP, group, ["consumer.session.timeout.ms"])
+    result = ask(cluster, node_id, DescribeConfigsRequest([resource]), 4).results[0]
+    return result.error_code, result.configs[0].value if result.configs else None
+
+
+def test_configs_of_groups_are_kept_where_all_brokers_are_of_kbroker(cluster: Cluster) -> None:
+    def is_told(node_id: int, name: str, value: str) -> bool:
+        return group_config(cluster, node_id, name) == (ErrorCode.NONE, value)
+
+    names = ["billing", "a/b", ".", "..", "../evil", "é %2F", "<default>", "nul\0"]
+    for number, name in enumerate(names):
+        assert set_group(cluster, 1 + number % 3, name, str(50_000 + number)) == ErrorCode.NONE, name
+    for number, name in enumerate(names):
+        for node_id in cluster.brokers:
+            expected = (ErrorCode.NONE, str(50_000 + number))
+            until(f"{name} is known", lambda: group_config(cluster, node_id, name) == expected)  # noqa: B023
+    assert set_group(cluster, 1, "billing", "1") == ErrorCode.INVALID_CONFIG
+    cluster.brokers[2].stop()
+    cluster.brokers[2].start()
+    until("billing is known after a start", partial(is_told, 2, "billing", "50000"))
+
+    def has_no_groups(node_id: int) -> bool:
+        return "group.version" not in finalized(cluster, node_id)[0]
+
+    lowered = update(cluster, controller(cluster), "group.version", 0, UNSAFE)
+    assert lowered.error_code == ErrorCode.NONE, lowered
+    for node_id in cluster.brokers:  # as where a Java broker is, which has no such configs
+        until("the level is known", partial(has_no_groups, node_id))
+        assert group_config(cluster, node_id, "billing") == (ErrorCode.INVALID_REQUEST, None)
+        assert set_group(cluster, node_id, "billing", "60000") == ErrorCode.INVALID_REQUEST

@@ -38,7 +38,9 @@ AT_ONCE = 50
 """Reads on their way at a time."""
 EXPIRED_MS = 15 * 60 * 1000
 """A notification that old has been heard by all who are alive, and is removed."""
-FOLLOWED = ("topics", "brokers", *KINDS)
+GROUPS = "groups"
+"""kbroker's own: Java brokers of 3.9 pass it over, and it is written only where there are none (check_keeps_groups)."""
+FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
 TRIES = 100
 """Of a change that others are always faster than: each of them has made a change by then."""
 Configs = Mapping[str, str]
@@ -48,9 +50,9 @@ Listener = Callable[[str, str, Configs], None]
 
 
 class EntityConfigs:
-    """All configs of `topics`, `brokers`, `users`, `clients` and `ips` by name; those of all of a kind stand under "".
+    """All configs of topics, brokers, groups, users, clients and ips by name; "" has those of all of a kind.
 
-    Users, clients and addresses stand under the names that their nodes have, users with a client id under
+    Groups, users, clients and addresses stand under the names that their nodes have, users with a client id under
     USER/clients/CLIENT.
     """
 

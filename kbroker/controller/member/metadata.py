@@ -13,11 +13,12 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
+from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
-from kbroker.controller.member.entity_configs import FOLLOWED, EntityConfigs
+from kbroker.controller.member.entity_configs import FOLLOWED, GROUPS, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
 from kbroker.controller.member.metadata_cache import told
 from kbroker.controller.member.topic_changes import (
@@ -88,6 +89,7 @@ class MemberMetadata(ClusterMetadata):
         self.state = self.decided = ClusterState(
             cluster_id,
             broker_configs=dict(configs.all("brokers")),
+            group_configs={unquote(segment): each for segment, each in configs.all(GROUPS).items()},
             user_configs=of_clients[USERS],
             client_configs=of_clients[CLIENTS],
             ip_configs=of_clients[IPS],
@@ -214,7 +216,8 @@ class MemberMetadata(ClusterMetadata):
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Hear that an entity's configs were read again."""
         if kind != "topics" or name in self.state.topics:
-            self._publish(self.state.with_configs(kind, name, configs))
+            known_as = unquote(name) if kind == GROUPS else name
+            self._publish(self.state.with_configs(kind, known_as, configs))
 
     def features_changed(self, levels: Mapping[str, int], epoch: int) -> None:
         """Hear what is finalized by now."""
@@ -393,6 +396,8 @@ class MemberMetadata(ClusterMetadata):
     def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
         if kind not in FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
+        if kind == GROUPS:  # an id may be anything
+            name = quote(name, safe="").replace(".", "%2E")
         error = yield from self._asking(_outcome(self._set_configs(kind, name, revise)))
         if error is not None:
             raise error

@@ -349,7 +349,7 @@ def test_a_change_that_is_refused_changes_nothing_and_one_that_never_comes_throu
 def test_configs_of_what_a_cluster_does_not_keep():
     async def scenario(member):
         with pytest.raises(ApiError):
-            await set_configs(member, "groups", "g", {})
+            await set_configs(member, "client-metrics", "g", {})
 
     run(scenario)
 
