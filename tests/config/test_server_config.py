@@ -337,12 +337,12 @@ def test_a_security_setting_that_is_left_empty_promises_nothing() -> None:
     assert BrokerConfig(dict.fromkeys(names, " ")).warnings == []
 
 
-def test_a_key_of_our_own_is_told_only_where_it_is_set() -> None:
+def test_a_key_of_our_own_is_told_as_kafkas_are() -> None:
     def told(settings: dict[str, str], configs: dict[str, str]) -> list[object]:
         config = BrokerConfig(settings)
         entries = [*describe_topic(config, configs), *describe_created_topic(config, configs), *describe_broker(config)]
         return [entry.value for entry in entries if entry.name == "record.validation"]
 
-    assert told({}, {}) == []
-    assert told({}, {"record.validation": "full"}) == ["full", "full"]
-    assert told({"record.validation": "full"}, {}) == ["full", "full", "full"]
+    assert told({}, {}) == ["full", "full", "full"]
+    assert told({}, {"record.validation": "header"}) == ["header", "header", "full"]
+    assert told({"record.validation": "header"}, {}) == ["header", "header", "header"]

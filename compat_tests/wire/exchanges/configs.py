@@ -29,8 +29,8 @@ def describe_configs(wire: Wire) -> None:
         def ask(label: str, kind: int, name: str, keys: list[str] | None = None, **fields: Any) -> None:
             answer = wire.quiet(describe(kind, name, keys, **fields), v)  # noqa: B023
             for result in answer.results:
-                # Only kbroker has it, and tells it only where it is set: on the one that walks records.
-                result.configs = [c for c in result.configs if c.name != "record.validation" or c.config_source == 5]
+                # Only kbroker has it, and the one that does not walk records has another value.
+                result.configs = [c for c in result.configs if c.name != "record.validation"]
             wire.record(label, v, answer)  # noqa: B023
 
         ask("a topic", TOPIC, plain)
