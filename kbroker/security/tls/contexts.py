@@ -7,6 +7,7 @@ memory that looks like one. What cannot work raises ConfigError, in one line and
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import ssl
@@ -19,8 +20,11 @@ from kbroker.security.tls.ciphers import OF_TLS_13, openssl_name, split
 from kbroker.security.tls.settings import TlsSettings
 from kbroker.security.tls.stores import KeyStore, key_store, trusted
 
+log = logging.getLogger(__name__)
+
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _ANY: Final = "TLS"
+_WEAK: Final = "CA_MD_TOO_WEAK"
 _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -122,14 +126,30 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -
     try:
         with _as_file(text) as path:
             # Always a password: without, OpenSSL would ask for one at the terminal where the key has one.
-            context.load_cert_chain(path, password=keys.password or secrets.token_hex(8))
+            password = keys.password or secrets.token_hex(8)
+            try:
+                context.load_cert_chain(path, password=password)
+            except ssl.SSLError as error:
+                if error.reason != _WEAK:
+                    raise
+                _allow_weak_signatures(context)
+                context.load_cert_chain(path, password=password)
+                log.warning("%s: a certificate is signed with SHA-1 or MD5, which many clients refuse; renew it", name)
     except ssl.SSLError as error:
         said = reason_of(error)
         if error.reason == "KEY_VALUES_MISMATCH":
             said = "the certificate is of another key"
+        elif error.reason == _WEAK:
+            said = "one is signed with SHA-1 or MD5, which this OpenSSL refuses; have it signed with SHA-256"
         elif keys.password is not None:
             said += f", or {names['key.password']} is wrong"
         raise ConfigError(f"{name}: the key and its certificate can't be used: {said}") from None
+
+
+def _allow_weak_signatures(context: ssl.SSLContext) -> None:
+    """Take certificates that are signed with SHA-1, as Java does; versions and cipher suites stay as they are."""
+    suites = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
+    context.set_ciphers(":".join([*suites, "@SECLEVEL=0"]))
 
 
 @contextlib.contextmanager

@@ -21,6 +21,22 @@ from kbroker.security.tls.settings import tls_settings
 from tests.security.tls.conftest import Files, Settings
 
 PASSWORD = "a-secret"
+SIGNED_WITH_SHA1 = b"""\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgZso0sNfis3awRJSu
+oqIaNAaq8La46cmvYqeFkmNAoIChRANCAASFwUgv3WRWogISYk6yQpotiU9CLtSk
+C46zJGANpDIaGUJ6ztcAhGWXZtDTqdipsTo7zDiRQiwDrpBraErClHjO
+-----END PRIVATE KEY-----
+-----BEGIN CERTIFICATE-----
+MIIBHDCBwwIUcNu14Te3Ko//0F7SU4Z51KFQ7QgwCQYHKoZIzj0EATANMQswCQYD
+VQQDDAJjYTAgFw0yNjExMjcwMTQ0MjFaGA8yMTI2MTEwMzAxNDQyMVowFDESMBAG
+A1UEAwwJbG9jYWxob3N0MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEhcFIL91k
+VqICEmJOskKaLYlPQi7UpAuOsyRgDaQyGhlCes7XAIRll2bQ06nYqbE6O8w4kUIs
+A66Qa2hKwpR4zjAJBgcqhkjOPQQBA0kAMEYCIQDdRaRVuifkSV8a4VIcKtgPGw+x
+Sb7V6pWdInmXNkUkUAIhAO+QsYRQ8eHGVWczK2pYrWMTRygsvD+Vqt4CELc6vMeG
+-----END CERTIFICATE-----
+"""
+"""For a hundred years, as `openssl x509 -req -sha1` makes it: the library that makes others signs nothing so."""
 
 
 def refused(settings: Settings, own: dict[str, str]) -> str:
@@ -220,6 +236,23 @@ def test_no_secret_is_ever_printed(settings: Settings) -> None:
         {"ssl.key.password": PASSWORD, "ssl.keystore.key": PASSWORD, "ssl.truststore.certificates": PASSWORD}
     )
     assert PASSWORD not in repr(made)
+
+
+def test_a_certificate_signed_with_sha1_is_used_and_told(
+    settings: Settings, files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OpenSSL refuses it ("ca md too weak") until it is told not to; Java uses it."""
+    path = files.write("weak.pem", SIGNED_WITH_SHA1)
+    own = {"ssl.keystore.location": path, "ssl.truststore.location": path}
+    before, _ = server_context(settings())
+    assert not caplog.messages
+    context, _ = server_context(settings(own))
+    assert caplog.messages == [
+        "ssl.keystore.location: a certificate is signed with SHA-1 or MD5, which many clients refuse; renew it"
+    ]
+    assert [each["name"] for each in context.get_ciphers()] == [each["name"] for each in before.get_ciphers()]
+    assert context.minimum_version == before.minimum_version
+    assert TlsListener(settings(own), between_brokers=True)
 
 
 def test_a_file_that_all_may_read_is_told(settings: Settings, files: Files, caplog: pytest.LogCaptureFixture) -> None:
