@@ -246,6 +246,11 @@ class Replicas:
         """How many were."""
         return len(self._offline)
 
+    @property
+    def unhosted_count(self) -> int:
+        """How many topics have partitions that the disk does not take, and are tried again."""
+        return len(self._refused)
+
     def forget_settings(self) -> None:
         """Have settings found anew, as defaults have changed."""
         self._known_settings.clear()

@@ -21,10 +21,10 @@ _USUAL = frozenset(
         ErrorCode.RECORD_LIST_TOO_LARGE,
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Why Kafka refuses a batch without counting it as failed."""
+"""Why Kafka refuses a batch without counting it as failed. KAFKA_STORAGE_ERROR is one there, where the directory is
+offline by then and counted so; here it may be a full disk, with which a broker goes on."""
 
 
 class Traffic:

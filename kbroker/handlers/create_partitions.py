@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 from kbroker.cluster_state import TopicState
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.divided import Divided, each
+from kbroker.handlers.create_topics import check_room
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -58,6 +59,7 @@ def create_partitions(
             try:
                 plan = controller.plan_growth(topic.name, topic.count, _assignments(topic), left)
                 added = topic.count - len(controller.decided.topics[topic.name].partitions)
+                check_room(ctx, added)
                 if ctx.metering is not None:
                     ctx.metering.mutate(added, strict=ctx.version >= _FIRST_STRICT_VERSION)
             except ApiError as err:

@@ -54,6 +54,7 @@ def create_topics(
         if _may_be(topic.name, seen):
             try:
                 plan = yield from _plan(ctx, topic)
+                check_room(ctx, len(plan.partitions))
                 if ctx.metering is not None:
                     ctx.metering.mutate(len(plan.partitions), strict=ctx.version >= _FIRST_STRICT_VERSION)
             except ApiError as err:
@@ -76,6 +77,12 @@ def create_topics(
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, text)
         yield
     return in_effect(ctx, CreateTopicsResponse(topics=list(results.values())))
+
+
+def check_room(ctx: RequestContext, partitions: int) -> None:
+    """Raise ApiError where this node alone has to take partitions, and its disks are full; in a cluster others may."""
+    if ctx.services.cluster is None and not ctx.services.replicas.logs.has_room(partitions):
+        raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full: no log directory has room for a partition.")
 
 
 def _may_be(name: str, seen: Mapping[str, int]) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 _PASSING: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR}
 )
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _COMPLAIN_EVERY_MS: Final = 10_000
 _DAMAGE_EVERY_MS: Final = 60_000
 
@@ -38,7 +38,7 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     """
     if isinstance(error, UnplacedError):
         return False
-    return not passes(error) or (in_cluster and error.errno in _FULL)
+    return not passes(error) or (in_cluster and error.errno in FULL)
 
 
 class DiskTrouble:

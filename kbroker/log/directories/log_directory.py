@@ -45,6 +45,7 @@ from kbroker.log.directories.partition_dir_names import (
 )
 from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
 from kbroker.log.directories.remover import Remover
+from kbroker.log.directories.room import Room
 from kbroker.log.disk_errors import ends_directory
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
@@ -124,6 +125,7 @@ class LogDirectory:
         self.files = OpenFiles() if files is None else files
         self._flusher = Flusher()
         self._syncing: deque[Future[None]] = deque()
+        self.room = Room(self.directory)
         pool = cleaner_pool or WorkerPool()
         self._own_pool = pool if cleaner_pool is None else None
         self.cleaner = Cleaner(self.directory, self.logs, pool, lambda: self._flusher.pool)
@@ -252,6 +254,7 @@ class LogDirectory:
 
     def report(self, error: OSError) -> None:
         """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
+        self.room.hear(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
         self.fail(error)
@@ -488,6 +491,7 @@ class LogDirectory:
         """Do what is due, in pieces; what waits for the disk is done by threads, and may be under way at the end."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
+        self.room.look(now_ms, self._flusher.pool)
         self._poll_syncs()
         yield from self._do_later()
         if self.failure:

@@ -94,6 +94,15 @@ class LogManager:
         return all(manager.was_clean for manager in self.online)
 
     @property
+    def full(self) -> list[LogDirectory]:
+        """Those in use whose disk is full."""
+        return [manager for manager in self.online if manager.room.lacking]
+
+    def has_room(self, partitions: int) -> bool:
+        """Whether so many more partitions may find room in one of the directories."""
+        return any(manager.room.has_for(partitions) for manager in self.online)
+
+    @property
     def online(self) -> list[LogDirectory]:
         return [manager for manager in self.managers if not manager.failure]
 

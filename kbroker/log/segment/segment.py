@@ -220,14 +220,20 @@ class Segment:
         return None
 
     def shows(self, position: int, size: int, offset: int) -> bool:
-        """Whether the file still has, where this process has written it, the batch that holds `offset`."""
+        """Whether the file still has the batch that `find` has found for `offset` among those of this process.
+
+        It may begin behind `offset`, where a leader's compaction has left a hole.
+        """
         head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
         if len(head) < _HEAD.size:
             return False
         base, length, _, magic, _, _, last_delta = _HEAD.unpack(head)
         if length + LOG_OVERHEAD != size or magic != MAGIC:
             return False
-        return bool(base <= offset and base + last_delta == self._tail_last[bisect_left(self._tail_last, offset)])
+        tail = self._tail_last
+        index = bisect_left(tail, offset)
+        behind = tail[index - 1] if index else self.base_offset - 1
+        return bool(behind < base and base + last_delta == tail[index])
 
     def is_whole_from(self, offset: int) -> bool:
         """Whether batches follow one another to the end of the file, from one at or before `offset` on."""

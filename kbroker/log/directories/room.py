@@ -1,0 +1,81 @@
+"""Whether a log directory's disk has room, as far as those have met who write to it.
+
+Owns the question, which is asked of the disk again and again once a write has found it full, by a thread: there may be
+room for others than the writer, a quota may be full and not the disk, and nobody may write any more. A broker alone
+goes on without room, and only refuses (disk_errors.py); readiness, metrics and the creation of topics tell of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from concurrent.futures import Executor, Future
+from typing import Final
+
+from kbroker.log.disk_errors import FULL
+
+_LOOK_MS: Final = 1_000
+_ASKED_FOR: Final = 64 << 10
+"""Bytes that have to be free before the disk counts as one with room again."""
+_A_PARTITION: Final = 4 << 10
+"""Bytes that a new partition takes at least."""
+
+logger = logging.getLogger(__name__)
+
+
+class Room:
+    """One directory's; times in ms."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self.lacking = False
+        """Whether a write has found the disk full, and nobody has found room since."""
+        self._looked_ms = 0
+        self._looking: Future[bool] | None = None
+
+    def hear(self, error: OSError) -> None:
+        """Hear of a failed write."""
+        if error.errno in FULL and not self.lacking:
+            self.lacking = True
+            logger.error("%s: the disk is full: what needs room is refused until there is some", self._directory)
+
+    def look(self, now_ms: int, pool: Executor) -> None:
+        """Ask the disk once in a while, where it was full."""
+        if not self.lacking:
+            return
+        if self._looking is not None and self._looking.done():
+            if self._looking.result():
+                self.lacking = False
+                logger.info("%s: the disk has room again", self._directory)
+            self._looking = None
+        elif self._looking is None and now_ms - self._looked_ms >= _LOOK_MS:
+            self._looked_ms = now_ms
+            self._looking = pool.submit(_has_room, self._directory)
+
+    def has_for(self, partitions: int) -> bool:
+        """Whether so many more partitions may find room."""
+        if self.lacking:
+            return False
+        try:
+            stat = os.statvfs(self._directory)
+        except OSError:
+            return True  # whoever writes meets what is wrong
+        return stat.f_bavail * stat.f_frsize >= partitions * _A_PARTITION
+
+
+def _has_room(directory: str) -> bool:
+    """Run by a thread."""
+    try:
+        fd = os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in FULL:
+            return False
+        stat = os.statvfs(directory)  # a file system without files that have no name
+        return stat.f_bavail * stat.f_frsize >= _ASKED_FOR
+    try:
+        os.posix_fallocate(fd, 0, _ASKED_FOR)
+    except OSError as error:
+        return error.errno not in FULL
+    finally:
+        os.close(fd)
+    return True
