@@ -4,12 +4,14 @@ Owns the count of wrong answers and whose turn it is. Never looks at a password 
 
 An address has few wrong answers a minute. One password is looked at at a time, which costs some 50 ms of a processor;
 after many wrong answers of all addresses in a minute, one every two seconds. So many addresses guess no faster than
-few, and a right password waits for the wrong ones of others, and is not shut out by them.
+few, and a right password waits for the wrong ones of others. As only some may wait, more addresses than that can keep
+new ones out: those from which somebody has logged in before, and the console's own machine, wait for nobody else.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -24,6 +26,13 @@ _MOST: Final = 1_000
 _ALL: Final = ""
 
 
+def _is_of_this_machine(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
 class LoginTries:
     """The tries of one console."""
 
@@ -36,27 +45,45 @@ class LoginTries:
         self._sleep = sleep
         self._wrong: OrderedDict[str, list[float]] = OrderedDict()
         self._waiting: set[str] = set()
-        self._turn = asyncio.Lock()
+        self._turn, self._turn_of_known = asyncio.Lock(), asyncio.Lock()
+        self._known: OrderedDict[str, None] = OrderedDict()
+        """Addresses from which somebody has logged in."""
         self._looked = -_PAUSE_S
 
     async def judge(self, address: str, is_right: Callable[[], bool]) -> bool | None:
         """Return what `is_right` tells, run on a thread; None where it is not asked: too many tries."""
-        if self._wrong_of(address) >= _WRONG or address in self._waiting or len(self._waiting) >= _MOST_WAITING:
+        known = address in self._known or _is_of_this_machine(address)
+        if self._wrong_of(address) >= _WRONG or address in self._waiting:
+            return None
+        if not known and len(self._waiting) >= _MOST_WAITING:
             return None
         self._waiting.add(address)
         try:
-            async with self._turn:
-                pause = self._looked + _PAUSE_S - self._clock()
-                if pause > 0 and self._wrong_of(_ALL) >= _WRONG_OF_ALL:
-                    await self._sleep(pause)
-                self._looked = self._clock()
-                # Not by the threads that ask the cluster: where it hangs they are all taken.
-                right = await asyncio.to_thread(is_right)
+            # Not by the threads that ask the cluster: where it hangs they are all taken.
+            if known:
+                async with self._turn_of_known:
+                    right = await asyncio.to_thread(is_right)
+            else:
+                async with self._turn:
+                    await self._rest()
+                    right = await asyncio.to_thread(is_right)
         finally:
             self._waiting.discard(address)
-        if not right:
+        if right:
+            self._known[address] = None
+            self._known.move_to_end(address)
+            while len(self._known) > _MOST:
+                self._known.popitem(last=False)
+        else:
             self._count(address)
         return right
+
+    async def _rest(self) -> None:
+        """Wait where many answers were wrong of late."""
+        pause = self._looked + _PAUSE_S - self._clock()
+        if pause > 0 and self._wrong_of(_ALL) >= _WRONG_OF_ALL:
+            await self._sleep(pause)
+        self._looked = self._clock()
 
     def _wrong_of(self, address: str) -> int:
         now = self._clock()

@@ -221,6 +221,28 @@ def test_many_addresses_guess_no_faster_than_one_after_the_other():
     asyncio.run(story())
 
 
+def test_who_has_logged_in_before_and_this_machine_wait_for_no_strangers():
+    async def story():
+        world = Tries()
+        assert await world.judge("owner", right=True)
+        for number in range(40):
+            await world.judge(f"c{number}")
+        began = world.now
+        strangers = [asyncio.create_task(world.judge(f"e{number}")) for number in range(50)]
+        await asyncio.sleep(0)
+        assert await world.judge("new", right=True) is None, "as many wait as may"
+        assert await world.judge("owner", right=True)
+        assert await world.judge("127.0.0.1", right=True)
+        assert [await world.judge("::1") for _ in range(6)] == [False] * 5 + [None], "their wrong answers count"
+        assert (await asyncio.gather(*strangers)).count(False) == 32
+        assert world.now - began >= 2.0 * 31
+        for number in range(1001):
+            assert await world.judge(f"k{number}", right=True)
+        assert len(world.tries._known) == 1000
+
+    asyncio.run(story())
+
+
 def test_sessions_end():
     now = [0.0]
     sessions = Sessions({"a": hashed("b")}, name="n", secure=False, clock=lambda: now[0])
