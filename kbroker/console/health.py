@@ -70,7 +70,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
                 "under-replicated partition",
                 "under-replicated partitions",
             ),
-            f"Fewer replicas are in sync than there are. {_named([topic.name for topic in under])}",
+            f"Some replicas do not have all that their leader has. {_named([topic.name for topic in under])}",
             _topics("under", [topic.name for topic in under]),
             "See the topics; a broker is gone, or too slow",
         )
@@ -87,7 +87,7 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             f"Broker {broker} is gone",
             f"It has {plural(count, 'replica')}.",
             place("/cluster"),
-            "Start it; or move its replicas away, where enough brokers are left",
+            "Start it; only if it never comes back, move its replicas to others",
         )
     for each in samples.dirs:
         if each.error is not None:
@@ -129,7 +129,8 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"Group {name} has no members",
-                f"Its lag grows and is {number(lag.last)} now. Programs that pick partitions themselves are none.",
+                f"Its lag grows and is {number(lag.last)} now. "
+                "A program that is given its partitions by hand is no member.",
                 place("/group", name=name),
                 "Start its consumers",
             )

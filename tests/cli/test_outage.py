@@ -65,12 +65,13 @@ def test_produce_tells_that_the_broker_is_gone_and_back(tmp_path):
     cli = CommandLine(f"127.0.0.1:{port}")
     with broker_on(port, str(tmp_path)):
         cli.ok("topic", "create", "t")
-        producing = cli.started("produce", "t")
+        producing = cli.started("produce", "t", "--sync")
         process = producing.__enter__()
         assert process.stdin is not None
-        process.stdin.write(b"one\n")
+        process.stdin.write(b"zero\none\n")
         process.stdin.flush()
-        assert cli.ok("consume", "t", "--from-beginning", "--count", "1").out == b"one\n"
+        # The second is sent once the first is acknowledged: else it would end, as nothing was before the broker went.
+        assert cli.ok("consume", "t", "--from-beginning", "--count", "2").out == b"zero\none\n"
     try:
         process.stdin.write(b"two\n")
         process.stdin.flush()
@@ -79,6 +80,6 @@ def test_produce_tells_that_the_broker_is_gone_and_back(tmp_path):
             assert next_line(process) == "kbroker: the broker answers again"
             process.stdin.close()
             assert process.wait(20) == 0
-            assert next_line(process) == "2 records written to t"
+            assert next_line(process) == "3 records written to t"
     finally:
         producing.__exit__(None, None, None)

@@ -47,6 +47,23 @@ def test_every_page_is_for_everybody(page, axe, path):
         assert wide <= 0, f"{path} is {wide} pixels too wide at {width}"
 
 
+@pytest.mark.parametrize("width", [360, 1360])
+def test_all_of_the_menu_and_whole_addresses_are_seen(page, width):
+    page.size(width)
+    page.go("/")
+    cut = """return [...document.querySelectorAll('.side li a')].filter(
+        e => e.getBoundingClientRect().right > document.documentElement.clientWidth).map(e => e.textContent)"""
+    assert page.run(cut) == []
+    lines = page.run("""return [...document.querySelectorAll('table td.mono')].map(each => {
+        const range = document.createRange(); range.selectNodeContents(each); return range.getClientRects().length })""")
+    assert set(lines) == {1}, "an address stands in one line"
+    if width == 1360:
+        for path in ("/", "/topics/orders/messages", "/cluster", "/topics"):
+            page.go(path)
+            wide = "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth).length"
+            assert page.run(wide) == 0, f"a table of {path} is cut"
+
+
 def test_dialogs_are_for_everybody(page, axe):
     for path in ("/topics", "/topics/orders", "/topics/orders/messages", "/acls", "/users", "/quotas", "/schemas"):
         page.go(path)

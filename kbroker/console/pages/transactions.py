@@ -38,7 +38,9 @@ async def find(console: Console, values: Values) -> Facts:
         view = await console.view()
         led = view.leaders()
         if len(led) > _MOST_PARTITIONS:
-            raise WrongInput(f"with more than {_MOST_PARTITIONS:,} partitions `kbroker transaction hanging` looks")
+            raise WrongInput(
+                f"with more than {_MOST_PARTITIONS:,} partitions the command kbroker transaction hanging looks"
+            )
         hung = await console.ask(lambda admin: hanging(admin, led, minutes * _MINUTE_MS))
     query = {"state": state, "q": text}
     return {
