@@ -55,7 +55,9 @@ def test_all_of_the_menu_and_whole_addresses_are_seen(page, width):
         e => e.getBoundingClientRect().right > document.documentElement.clientWidth).map(e => e.textContent)"""
     assert page.run(cut) == []
     lines = page.run("""return [...document.querySelectorAll('table td.mono')].map(each => {
-        const range = document.createRange(); range.selectNodeContents(each); return range.getClientRects().length })""")
+        const range = document.createRange();
+        range.selectNodeContents(each);
+        return range.getClientRects().length })""")
     assert set(lines) == {1}, "an address stands in one line"
     if width == 1360:
         for path in ("/", "/topics/orders/messages", "/cluster", "/topics"):
