@@ -476,8 +476,10 @@ def test_a_consumer_group_through_its_handlers() -> None:
     assert node.ask(join, 1).error_code == E.COORDINATOR_NOT_AVAILABLE
 
 
-def test_a_cluster_knows_no_configs_of_groups() -> None:
-    cluster: Any = SimpleNamespace(services=SimpleNamespace(cluster=object(), config=None, controller=Mock()))
+def test_a_cluster_with_java_brokers_knows_no_configs_of_groups() -> None:
+    """There group.version is not finalized."""
+    controller = Mock(state=SimpleNamespace(features={"group.version": 0}))
+    cluster: Any = SimpleNamespace(services=SimpleNamespace(cluster=object(), config=None, controller=controller))
     asked = DescribeConfigsResource(describe_configs.GROUP, "g", None)
     for ask in (
         lambda: describe_configs._entries(cluster, asked),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import socket
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -157,6 +158,10 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def remove_writer(self, fd: Any) -> bool:
         return bool(self.network.remove_writer(fd))
+
+    async def getaddrinfo(self, host: Any, port: Any, **_: Any) -> Any:  # type: ignore[override]
+        """Return the address as it is: no name is looked up."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:
         return await self.network.connect(protocol_factory, host, port)
