@@ -59,7 +59,7 @@ def test_no_page_and_no_hint_installs_a_package_that_is_not_published():
     of_an_index = re.compile(r"pip install(?: (?!in )[^ \n#]+)*? ['\"]?kbroker(?=[\['\"\s`])")
     where = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "mkdocs.yml"]
     for folder in ("kbroker", "docs", "docker", "examples", "benchmarks", "compat_tests", "man"):
-        where += [path for path in (ROOT / folder).rglob("*") if path.is_file()]
+        where += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"]
     found = [path for path in where if of_an_index.search(path.read_bytes().decode(errors="replace"))]
     assert found == []
 
