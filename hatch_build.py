@@ -4,8 +4,8 @@ Where there is no compiler, or it fails, the package is built without it, and sa
 Python, with the same verdicts and more time. The extension uses the stable ABI: one wheel serves all Pythons
 from 3.11 on.
 
-Why C: a record of 20 to 500 bytes takes 0.03 us with it, 0.13 us with the walk in Python compiled by mypyc, which needs
-a build of 1.4 MB for each Python, and 0.9 us without either.
+Why C: a record of 20 to 500 bytes takes 0.031 us with it, 0.88 us with the walk in Python, and 0.125 us with that walk
+compiled by mypyc, which needs a build of 1.4 MB for each Python.
 """
 
 from __future__ import annotations

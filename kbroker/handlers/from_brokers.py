@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from kbroker.controller.tree.znode import Denied, Unreachable
@@ -100,6 +101,7 @@ class BrokerHosts:
             self._reading = None
 
 
+@lru_cache(256)  # a follower's every fetch asks
 def _address(host: str) -> Address:
     found = ipaddress.ip_address(host.removeprefix("/").partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None

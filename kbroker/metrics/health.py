@@ -42,7 +42,7 @@ def readiness(
             reasons.append(f"{states['failed']} partitions of {what} cannot be loaded")
     reasons += [f"the disk of {each.directory} is full" for each in node.logs.full]
     if node.replicas.unhosted_count:
-        reasons.append(f"the disk takes no partitions of {node.replicas.unhosted_count} topics")
+        reasons.append(f"{node.replicas.unhosted_count} topics have partitions that the disk does not take")
     cluster = node.services.cluster
     if cluster is not None and node.node_id not in node.metadata.state.brokers:
         reasons.append("the cluster does not know it")

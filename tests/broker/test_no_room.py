@@ -6,6 +6,8 @@ import errno
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,3 +82,21 @@ def test_a_full_disk_is_told_of_until_there_is_room(disk: Disk) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         admin.create_topics([NewTopic("new", 1, 1)])["new"].result(WAIT_S)
+
+
+def test_a_disk_that_cannot_be_asked_is_asked_again(tmp_path: Path) -> None:
+    """Its failure is not the periodic work's."""
+    gone = room.Room(str(tmp_path / "gone"))
+    with ThreadPoolExecutor(1) as pool:
+        gone.hear(OSError(errno.ENOSPC, "full"))
+        for now_ms in range(room._LOOK_MS, 10 * room._LOOK_MS, room._LOOK_MS):
+            gone.look(now_ms, pool)
+            if gone._looking is not None:
+                wait([gone._looking], WAIT_S)
+        assert gone.lacking
+        (tmp_path / "gone").mkdir()
+        for now_ms in range(10 * room._LOOK_MS, 14 * room._LOOK_MS, room._LOOK_MS):
+            gone.look(now_ms, pool)
+            if gone._looking is not None:
+                wait([gone._looking], WAIT_S)
+        assert not gone.lacking

@@ -1,8 +1,8 @@
-"""Whether a log directory's disk has room, as far as those have met who write to it.
+"""Whether the disk of a log directory has room.
 
-Owns the question, which is asked of the disk again and again once a write has found it full, by a thread: there may be
-room for others than the writer, a quota may be full and not the disk, and nobody may write any more. A broker alone
-goes on without room, and only refuses (disk_errors.py); readiness, metrics and the creation of topics tell of it.
+Owns the answer: a write that finds the disk full says so, and a thread then asks the disk once a second until it has
+room. A successful write would not do: perhaps nobody writes any more. A broker alone goes on without room, and only
+refuses (disk_errors.py); readiness, metrics and the creation of topics tell of it. Never refuses a write itself.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Room:
         if not self.lacking:
             return
         if self._looking is not None and self._looking.done():
-            if self._looking.result():
+            looked, self._looking = self._looking, None
+            if looked.exception() is None and looked.result():  # a disk that fails has no room either
                 self.lacking = False
                 logger.info("%s: the disk has room again", self._directory)
-            self._looking = None
         elif self._looking is None and now_ms - self._looked_ms >= _LOOK_MS:
             self._looked_ms = now_ms
             self._looking = pool.submit(_has_room, self._directory)
