@@ -39,7 +39,7 @@ AT_ONCE = 50
 EXPIRED_MS = 15 * 60 * 1000
 """A notification that old has been heard by all who are alive, and is removed."""
 GROUPS = "groups"
-"""kbroker's own: Java brokers of 3.9 pass it over, and it is written only where there are none (check_keeps_groups)."""
+"""A kind of kbroker's own. Brokers write it only where no Java broker is (check_keeps_groups): 3.9 does not know it."""
 FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
 TRIES = 100
 """Of a change that others are always faster than: each of them has made a change by then."""

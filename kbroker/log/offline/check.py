@@ -137,7 +137,7 @@ def audit(
 def _lasting(
     look: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield what each of several looks finds in the same place: a batch that is just being written is there soon."""
+    """Yield the findings that every look repeats: a batch that a broker is writing is whole at the next look."""
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_LOOKS):
         if number:
