@@ -39,6 +39,8 @@ class FlushTask:
     """How often the log had been truncated when the task was made; one more makes it void."""
     epoch_writes: int = 0
     """How often the leader epochs, which are among the files where that is due, had been written."""
+    above: str | None = None
+    """The directory that `directory` lies in, where its name there may not be on the disk yet."""
     error: OSError | None = None
     took: float = 0.0
     """Seconds, once it is done."""
@@ -59,6 +61,8 @@ class FlushTask:
             if self.directory is not None:
                 with contextlib.suppress(FileNotFoundError):  # the partition was deleted meanwhile
                     sync_directory(self.directory)
+            if self.above is not None:
+                sync_directory(self.above)
         except OSError as error:
             self.error = error
         self.took = perf_counter() - since

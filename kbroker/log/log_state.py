@@ -8,6 +8,7 @@ log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at a
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from itertools import chain
@@ -44,6 +45,7 @@ class LogState:
         "log_end_offset",
         "log_start_offset",
         "may_have_holes",
+        "name_unsynced",
         "partition",
         "producers",
         "recovery_point",
@@ -87,6 +89,8 @@ class LogState:
         self.topic = topic
         self.partition = partition
         self.directory = directory
+        self.name_unsynced = False
+        """Whether the directory was made just now, and a loss of power may take it away with all that is in it."""
         self.config = config
         self._rules = BatchRules(f"{topic}-{partition}", config)
         self.may_have_holes = compacted or config.compact
@@ -190,7 +194,9 @@ class LogState:
         paths = chain(first, self.segments.sealed_paths_from(self.recovery_point), unsynced.values())
         active, end = self.segments.active.handle, self.log_end_offset
         writes = self.leader_epochs.writes
-        return FlushTask(active, paths, self.segments.take_directory(), end, list(unsynced), self.truncations, writes)
+        above = os.path.dirname(self.directory) if self.name_unsynced else None
+        directory = self.segments.take_directory()
+        return FlushTask(active, paths, directory, end, list(unsynced), self.truncations, writes, above)
 
     @property
     def wants_flush(self) -> bool:
@@ -206,6 +212,7 @@ class LogState:
             self.refuse_appends(f"flush failed: {task.error}")
             self.report_failure(task.error)
         elif task.truncations == self.truncations:
+            self.name_unsynced = False
             self.leader_epochs.synced(task.epoch_writes)
             self.set_recovery_point(max(self.recovery_point, task.end_offset))
             if outlived := self._snapshots.synced(task.snapshots):

@@ -176,7 +176,8 @@ class LogDirectory:
         if self.was_clean:
             # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
             remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
-            sync_directory(self.directory)
+        sync_directory(self.directory)  # after a kill, the names of what had just been made, too
+        if self.was_clean:
             passed("load.unmarked")
         self._now_ms = now_ms
         try:
@@ -368,15 +369,17 @@ class LogDirectory:
                 later=self.do_later,
                 on_holes=partial(self.cleaner.note_holes, (topic, partition)),
             )
+            log.name_unsynced = True
             self.logs[topic, partition] = log
         elif log.topic_id is None and topic_id is not None:
             log.set_topic_id(topic_id)
         return log
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss, before any flush that is asked for later.
+        """Let partitions created since the last call survive a power loss.
 
-        By the thread that flushes: a busy disk takes tens of milliseconds. `tick` hears how it went.
+        By the thread that flushes: a busy disk takes tens of milliseconds. `tick` hears how it went. What is flushed
+        before that brings its log's name to the disk itself.
         """
         self._syncing.append(self.sync_by_thread())
 

@@ -14,6 +14,8 @@ import pytest
 from kbroker.log.directories import log_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
+from kbroker.protocol.records import build_batch
+from tests.crash.power import Power
 from tests.own_thread import in_this_thread
 
 NOW = 1_700_000_000_000
@@ -82,3 +84,23 @@ def test_the_directory_is_brought_to_the_disk_by_a_thread(tmp_path: Path, monkey
     assert by[0].startswith("kbroker-flush")
     monkeypatch.undo()
     logs.close(False, NOW)
+
+
+def test_what_is_flushed_is_found_after_a_loss_of_power_though_the_thread_is_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flush.messages=1: an append brings the name of its new log's directory to the disk, too (S12)."""
+    (tmp_path / "data").mkdir()
+    power, gate = Power(tmp_path / "data"), threading.Event()
+    with power.watched(monkeypatch):
+        logs = manager(tmp_path / "data")
+        logs.flusher.pool.submit(gate.wait, 10)  # another log's flush, on a disk that is busy
+        log = logs.get_or_create("t", 0, uuid.uuid4(), LogConfig(flush_messages=1), NOW)
+        logs.sync()
+        log.append_as_leader(build_batch([(NOW, None, b"acknowledged", ())]), 0, NOW)
+        power.after_power_loss(tmp_path / "survivor")
+        gate.set()
+        logs.close(True, NOW)
+    logs = manager(tmp_path / "survivor")
+    assert [(key, log.log_end_offset) for key, log in logs.logs.items()] == [(("t", 0), 1)]
+    logs.close(True, NOW)
