@@ -101,7 +101,7 @@ class AlikeRecords:
 
     def __init__(self, run: Run, data: bytes) -> None:
         self.end = 0
-        self.headers = 0  # few, and not looked at one by one
+        self.headers = run.number * _header_count(run, data)
         self._run = run
         self._data = data
         self.number = run.number
@@ -120,6 +120,12 @@ class AlikeRecords:
         value, _ = read_varint(self._data, run.position + run.key_at + max(run.key_size, 0))
         for delta, stamp in enumerate(run.each_stamp(self._data), run.delta):
             yield delta, stamp, run.key_size, value
+
+
+def _header_count(run: Run, data: bytes) -> int:
+    """Return how many headers each record has."""
+    value, place = read_varint(data, run.position + run.key_at + max(run.key_size, 0))
+    return read_varint(data, place + max(value, 0))[0]
 
 
 class ScannedRecords:

@@ -102,6 +102,19 @@ def test_the_scan_leaves_what_it_does_not_pass() -> None:
         record_walk.scan(good, 0, 9)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("pure", [True, False])
+def test_headers_of_records_that_are_alike_count_too(monkeypatch: pytest.MonkeyPatch, pure: bool) -> None:
+    """So that both walks refuse the same batches."""
+    if pure:
+        monkeypatch.setattr(record_walk, "scan", None)
+    batch = build_batch([(NOW, b"k", b"v", (("", b""),) * 5)] * 20)
+    header = parse_header(batch)
+    assert sum(found.number for found in record_slices(memoryview(batch), header, 1 << 20, 100) if found) == 20
+    with pytest.raises(Malformed, match="more headers"):
+        for _ in record_slices(memoryview(batch), header, 1 << 20, 99):
+            pass
+
+
 @settings(max_examples=tries(300), deadline=None)
 @given(groups, mutations, st.sampled_from(range(5)), st.sampled_from([-1, 0, 0, 0, 1]), st.booleans(), st.booleans())
 def test_records(
