@@ -100,3 +100,21 @@ def test_a_disk_that_cannot_be_asked_is_asked_again(tmp_path: Path) -> None:
             if gone._looking is not None:
                 wait([gone._looking], WAIT_S)
         assert not gone.lacking
+
+
+@pytest.mark.parametrize(
+    ("blocks", "free", "for_others", "user", "enough"),
+    [
+        (0, 0, 0, 1000, True),  # ramfs, and a tmpfs without a size
+        (100, 10, 0, 1000, False),
+        (100, 10, 0, 0, True),  # what file systems keep back is for root
+        (100, 0, 0, 0, False),
+    ],
+)
+def test_what_a_file_system_says_of_its_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, free: int, for_others: int, user: int, enough: bool
+) -> None:
+    told = os.statvfs_result((4096, 4096, blocks, free, for_others, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _path: told)
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert room.Room(str(tmp_path)).has_for(10) == enough

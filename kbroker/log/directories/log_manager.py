@@ -100,7 +100,7 @@ class LogManager:
 
     def has_room(self, partitions: int) -> bool:
         """Whether so many more partitions may find room in one of the directories."""
-        return any(manager.room.has_for(partitions) for manager in self.online)
+        return any(manager.room.has_for(partitions) for manager in self._open_to_new())
 
     @property
     def online(self) -> list[LogDirectory]:
@@ -279,7 +279,8 @@ class LogManager:
 
     def _open_to_new(self) -> list[LogDirectory]:
         # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
-        return [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
+        found = [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
+        return [manager for manager in found if not manager.room.lacking] or found
 
     def _place(self, key: Key) -> LogDirectory:
         wished = self._wished.get(key)
@@ -287,7 +288,7 @@ class LogManager:
         if not online:
             raise OSError("no log directory is online")
         for manager in online:
-            if manager.directory == wished:
+            if manager.directory == wished and not manager.room.lacking:
                 return manager
         return min(self._open_to_new(), key=lambda manager: len(manager.logs))
 

@@ -57,10 +57,17 @@ class Room:
         if self.lacking:
             return False
         try:
-            stat = os.statvfs(self._directory)
+            return _free_bytes(self._directory) >= partitions * _A_PARTITION
         except OSError:
             return True  # whoever writes meets what is wrong
-        return stat.f_bavail * stat.f_frsize >= partitions * _A_PARTITION
+
+
+def _free_bytes(directory: str) -> float:
+    """Return what this process may still write; raises OSError."""
+    stat = os.statvfs(directory)
+    if not stat.f_blocks:  # ramfs, a tmpfs without a size: as much as there is memory
+        return float("inf")
+    return (stat.f_bavail if os.geteuid() else stat.f_bfree) * stat.f_frsize  # what is kept back is kept for root
 
 
 def _has_room(directory: str) -> bool:
@@ -70,8 +77,7 @@ def _has_room(directory: str) -> bool:
     except OSError as error:
         if error.errno in FULL:
             return False
-        stat = os.statvfs(directory)  # a file system without files that have no name
-        return stat.f_bavail * stat.f_frsize >= _ASKED_FOR
+        return _free_bytes(directory) >= _ASKED_FOR  # a file system without files that have no name
     try:
         os.posix_fallocate(fd, 0, _ASKED_FOR)
     except OSError as error:

@@ -100,6 +100,29 @@ def test_a_partition_leaves_a_full_disk_and_keeps_what_comes_later(
     again.close()
 
 
+def test_a_new_partition_goes_where_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to the emptiest directory, nor to the one that it was meant for, if that is full."""
+    dirs = load(new_dirs(tmp_path))
+    full = dirs.managers[1]
+    with pytest.raises(ApiError):
+        dirs.move(*KEY, full.directory)
+    make = os.makedirs
+
+    def making(path: str, **more: bool) -> None:
+        if path.startswith(f"{full.directory}/"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        make(path, **more)
+
+    monkeypatch.setattr(os, "makedirs", making)
+    with pytest.raises(OSError, match="No space"):
+        dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())
+    dirs.get_or_create(*KEY, TOPIC_ID, LogConfig())  # as it is tried again
+    for number in range(1, 6):
+        dirs.get_or_create("topic", number, TOPIC_ID, LogConfig())
+    assert [len(manager.logs) for manager in dirs.managers] == [3, 0, 3]
+    dirs.close()
+
+
 def test_a_move_to_a_disk_that_is_full_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dirs = load(new_dirs(tmp_path))
     target, source, _ = dirs.managers
