@@ -48,6 +48,7 @@ class BrokerHosts:
         self.listener = listener
         self._registered = registered
         self._known: frozenset[Address] = frozenset()
+        self._resolved: dict[str, set[Address]] = {}
         self._read_at = self._tried_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
 
@@ -85,15 +86,17 @@ class BrokerHosts:
             await asyncio.sleep(max(delay, 0))
             loop = asyncio.get_running_loop()
             began = self._tried_at = loop.time()
-            found: set[Address] = set()
+            found: dict[str, set[Address]] = {}
             async with asyncio.timeout(_READ_SECONDS):
                 for host in dict.fromkeys(await self._registered()):
                     try:
-                        for each in await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-                            found.add(_address(str(each[4][0])))
+                        told = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                        found[host] = {_address(str(each[4][0])) for each in told}
                     except OSError as error:
                         log.warning("the host %r of a broker cannot be resolved: %s", host, error)
-            self._known, self._read_at = frozenset(found), began
+                        found[host] = self._resolved.get(host, set())  # a name server that fails moves no broker
+            self._resolved = found
+            self._known, self._read_at = frozenset().union(*found.values()), began
         except (Unreachable, Denied, TimeoutError) as error:
             log.warning("the hosts of registered brokers cannot be read: %s", str(error) or "no answer in time")
             raise CloseConnection("it is not known from where brokers come") from None

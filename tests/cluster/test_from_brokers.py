@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -148,5 +149,33 @@ def test_hosts_are_read_anew_and_not_at_any_rate() -> None:
         finally:
             loop.time = real  # type: ignore[method-assign]
             known.close()
+
+    asyncio.run(ask())
+
+
+def test_a_host_that_cannot_be_resolved_for_once_is_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a broker would be refused what it asks once, and nobody repeats a LeaderAndIsr."""
+
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        reading = Reading()
+        reading.hosts = ["b1.example", "b2.example"]
+        addresses = {"b1.example": "192.0.2.1", "b2.example": "192.0.2.2"}
+
+        async def resolve(host: str, _port: None, **_: int) -> list[Any]:
+            if host not in addresses:
+                raise socket.gaierror(socket.EAI_AGAIN, "temporary failure in name resolution")
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (addresses[host], 0))]
+
+        monkeypatch.setattr(loop, "getaddrinfo", resolve)
+        known = BrokerHosts("INSIDE", reading)
+        assert await known.knows_now("/192.0.2.1")
+        del addresses["b1.example"]
+        await known._begin(0)
+        assert [known.knows(f"/192.0.2.{number}") for number in (1, 2, 3)] == [True, True, False]
+        reading.hosts = ["b2.example"]
+        await known._begin(0)
+        assert [known.knows(f"/192.0.2.{number}") for number in (1, 2)] == [False, True]
+        known.close()
 
     asyncio.run(ask())
