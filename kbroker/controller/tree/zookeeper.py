@@ -54,8 +54,9 @@ _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
 """Questions on their way. kazoo's 279th that is not sent yet, as while ZooKeeper is frozen, would hold the loop."""
-_NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
-"""What ZooKeeper's PathUtils refuses, which an answer does not tell from other faults."""
+_NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+"""What ZooKeeper's PathUtils refuses, which an answer does not tell from other faults. What has more than 16 bits are
+two surrogates to it."""
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
     KazooState.SUSPENDED: Session.UNREACHABLE,

@@ -34,6 +34,7 @@ from kbroker.controller.tree.znode import (
     Unreachable,
 )
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
+from kbroker.protocol.errors import ApiError
 
 from .keepers import PATIENCE_S, Keeper, Memory, ZooKeeper
 
@@ -342,3 +343,16 @@ def test_nothing_waits_for_ever_for_a_frozen_zookeeper(kafka39_libs: Path, tmp_p
             await other.close()
 
         run(scenario())
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("name", ["..", "line\n", "\x85", "\ue000", "\ufff9", "\U0001f4a5", "\U000e0041"])
+def test_a_path_that_zookeeper_does_not_take_is_the_callers_fault(zookeeper_address: str, name: str) -> None:
+    """Java's characters have 16 bits: all beyond are two surrogates each, which PathUtils refuses."""
+
+    async def scenario() -> None:
+        async with ZooKeeper(zookeeper_address).session() as tree:
+            with pytest.raises(ApiError, match="takes no path"):
+                await tree.commit([Create(f"/{name}")])
+
+    run(scenario())
