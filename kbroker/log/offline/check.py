@@ -125,19 +125,23 @@ def audit(
     if above == directory:
         yield from findings
         yield from parse_properties(os.path.join(above, meta_properties.META_PROPERTIES))
-        yield from _strangers(state, set(partitions.values()))
+        if pause is None:  # else the checkpoints may be some seconds behind: a broker has deleted a topic
+            yield from _strangers(state, set(partitions.values()))
         checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():
         if pause is None:
             yield from _partition(path, key, state, progress, checked)
         else:
-            yield from _lasting(partial(_partition, path, key, state, progress), checked, pause)
+            yield from _lasting(path, partial(_partition, path, key, state, progress), checked, pause)
 
 
 def _lasting(
-    look: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
+    path: str, look: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield the findings that every look repeats: a batch that a broker is writing is whole at the next look."""
+    """Yield the findings that every look at a partition repeats: a batch that is being written is whole at the next.
+
+    None where the partition is deleted meanwhile.
+    """
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_LOOKS):
         if number:
@@ -146,6 +150,8 @@ def _lasting(
         try:
             found = {(each.path, each.position): each for each in look(counted)}
         except FileNotFoundError:  # a segment was deleted meanwhile
+            if not os.path.isdir(path):
+                return
             if number == _LOOKS - 1 and lasting is None:
                 raise
             continue

@@ -511,3 +511,24 @@ def test_any_file_may_hold_anything(written: Path, tmp_path: Path) -> None:
         found(directory)
         path.write_bytes(content)
     assert found(directory) == []
+
+
+def test_a_topic_that_a_running_broker_deletes_is_no_finding(tmp_path: Path) -> None:
+    """Neither between the listing and the look, nor while checkpoints still name it."""
+    logs = manager(tmp_path)
+    for index in range(3):
+        log = logs.get_or_create("t", index, None, SMALL, NOW)
+        log.append_as_leader(batch(3), 0, NOW)
+        committed(log)
+    logs.checkpoint()
+    logs.delete_all([("t", 2)], NOW)
+    gone: list[int] = []
+
+    def read(_size: int) -> None:
+        if not gone:
+            gone.append(1)
+            logs.delete_all([("t", 0), ("t", 1)], NOW)
+
+    assert list(audit(str(tmp_path), read, pause=lambda: None)) == []
+    assert gone
+    logs.close(True, NOW)
