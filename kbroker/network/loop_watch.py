@@ -6,6 +6,8 @@ Requests are measured where they are run, so the line can name them; so is Pytho
 threads. What else holds the loop is seen by a clock that goes off late; it cannot be named, and a short hold between
 two of its ticks is not seen. Where the machine has more to do than it has processors, or a disk is slow, what is named
 was only waiting: each line tells how long the thread can have worked at most, which is as it did since the last tick.
+Where neither who it was is known nor any of it can have been work, nobody can do anything about it: up to a second of
+that is counted, and told at DEBUG only.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
 """Seconds."""
+WAITED_LONG = 1.0
+"""Seconds from which on it is told that the loop only waited, for a processor or a disk."""
 _TICK = 0.1
 _LINES_EACH = 1.0
 """Seconds between two lines."""
@@ -74,7 +78,8 @@ class LoopWatch:
     def _look(self) -> None:
         late = self._loop.time() - self._due
         if late > HELD_LONG:
-            self._tell(late, "something that is no request")
+            only_waited = late < WAITED_LONG and time.thread_time() - self._worked < HELD_LONG
+            self._tell(late, "something that is no request", quietly=only_waited)
         self._look_later()
 
     def _collection(self, phase: str, _found: dict[str, int]) -> None:
@@ -86,15 +91,18 @@ class LoopWatch:
             self._due += took
             self._tell(took, "Python, collecting garbage", self._worked_before)  # by any thread
 
-    def _tell(self, seconds: float, who: str, worked_before: float | None = None) -> None:
+    def _tell(self, seconds: float, who: str, worked_before: float | None = None, *, quietly: bool = False) -> None:
         self.held += 1
         self.longest_ms = max(self.longest_ms, seconds * 1000)
         now = time.monotonic()
-        if now - self._told < _LINES_EACH:
+        if now - self._told < _LINES_EACH and not quietly:
             self._untold += 1
             return
         worked = min(time.thread_time() - (self._worked if worked_before is None else worked_before), seconds)
-        more = f" (and {self._untold} times since the last line)" if self._untold else ""
         text = "the event loop was held for %d ms, at most %d ms of them on a processor, by %s%s"
+        if quietly:
+            log.debug(text, seconds * 1000, worked * 1000, who, "")
+            return
+        more = f" (and {self._untold} times since the last line)" if self._untold else ""
         log.log(self.level, text, seconds * 1000, worked * 1000, who, more)
         self._told, self._untold = now, 0

@@ -57,16 +57,36 @@ def test_many_in_one_second_are_one_line(lines):
     assert [line.partition(" (and ")[2] for line in lines()] == ["", "4 times since the last line)"]
 
 
+async def held(watch):
+    deadline = time.monotonic() + 10
+    while not watch.held:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
 def test_what_is_no_request_is_seen_by_a_clock_that_goes_off_late(lines):
     async def story(watch):
-        time.sleep(0.1 + 2 * HELD_LONG)  # noqa: ASYNC251 - this is what is looked for
-        deadline = time.monotonic() + 10
-        while not watch.held:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.01)
+        end = time.thread_time() + 0.1 + 3 * HELD_LONG
+        while time.thread_time() < end:
+            pass
+        await held(watch)
 
     watching(story)
     assert "by something that is no request" in lines()[0]
+
+
+@pytest.mark.parametrize(("limit", "told"), [(60.0, False), (HELD_LONG, True)])
+def test_a_loop_that_only_waited_is_told_of_where_it_is_long(lines, monkeypatch, limit, told):
+    """For a processor on a busy machine, or for a disk: nothing of it was work, and nobody can be named."""
+    monkeypatch.setattr(loop_watch, "WAITED_LONG", limit)
+
+    async def story(watch):
+        time.sleep(0.1 + 2 * HELD_LONG)  # noqa: ASYNC251 - this is what is looked for
+        await held(watch)
+        assert watch.held == 1
+
+    watching(story)
+    assert bool(lines()) is told
 
 
 def test_a_collection_of_garbage_is_named(lines):
