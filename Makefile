@@ -84,6 +84,7 @@ docs: .venv/.stamp
 
 site: .venv/.stamp
 	$(BIN)/mkdocs build
+	@echo 'open site/index.html; its search needs a server: python3 -m http.server --bind 127.0.0.1 --directory site'
 
 fmt: .venv/.stamp
 	$(BIN)/ruff check --fix --exit-zero .

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 
-from tests.console.browser import browser, missing
+from tests.console.browser import Browser, browser, missing
 
 pytestmark = pytest.mark.browser
 ROOT = Path(__file__).parents[2]
@@ -64,7 +67,28 @@ def test_the_site_has_its_style_its_search_and_no_broken_link(tmp_path):
             page.fill(".md-search__input", "retention")
             page.find(".md-search-result__item a[href*='docs/']")
             assert page.complaints() == []
+            _every_page_is_listed_and_links_hold_on_the_disk(page, site)
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def _every_page_is_listed_and_links_hold_on_the_disk(page: Browser, site: Path) -> None:
+    """Whoever opens the file, without a server: a browser shows a folder there, and no page."""
+    page.driver.get(site.joinpath("index.html").as_uri())
+    links = page.run("return [...document.querySelectorAll('.md-nav--primary a')].map((a) => [a.text.trim(), a.href])")
+    leading = {text: href.partition("#")[0] for text, href in links}
+    listed = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader=yaml.BaseLoader)["nav"]
+    for title in _titles(listed):
+        assert title in leading
+        assert Path(unquote(urlsplit(leading[title]).path)).is_file(), title
+
+
+def _titles(listed: list[dict[str, Any]]) -> list[str]:
+    """Return the titles of the pages of a navigation, and of its sections'."""
+    found = []
+    for each in listed:
+        ((title, below),) = each.items()
+        found += [title] if isinstance(below, str) else _titles(below)
+    return found
