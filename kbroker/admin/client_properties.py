@@ -150,8 +150,9 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
             raise WrongInput(f"-X takes KEY=VALUE, not {pair!r}")
         for key, each in translate(name, text.strip()).items():
             if key not in _KNOWN:
-                near = difflib.get_close_matches(key, _KNOWN, 1, 0.75)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                near = difflib.get_close_matches(key, {*_KNOWN, *_ALIASES, *_OTHERS}, 1, 0.75)
+                dotted = "." if "." in name else "_"
+                hint = f"; did you mean {near[0].replace('_', dotted)}?" if near else ""
                 raise WrongInput(f"-X: the client here, kafka-python, has no setting {name.strip()!r}{hint}")
             found[key] = _typed(key, each)
     return found

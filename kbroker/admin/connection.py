@@ -6,6 +6,7 @@ prints.
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +28,7 @@ from kafka.errors import (
 
 from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import Unreachable, WrongInput
-from kbroker.admin.tls_mismatch import tls_fault
+from kbroker.admin.tls_mismatch import tls_fault, unreadable_file
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ _patience: Final = ContextVar("patience", default=15.0)
 """How many seconds a call is repeated."""
 _PAUSE_S: Final = 0.1
 _LAST_PORT: Final = 65_535
+_PROTOCOL: Final = re.compile(r"^[0-9a-zA-Z\-%._]*://")
 
 # What the client would wait for, shortened to what somebody at a terminal waits for.
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -87,7 +89,12 @@ class Connection:
         return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
-        """Fail in one line when no address takes a connection: the client would only say so after seconds."""
+        """Fail in one line when no address takes a connection, or a file of TLS cannot be read.
+
+        The client would only say after seconds that it comes to nothing, and not why.
+        """
+        if (reason := unreadable_file(self.settings)) is not None:
+            raise Unreachable(reason)
         if (reason := self.unreachable()) is not None:
             raise Unreachable(reason)
 
@@ -142,8 +149,11 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 
 
 def addresses(text: str) -> str:
-    """Check HOST:PORT,... and return it without blanks; raises WrongInput."""
-    found = [each.strip() for each in text.split(",") if each.strip()]
+    """Check HOST:PORT,... and return it without blanks; raises WrongInput.
+
+    A protocol in front, as a broker's listeners have it, is passed over, as Java's clients do.
+    """
+    found = [_PROTOCOL.sub("", each.strip()) for each in text.split(",") if each.strip()]
     for each in found:
         host, _, port = each.rpartition(":")
         if not host or not port.isdecimal() or int(port) > _LAST_PORT:
@@ -165,7 +175,8 @@ def in_words(err: KafkaError, connection: Connection) -> str:
         if str(connection.settings.get("security_protocol", "")).startswith("SASL"):
             asked = "are mechanism, name and password right?"
             return f"no broker at {connection.bootstrap} lets this client in: {asked}"
-        return f"no broker answers at {connection.bootstrap}"
+        over = " over TLS" if connection.settings.get("security_protocol") == "SSL" else ""
+        return f"no broker answers at {connection.bootstrap}{over}"
     if isinstance(err, UnknownBrokerIdError):
         return f"broker {reason} is gone, or the cluster does not tell of it yet"
     if isinstance(err, (KafkaConnectionError, NodeNotReadyError)):

@@ -6,10 +6,12 @@ Owns the sentence that tells that a topic or a group does not exist, with what t
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from kafka.errors import KafkaError
+
+from kbroker.config.table import TOPIC
 
 _NEAR: Final = 0.7
 
@@ -29,6 +31,16 @@ def no_such_group(admin: Any, name: str) -> str:
     """Return what to say of a group that does not exist, with those that are called nearly so."""
     remedy = "`kbroker group list` shows those there are"
     return f"group {name} does not exist{_hint(name, lambda: _groups(admin), remedy)}"
+
+
+def no_such_topic_config(keys: Iterable[str]) -> str:
+    """Return what to say behind a refusal of configs of a topic: a key that is near to the first unknown one, if any.
+
+    Known are Kafka's; a broker may have others.
+    """
+    unknown = next((key for key in keys if key not in TOPIC), None)
+    near = [] if unknown is None else difflib.get_close_matches(unknown, TOPIC, 1, 0.75)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _hint(name: str, known: Callable[[], Sequence[str]], remedy: str) -> str:

@@ -13,7 +13,7 @@ class AdminError(Exception):
 
 
 class Unreachable(AdminError):  # noqa: N818 - what happened
-    """Nobody takes a connection at the cluster's addresses."""
+    """Nobody takes a connection at the cluster's addresses, or what a connection needs is not there."""
 
 
 class WrongInput(AdminError):  # noqa: N818 - what happened

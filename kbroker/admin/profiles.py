@@ -47,7 +47,7 @@ def existing(name: str) -> Path:
     path = file_of(name)
     if not path.is_file():
         known = names()
-        there = f"there are {', '.join(known)}" if known else "there is none"
+        there = f"there are {', '.join(known)}" if known else "there are none yet: `kbroker profile add` makes one"
         raise AdminError(f"no profile {name}: {path} does not exist; {there}")
     return path
 

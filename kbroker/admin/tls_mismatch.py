@@ -11,6 +11,13 @@ from socket import create_connection
 from typing import Any, Final
 
 _PATIENCE_S: Final = 3.0
+_FILES: Final[Mapping[str, str]] = {
+    "ssl_cafile": "the certificates that are trusted",
+    "ssl_certfile": "the client's certificate",
+    "ssl_keyfile": "the client's key",
+    "ssl_crlfile": "the certificates that are revoked",
+}
+"""By kafka-python's names."""
 
 
 def speaks_tls(address: str, patience_s: float = _PATIENCE_S) -> bool | None:
@@ -34,6 +41,26 @@ def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PA
         return f"{address} does not speak TLS, and security.protocol is {protocol}"
     refused = _refused(address, settings, patience_s)
     return None if refused is None else f"the certificate of {address} is not taken: {refused}"
+
+
+def unreadable_file(settings: Mapping[str, Any]) -> str | None:
+    """Return which file that TLS needs cannot be read, and why; None where all can, or none is needed."""
+    if not str(settings.get("security_protocol")).endswith("SSL"):
+        return None
+    for key, what in _FILES.items():
+        path = settings.get(key)
+        if path is None:
+            continue
+        try:
+            with open(path, "rb"):
+                pass
+            if key == "ssl_cafile":
+                ssl.create_default_context(cafile=path)
+        except ssl.SSLError:
+            return f"{path}, which is to have {what}, has none in PEM"
+        except OSError as error:
+            return f"{path}, which is to have {what}, cannot be read: {error.strerror}"
+    return None
 
 
 def _refused(address: str, settings: Mapping[str, Any], patience_s: float) -> str | None:

@@ -15,6 +15,7 @@ from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
 from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
+from kbroker.admin.did_you_mean import no_such_topic_config
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.partition_offsets import told_offsets_at
@@ -23,6 +24,7 @@ from kbroker.protocol.uuids import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
+INVALID_CONFIG: Final = "INVALID_CONFIG"
 UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 Refusals = dict[str, tuple[str, str] | None]
 """By topic: Kafka's name of the error and what was said of it in words; None where there is none."""
@@ -150,7 +152,7 @@ def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) 
     said = admin.alter_configs([ConfigResource("TOPIC", name, changes)], raise_on_unknown=False)["topic"][name]
     if said != "OK":
         said = re.sub(r"^\[Error -?\d+\] \w+: ", "", said)
-        raise AdminError(f"cannot alter {name}: {said}")
+        raise AdminError(f"cannot alter {name}: {said}{no_such_topic_config(configs)}")
 
 
 def add_partitions(

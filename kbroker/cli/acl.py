@@ -13,6 +13,7 @@ from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
 from kbroker.cli.completing import complete_groups, complete_topics
 from kbroker.cli.output import Output, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,
@@ -26,7 +27,7 @@ _T = TypeVar("_T")
 _PATTERNS = ["any", "match", "literal", "prefixed"]
 
 
-@click.group("acl")
+@click.group("acl", cls=Verbs)
 def command() -> None:
     """Add, list and remove access control lists."""
 

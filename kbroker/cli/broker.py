@@ -20,12 +20,13 @@ from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completing import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, output_option, print_table
+from kbroker.cli.verbs import Verbs
 
 _AT_ONCE = 50
 """Partitions that are moved at a time."""
 
 
-@click.group("broker")
+@click.group("broker", cls=Verbs)
 def command() -> None:
     """List, describe and drain brokers."""
 

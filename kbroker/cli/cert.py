@@ -10,8 +10,10 @@ from pathlib import Path
 
 import click
 
+from kbroker.cli.verbs import Verbs
 
-@click.group("cert")
+
+@click.group("cert", cls=Verbs)
 def command() -> None:
     """Make certificates for development."""
 

@@ -17,6 +17,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Output, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
 
@@ -32,7 +33,7 @@ _SELECTORS: Final = (
 )
 
 
-@click.group("client-metrics")
+@click.group("client-metrics", cls=Verbs)
 def command() -> None:
     """Create, list, describe, alter and delete subscriptions to clients' metrics."""
 

@@ -9,9 +9,10 @@ import click
 
 from kbroker.cli.control_client import Control, control_option
 from kbroker.cli.output import Facts, Output, output_option
+from kbroker.cli.verbs import Verbs
 
 
-@click.group("clock")
+@click.group("clock", cls=Verbs)
 def command() -> None:
     """Show and move the time of a broker that runs with `kbroker start --control`."""
 

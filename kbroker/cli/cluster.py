@@ -17,6 +17,7 @@ import click
 
 from kbroker.cli.log_output import log_options
 from kbroker.cli.output import Output, output_option, print_table
+from kbroker.cli.verbs import Verbs
 from kbroker.launcher.addresses import parse_listen
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until
@@ -37,7 +38,7 @@ _dir_option = click.option(
 )
 
 
-@click.group("cluster", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group("cluster", cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Run several brokers on this machine as one cluster.
 

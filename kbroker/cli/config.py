@@ -18,9 +18,10 @@ from kbroker.admin.configs import (
     source_name,
 )
 from kbroker.admin.connection import Connection
-from kbroker.cli.client import client_options
+from kbroker.cli.client import client_options, warn
 from kbroker.cli.completing import complete_brokers, complete_groups, complete_topics
 from kbroker.cli.output import Column, Output, output_option, wide
+from kbroker.cli.verbs import Verbs
 from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
@@ -29,7 +30,7 @@ from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
 _T = TypeVar("_T")
 
 
-@click.group("config")
+@click.group("config", cls=Verbs)
 def command() -> None:
     """List, describe, set and unset configs of topics, brokers, loggers, groups and client metrics."""
 
@@ -134,6 +135,8 @@ def describe(
         for each in sorted(found, key=lambda each: each.name)
         if (each.name in keys if keys else show_all or subject.is_of(each.config_source))
     ]
+    if not shown and not keys:
+        warn(f"nothing is set of {subject}; --all shows what is in force, and where it comes from")
     value = Column("value", lambda row: "(secret)" if row["sensitive"] else row["value"])
     read_only = wide("read-only", lambda row: "yes" if row["read_only"] else None)
     text = [Column("documentation", lambda row: row["documentation"] or None)] if documentation else []

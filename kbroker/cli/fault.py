@@ -13,12 +13,13 @@ import click
 from kbroker.cli.control_client import Control, control_option
 from kbroker.cli.field_options import field_options
 from kbroker.cli.output import Column, Output, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.control.known_faults import FIELDS, FILTERS, KINDS
 
 _ARGUMENTS: Final = ("kind", "api")
 
 
-@click.group("fault")
+@click.group("fault", cls=Verbs)
 def command() -> None:
     """Let a broker misbehave that runs with `kbroker start --control`."""
 

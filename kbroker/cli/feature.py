@@ -15,9 +15,10 @@ from kbroker.admin.features import (
 )
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Output, output_option
+from kbroker.cli.verbs import Verbs
 
 
-@click.group("feature")
+@click.group("feature", cls=Verbs)
 def command() -> None:
     """List the levels of features, and raise, lower and disable them."""
 

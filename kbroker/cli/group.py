@@ -18,12 +18,13 @@ from kbroker.cli.completing import complete_groups, complete_topics
 from kbroker.cli.group_reset import reset
 from kbroker.cli.option_types import compiled, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
+from kbroker.cli.verbs import Verbs
 
 _TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
 """What describes the groups that kbroker cannot."""
 
 
-@click.group("group")
+@click.group("group", cls=Verbs)
 def command() -> None:
     """List, describe, reset and delete consumer groups."""
 

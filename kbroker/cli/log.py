@@ -16,6 +16,7 @@ from functools import partial
 import click
 
 from kbroker.cli.output import Output, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.cluster_state import TopicState
 from kbroker.log.directories.dir_lock import in_use, is_locked
 from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_of
@@ -31,7 +32,7 @@ _PAUSE_S = 0.5
 _DIRECTORY = click.Path(exists=True, file_okay=False)
 
 
-@click.group("log")
+@click.group("log", cls=Verbs)
 def command() -> None:
     """Check, dump, repair and adopt a data directory, without a broker."""
 

@@ -5,6 +5,7 @@ Owns the entry point. An expected failure is one line on stderr; `--debug` shows
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from importlib import import_module
@@ -80,6 +81,16 @@ class _Lazy(click.Group):
         module = import_module(f"kbroker.cli.{cmd_name.replace('-', '_')}")
         command: click.Command = module.command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a verb; of one that there is not, tell which is called nearly so."""
+        name = args[0]
+        if not (name in VERBS or name in HIDDEN or name.startswith("-") or ctx.resilient_parsing):
+            near = difflib.get_close_matches(name, VERBS, 1)
+            ctx.fail(f"No such command {name!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a verb, or an option, without importing what the verbs need."""

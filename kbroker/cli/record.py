@@ -22,6 +22,7 @@ from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.output import Output, output_option
+from kbroker.cli.verbs import Verbs
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -29,7 +30,7 @@ _TOLD_S: Final = 1.0
 Test = Callable[[Any], bool]
 
 
-@click.group("record")
+@click.group("record", cls=Verbs)
 def command() -> None:
     """Find records, and delete those before an offset."""
 

@@ -22,10 +22,20 @@ _LINES: Final[Sequence[tuple[str, str]]] = (
         "what listens there does not answer as a broker: is it another program's port, or one of a listener that asks"
         " for a login (-X security.protocol=SASL_PLAINTEXT)?",
     ),
+    (
+        r"^no broker answers at \S+ over TLS$",
+        "does it ask for a login (-X security.protocol=SASL_SSL), or for a certificate"
+        " (-X ssl.certificate.location=FILE -X ssl.key.location=FILE)?",
+    ),
+    (r"^broker \d+ is gone, ", "`kbroker broker list` shows which brokers there are"),
+    (
+        r": Cannot update these configs dynamically: ",
+        "it counts from a start on: the broker's file of settings has it, or --set of `kbroker start`",
+    ),
     (r" speaks TLS, and security.protocol is SASL", "-X security.protocol=SASL_SSL, or --profile"),
     (r" speaks TLS, and security.protocol is ", "-X security.protocol=SSL, or SASL_SSL where it asks for a login"),
     (r" does not speak TLS, ", "-X security.protocol=PLAINTEXT, or SASL_PLAINTEXT where it asks for a login"),
-    (r"^the certificate of .* is not taken", "-X ssl.cafile=FILE names whom to trust"),
+    (r"^the certificate of .* is not taken", "-X ssl.ca.location=FILE names whom to trust"),
 )
 _BY_NAME: Final[Mapping[str, str]] = {
     "COORDINATOR_LOAD_IN_PROGRESS": "try again in a moment",

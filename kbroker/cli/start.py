@@ -178,7 +178,7 @@ def announce(
         for listener, address in zip(listeners.bind, node.addresses, strict=True)
         if listeners.protocols[listener.name] == "PLAINTEXT"
     )
-    if plain:  # the verbs speak nothing else
+    if plain:  # by other listeners verbs need settings that are not known here
         click.echo(
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"

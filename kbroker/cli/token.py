@@ -16,6 +16,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Facts, Output, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.protocol.messages.create_delegation_token import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
@@ -50,7 +51,7 @@ class _PrincipalType(click.ParamType[Principal]):
 _PRINCIPAL = _PrincipalType()
 
 
-@click.group("token")
+@click.group("token", cls=Verbs)
 def command() -> None:
     """Create, list, renew and expire delegation tokens."""
 

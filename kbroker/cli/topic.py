@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from kbroker.admin.connection import Connection, patiently
-from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.admin.did_you_mean import no_such_topic, no_such_topic_config
 from kbroker.admin.errors import Failures
 from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.partition_offsets import SPECIAL, offsets_at
@@ -20,6 +20,7 @@ from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.admin.topic_details import AILMENTS, ailing, with_details
 from kbroker.admin.topics import (
     EXISTS,
+    INVALID_CONFIG,
     UNKNOWN,
     add_partitions,
     create_topics,
@@ -35,11 +36,12 @@ from kbroker.cli.completing import complete_topics
 from kbroker.cli.option_types import ReplicaAssignment, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
 from kbroker.cli.reassign import reassign
+from kbroker.cli.verbs import Verbs
 
 _TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
 
 
-@click.group("topic")
+@click.group("topic", cls=Verbs)
 def command() -> None:
     """Create, list, describe, alter and delete topics."""
 
@@ -110,7 +112,8 @@ def create(
             elif if_not_exists and refusal[0] == EXISTS:
                 click.echo(f"{name} exists")
             else:
-                failures.append(f"cannot create {name}: {refusal[1]}")
+                hint = no_such_topic_config(set_configs) if refusal[0] == INVALID_CONFIG else ""
+                failures.append(f"cannot create {name}: {refusal[1]}{hint}")
         wait_for_topics(admin, created)
     _report(failures)
 

@@ -22,13 +22,14 @@ from kbroker.admin.transactions import (
 from kbroker.cli.client import client_options
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.protocol.messages.describe_producers import ProducerState
 from kbroker.protocol.messages.describe_transactions import TransactionState
 
 _MINUTE_MS = 60_000
 
 
-@click.group("transaction")
+@click.group("transaction", cls=Verbs)
 def command() -> None:
     """List and describe transactions, find those that hang, and end them."""
 

@@ -15,6 +15,7 @@ from kbroker.admin.errors import Failures
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Output, output_option
+from kbroker.cli.verbs import Verbs
 from kbroker.security.sasl.scram_credential import LEAST_ITERATIONS, MOST_ITERATIONS
 
 _mechanisms = click.option(
@@ -26,7 +27,7 @@ _mechanisms = click.option(
 )
 
 
-@click.group("user")
+@click.group("user", cls=Verbs)
 def command() -> None:
     """Add, list and remove users with SCRAM passwords."""
 
@@ -42,7 +43,7 @@ def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations
     if password is None:
         password = _asked()
     if not password:
-        raise click.UsageError("a password is not empty")
+        raise click.UsageError("the password is empty: it is asked for at a terminal, else read from standard input")
     with connection.admin() as admin:
         add_user(admin, name, password, mechanisms or tuple(TYPES), iterations)
     click.echo(f"user {name} has a password for {', '.join(mechanisms or TYPES)}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from kbroker import Broker
-from kbroker.admin.tls_mismatch import speaks_tls, tls_fault
+from kbroker.admin.tls_mismatch import speaks_tls, tls_fault, unreadable_file
 from tests.cli.conftest import CommandLine
 
 
@@ -60,3 +61,38 @@ def test_a_certificate_that_nobody_knows_is_told_of(secured: Broker) -> None:
 def test_the_verbs_say_it(secured: Broker) -> None:
     line = CommandLine(secured.bootstrap_servers).fails("topic", "list", "-X", "bootstrap_timeout_ms=300")
     assert "speaks TLS" in line
+
+
+@pytest.mark.parametrize("key", ["ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"])
+def test_a_file_that_is_not_there(tmp_path: Path, key: str) -> None:
+    lost = {"security_protocol": "SASL_SSL", key: str(tmp_path / "lost")}
+    said = unreadable_file(lost)
+    assert said is not None
+    assert said.startswith(f"{tmp_path}/lost, which is to have ")
+    assert said.endswith(", cannot be read: No such file or directory")
+    assert unreadable_file(lost | {"security_protocol": "SASL_PLAINTEXT"}) is None
+
+
+def test_a_file_without_certificates(secured: Broker, tmp_path: Path) -> None:
+    (tmp_path / "none").write_text("nothing\n")
+    settings = {"security_protocol": "SSL", "ssl_cafile": str(tmp_path / "none")}
+    assert (
+        unreadable_file(settings)
+        == f"{tmp_path}/none, which is to have the certificates that are trusted, has none in PEM"
+    )
+    assert unreadable_file(secured.client_settings("alice").kafka_python) is None
+
+
+def test_the_verbs_say_at_once_which_file_it_is(secured: Broker, tmp_path: Path) -> None:
+    """And not after seconds that name or password may be wrong."""
+    login = ("-X", "security.protocol=SASL_SSL", "-X", "sasl.mechanism=PLAIN", "-X", "sasl.username=alice")
+    lost = ("-X", f"ssl.ca.location={tmp_path}/lost", "-X", "bootstrap_timeout_ms=600000")
+    said = CommandLine(secured.bootstrap_servers).fails("topic", "list", *login, *lost)
+    assert said.startswith(f"{tmp_path}/lost, which is to have the certificates that are trusted, cannot be read: ")
+
+
+def test_tls_without_a_login_where_one_is_asked_for(secured: Broker) -> None:
+    trusted = secured.client_settings("alice").kafka_python["ssl_cafile"]
+    tls = ("-X", "security.protocol=SSL", "-X", f"ssl.ca.location={trusted}", "-X", "bootstrap_timeout_ms=300")
+    said = CommandLine(secured.bootstrap_servers).fails("topic", "list", *tls)
+    assert "; does it ask for a login (-X security.protocol=SASL_SSL)" in said

@@ -13,6 +13,7 @@ from kbroker.admin.client_properties import parse_settings
 from kbroker.cli.main import GROUPS
 from tests.cli.conftest import CommandLine, the_line
 
+VERBS_BELOW = ("broker", "cluster", "config", "group", "record", "transaction", "user")
 VERBS = [["topic", "list"], ["produce", "t"], ["consume", "t"], ["group", "list"]]
 
 
@@ -88,7 +89,7 @@ def test_where_the_broker_is(cli, name):
         (["-b", "host:99999"], "HOST:PORT"),
         (["-b", " , "], "empty"),
         (["-X", "novalue"], "KEY=VALUE"),
-        (["-X", "securty.protocol=SSL"], "did you mean security_protocol"),
+        (["-X", "securty.protocol=SSL"], "did you mean security.protocol"),
         (["-X", "group.protocol=consumer"], "kafka-python, has no setting 'group.protocol'\n"),
         (["-X", "transactional.id=x"], "writes without transactions"),
         (["-X", "request.timeout.ms=soon"], "takes a number"),
@@ -159,3 +160,31 @@ def test_no_line_of_a_list_of_verbs_is_cut_off(cli, verb):
     listed = cli.ok(verb, "--help").text.partition("Commands:")[2]
     assert listed
     assert "..." not in listed
+
+
+def test_a_verb_that_is_nearly_there(cli):
+    done = cli("topics", "list")
+    assert done.status == 2
+    assert done.err.endswith("No such command 'topics'. Did you mean 'topic'?\n")
+    assert cli("xyz").err.endswith("No such command 'xyz'.\n")
+    assert "No such option" in cli("--topics").err
+
+
+def test_help_tells_of_each_verb_in_a_whole_sentence(cli):
+    for verb in VERBS_BELOW:
+        lines = cli.ok(verb, "--help").lines
+        commands = lines[lines.index("Commands:") + 1 :]
+        assert commands
+        assert not [each for each in commands if each.endswith("...")], verb
+
+
+def test_a_protocol_in_front_of_an_address_is_passed_over_as_by_java(cli):
+    assert cli.ok("broker", "list", "-b", f"PLAINTEXT://{cli.bootstrap}").lines
+    assert "--bootstrap takes HOST:PORT" in cli("broker", "list", "-b", "PLAINTEXT://127.0.0.1").err
+
+
+@pytest.mark.parametrize(("given", "near"), [("sasl.pasword", "sasl.password"), ("ssl_ca_locaton", "ssl_ca_location")])
+def test_a_setting_of_another_client_that_is_nearly_there(cli, given, near):
+    done = cli("topic", "list", "-X", f"{given}=x")
+    assert done.status == 2
+    assert done.err.endswith(f"has no setting {given!r}; did you mean {near}?\n")

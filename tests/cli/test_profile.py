@@ -119,7 +119,9 @@ def test_a_profile_that_is_not_there(lost, profiles, staging):
     said = lost.fails("topic", "list", "--profile", "prod")
     assert said == f"no profile prod: {profiles}/prod.properties does not exist; there are staging"
     staging.unlink()
-    assert lost.fails("topic", "list", "--profile", "prod").endswith("; there is none")
+    assert lost.fails("topic", "list", "--profile", "prod").endswith(
+        "; there are none yet: `kbroker profile add` makes one"
+    )
 
 
 def test_a_name_is_no_path(lost, profiles):
@@ -154,7 +156,7 @@ def test_profiles_are_made_listed_shown_and_removed(lost, profiles, secured):
     assert path.read_text() == f"bootstrap.servers={NOWHERE}\n"
     lost.ok("profile", "remove", "made")
     assert lost.ok("profile", "list", "--json").json == []
-    assert "there is none" in lost.fails("profile", "show", "made")
+    assert "there are none yet" in lost.fails("profile", "show", "made")
 
 
 def test_a_value_comes_back_as_it_was_given(lost, profiles):

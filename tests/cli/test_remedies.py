@@ -126,7 +126,7 @@ def test_tls_on_one_side_only(cli: CommandLine) -> None:
         said = other.fails("topic", "list", "-X", "bootstrap.timeout.ms=1000")
         assert said.endswith("-X security.protocol=SSL, or SASL_SSL where it asks for a login")
         tls = ("-X", "security.protocol=SSL", "-X", "bootstrap.timeout.ms=1000")
-        assert other.fails("topic", "list", *tls).endswith("-X ssl.cafile=FILE names whom to trust")
+        assert other.fails("topic", "list", *tls).endswith("-X ssl.ca.location=FILE names whom to trust")
 
 
 def test_no_broker() -> None:
@@ -169,3 +169,32 @@ def test_too_few_brokers(cli: CommandLine, name: str) -> None:
 
 def test_no_authorizer(cli: CommandLine) -> None:
     assert cli.fails("acl", "list").endswith("(SECURITY_DISABLED); ACLs need brokers with an authorizer.class.name")
+
+
+def test_a_config_of_a_topic_that_is_nearly_there(cli: CommandLine, name: str) -> None:
+    near = "Unknown topic config name: retention.sm (INVALID_CONFIG); did you mean retention.ms?"
+    said = cli.fails("topic", "create", name, "-c", "retention.sm=5")
+    assert said.endswith(near)
+    cli.ok("topic", "create", name)
+    assert cli.fails("topic", "alter", name, "-c", "retention.sm=5").endswith("; did you mean retention.ms?")
+    assert "did you mean" not in cli.fails("topic", "alter", name, "-c", "retention.ms=x")
+    assert "did you mean" not in cli.fails("topic", "create", f"{name}-2", "-c", "retention.ms=x")
+
+
+def test_what_counts_from_a_start_on(cli: CommandLine) -> None:
+    said = cli.fails("config", "set", "--broker", "1", "num.partitions=6")
+    assert said.endswith("it counts from a start on: the broker's file of settings has it, or --set of `kbroker start`")
+
+
+def test_a_broker_that_there_is_not(cli: CommandLine) -> None:
+    said = cli.fails("config", "describe", "--broker", "99")
+    assert said.endswith("`kbroker broker list` shows which brokers there are")
+
+
+def test_where_nothing_is_set(cli: CommandLine, name: str) -> None:
+    cli.ok("topic", "create", name)
+    done = cli.ok("config", "describe", "--topic", name)
+    assert (
+        done.err == f"kbroker: nothing is set of topic {name}; --all shows what is in force, and where it comes from\n"
+    )
+    assert cli.ok("config", "describe", "--topic", name, "retention.ms").err == ""

@@ -73,6 +73,12 @@ def test_what_cannot_be_is_refused_before_anybody_is_asked(kbroker, arguments):
     assert kbroker("user", "add", "bob", *arguments).status == 2
 
 
+def test_a_standard_input_without_a_password_is_told_of(kbroker):
+    done = kbroker("user", "add", "bob")
+    assert done.status == 2
+    assert done.err.endswith("it is asked for at a terminal, else read from standard input\n")
+
+
 def test_verbs_log_in_by_a_file_of_settings(inside, alice):
     done = inside("topic", "create", "by-file", "--command-config", str(alice))
     assert (done.status, done.err.count("\n")) == (0, 1)

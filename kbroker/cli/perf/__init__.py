@@ -10,9 +10,10 @@ import click
 from kbroker.cli.perf.consume import consume
 from kbroker.cli.perf.latency import latency
 from kbroker.cli.perf.produce import produce
+from kbroker.cli.verbs import Verbs
 
 
-@click.group("perf")
+@click.group("perf", cls=Verbs)
 def command() -> None:
     """Measure how fast records are produced and consumed, and how long one is on its way."""
 

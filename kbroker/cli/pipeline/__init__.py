@@ -9,9 +9,10 @@ from kbroker.cli.pipeline.demo import demo
 from kbroker.cli.pipeline.events import command as events
 from kbroker.cli.pipeline.replay import replay
 from kbroker.cli.pipeline.visits import recount, visits
+from kbroker.cli.verbs import Verbs
 
 
-@click.group("pipeline")
+@click.group("pipeline", cls=Verbs)
 def command() -> None:
     """Archive topics, check, pack and replay archives, count visits, on Apache Spark."""
 
