@@ -192,7 +192,8 @@ class Security:
         if mechanism not in MECHANISMS:
             raise ValueError(f"mechanism is one of {', '.join(MECHANISMS)}, not {mechanism}")
         if self._has_users and user not in self._users:
-            raise ValueError(f"say which user: one of {', '.join(self._users)}; {user} is not known")
+            unknown = "" if user is None else f"; {user} is not known"
+            raise ValueError(f"say which user: one of {', '.join(self._users)}{unknown}")
         if user is not None and not self._has_users:
             raise ValueError(f"the broker has no users: Broker(users={{{user!r}: ...}})")
         made = self.certificates

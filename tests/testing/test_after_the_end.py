@@ -20,6 +20,13 @@ def asked_once(servers: str) -> None:
     AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=10)
 
 
+def test_before_the_start_it_is_told_how_to_start() -> None:
+    with pytest.raises(
+        RuntimeError, match=r"is not running: it does within `with broker:`, or after broker\.start\(\)"
+    ):
+        _ = Broker().bootstrap_servers
+
+
 @pytest.mark.parametrize("make", [Broker, lambda: Cluster(brokers=1)], ids=["broker", "cluster"])
 def test_nothing_is_waited_for(make: Callable[[], Any]) -> None:
     with make() as owner:
