@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -21,11 +22,13 @@ from kafka.errors import (
 )
 from kafka.serializer import Serializer
 
+from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import AdminError, Unreachable
 from kbroker.admin.own_request import ask_any
+from kbroker.admin.transactions import brokers
 from kbroker.cli.client import client_options, ending_at_signals, warn
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.line_format import LineFormat, Message
@@ -242,7 +245,10 @@ def _headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
 
 def _check(connection: Connection, producer: Any, topic: str, partition: int | None) -> None:
     """Find out before anything is read whether the topic is there, or can be created; tell of one that was created."""
-    is_new = _is_missing(connection, topic)
+    with connection.admin() as admin:
+        is_new = _is_missing(admin, topic)
+        if is_new and _creates_none(admin):
+            raise click.ClickException(f"{no_such_topic(admin, topic)}; the broker creates none by itself")
     try:
         partitions = producer.partitions_for(topic)
     except KafkaTimeoutError:
@@ -254,12 +260,20 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
         raise click.ClickException(f"topic {topic} has no partition {partition}")
 
 
-def _is_missing(connection: Connection, topic: str) -> bool:
+def _is_missing(admin: Any, topic: str) -> bool:
     """Whether the cluster says that there is no such topic; it is not created by the question."""
     asked = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    with connection.admin() as admin:
-        told = ask_any(admin, asked, MetadataResponse, at_least=_NEVER_CREATES)
+    told = ask_any(admin, asked, MetadataResponse, at_least=_NEVER_CREATES)
     return told is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in told.topics)
+
+
+def _creates_none(admin: Any) -> bool:
+    """Whether it is known that no topic comes into being by being written to: whoever may not ask has to wait."""
+    with contextlib.suppress(AdminError, KafkaError):
+        for broker in brokers(admin)[:1]:
+            configs = described_configs(admin, Subject("broker", str(broker)), documentation=False)
+            return any(each.name == "auto.create.topics.enable" and each.value == "false" for each in configs)
+    return False
 
 
 def _send(

@@ -466,3 +466,13 @@ def test_what_is_not_committed_is_left_out(cli, name):
     read = ["consume", name, "--from-beginning", "--until-end", "--isolation-level"]
     assert cli.ok(*read, "read_uncommitted").lines == ["gone"]
     assert cli.ok(*read, "read_committed").lines == []
+
+
+def test_a_topic_that_no_broker_creates_is_told_of_at_once():
+    """And not after the time that a client waits for one that may come into being."""
+    with Broker({"auto.create.topics.enable": "false"}) as broker:
+        broker.topics.create("orders")
+        cli = CommandLine(broker.bootstrap_servers)
+        said = cli.fails("produce", "ordres", "-X", "max.block.ms=20000", stdin=b"x\n")
+        assert said == "topic ordres does not exist; did you mean orders?; the broker creates none by itself"
+        assert cli.ok("topic", "list").lines[1:] == ["orders           1         1"]
