@@ -79,6 +79,12 @@ class ClusterView:
         return {broker: count for broker, count in sorted(counts.items()) if broker not in alive}
 
 
+def is_misled(partition: MetadataResponsePartition) -> bool:
+    """Whether another replica leads than the preferred one, which could: it is in sync."""
+    preferred = partition.replica_nodes[0] if partition.replica_nodes else -1
+    return partition.leader_id >= 0 and partition.leader_id != preferred and preferred in partition.isr_nodes
+
+
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
     """Ask for the whole cluster, or for some of its topics; those that do not exist are left out."""
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]

@@ -20,6 +20,10 @@ class WrongInput(AdminError):  # noqa: N818 - what happened
     """What was asked for has no meaning, and was not sent."""
 
 
+class NotThere(WrongInput):
+    """What was asked for does not exist, or no more."""
+
+
 class Failures(AdminError):  # noqa: N818 - what happened
     """Several things failed; each has its line."""
 

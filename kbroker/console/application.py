@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kbroker.admin.errors import AdminError, Unreachable, WrongInput
+from kbroker.admin.errors import AdminError, NotThere, Unreachable, WrongInput
 from kbroker.console import login
 from kbroker.console.asking import Busy, Slow
 from kbroker.console.console import Console, audit
@@ -37,6 +37,13 @@ _ONE_WORD: Final = re.compile(r"[A-Za-z0-9_.:,*/@+-]+")
 _LONGEST_NOTED: Final = 200
 _MOST_NOTED: Final = 20_000
 """Characters of a line: a reset of many partitions names them all."""
+_LISTS: Final = (
+    ("/topics/", "/topics", "To the topics"),
+    ("/group", "/groups", "To the groups"),
+    ("/transaction", "/transactions", "To the transactions"),
+    ("/broker", "/cluster", "To the cluster"),
+    ("/cluster/", "/cluster", "To the cluster"),
+)
 log = logging.getLogger(__name__)
 
 
@@ -117,6 +124,7 @@ class Web:
             "asks": sessions.asks,
             "read_only": settings.read_only,
             "told": told,
+            "troubled": name == "trouble.html",
             "lost": self.console.sampler.samples.failure if self.console.sampler.samples.rounds else None,
             "view_of": self.console.sampler.samples.view,
             "bootstrap": self.console.connection.bootstrap,
@@ -161,7 +169,7 @@ class Web:
         except WrongInput as error:
             raise HTTPException(400, str(error)) from None
         if failure is not None:
-            facts = login.facts(values.text("next"), failure[1])
+            facts = login.facts(values.text("next"), failure[1], values.text("user"))
             return self._shown("login.html", facts, request, "", None, failure[0])
         response = RedirectResponse(login.own_place(values.text("next")), 303)
         self.console.sessions.set_cookie(response, key)
@@ -218,7 +226,7 @@ class Web:
 
     def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
         if request.headers.get("hx-request"):  # it stands in the form that was sent
-            return self._shown("refused.html", {"text": str(error)}, request, key, user)
+            return self._shown("refused.html", {"text": _in_words(error)}, request, key, user)
         return self._trouble(request, error, key, user)
 
     async def _form(self, request: Request) -> Values:
@@ -231,24 +239,42 @@ class Web:
 
     def _trouble(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
         status, title = _judged(error)
-        facts = {"title": title, "text": str(error), "again": isinstance(error, (Unreachable, Slow, Busy))}
+        facts = {
+            "title": title,
+            "text": _in_words(error),
+            "again": isinstance(error, (Unreachable, Slow, Busy)),
+            "list": _list_of(request),
+        }
         return self._shown("trouble.html", facts, request, key, user, status)
 
     async def no_page(self, request: Request, error: HTTPException) -> Response:
         """Answer what is no page, or must not be."""
-        title = {404: "There is no such page", 403: "Not allowed"}.get(error.status_code, "This cannot be")
+        title = {404: "There is no such page", 403: "Not allowed"}.get(error.status_code, "Wrong input")
         found = self.console.sessions.of(request)
         if found is None and self.console.sessions.asks:
             return Response(f"{title}\n", error.status_code, media_type="text/plain")
         key, user = ("", None) if found is None else (found[0], found[1].user)
         text = "" if error.status_code == 404 else str(error.detail)
-        facts = {"title": title, "text": text, "again": False}
+        facts = {"title": title, "text": text, "again": False, "list": _list_of(request)}
         return self._shown("trouble.html", facts, request, key, user, error.status_code)
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """Answer after a mistake of ours; Starlette raises it once more, for the log."""
         del request, error
         return Response("the console failed at this; its log says why\n", 500, media_type="text/plain")
+
+
+def _list_of(request: Request) -> tuple[str, str]:
+    """Return the address and the words of where to go on from a page that failed: the list that it belongs to."""
+    for begin, place, words in _LISTS:
+        if request.url.path.startswith(begin):
+            return place, words
+    return "/", "To the overview"
+
+
+def _in_words(error: Exception) -> str:
+    """Return what failed; several failures stand in lines as a terminal has them."""
+    return str(error).replace("\nkbroker: ", "; ")
 
 
 def _judged(error: Exception) -> tuple[int, str]:
@@ -258,9 +284,11 @@ def _judged(error: Exception) -> tuple[int, str]:
         return 504, "The cluster is slow"
     if isinstance(error, Busy):
         return 503, "Too much at once"
+    if isinstance(error, NotThere):
+        return 404, "Not found"
     if isinstance(error, WrongInput):
-        return 400, "This cannot be"
-    return 409, "The cluster says no"
+        return 400, "Wrong input"
+    return 409, "The cluster does not do this"
 
 
 def _theme(request: Request) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup, escape
@@ -17,11 +18,25 @@ from kbroker.console.series import Series
 
 _SPARK_W: Final = 120
 _SPARK_H: Final = 28
-_CHART_W: Final = 1000
-_CHART_H: Final = 200
-_LEFT: Final = 56
 _BOTTOM: Final = 28
 _TOP: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """The measures of a chart, in its own units; how large they are on a page is what it is shown in."""
+
+    name: str
+    width: int
+    height: int
+    left: int
+    times: int
+    """How many times stand below."""
+
+
+_FRAMES: Final = (_Frame("on-wide", 1000, 200, 56, 4), _Frame("on-narrow", 340, 170, 44, 3))
+"""One for a wide window and one for a phone, where the text of the wide one would be a third as large; the style sheet
+shows one of them."""
 
 
 def spark(series: Series, label: str) -> Markup:
@@ -43,30 +58,34 @@ def over_time(series: Series, label: str, unit: str) -> Markup:
     points = list(series)
     if len(points) < 2:
         return Markup('<p class="empty">The first points come in some seconds.</p>')
-    top = _nice(series.largest)
-    width, height = _CHART_W - _LEFT - 8, _CHART_H - _BOTTOM - _TOP
-    path, area = _path(points, _LEFT, _TOP, width, height, top)
+    said = escape(f"{label}: {number(points[-1][1])} {unit} now, {number(series.largest)} at most, times in UTC")
+    return Markup("").join(_framed(points, _nice(series.largest), said, frame) for frame in _FRAMES)
+
+
+def _framed(points: Sequence[tuple[float, float]], top: float, said: Markup, frame: _Frame) -> Markup:
+    left, width, height = frame.left, frame.width - frame.left - 8, frame.height - _BOTTOM - _TOP
+    path, area = _path(points, left, _TOP, width, height, top)
     lines = []
     for part in range(5):
         y = _TOP + height * part / 4
         value = escape(short_number(top * (4 - part) / 4))
         lines.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + width}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>'
+            f'<line class="grid" x1="{left}" x2="{left + width}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            f'<text class="tick" x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{value}</text>'
         )
     first, last = points[0][0], points[-1][0]
-    for part in range(4):
-        at = first + (last - first) * part / 3
-        anchor = ("start", "middle", "middle", "end")[part]
-        told = time.strftime("%H:%M:%S", time.gmtime(at))
+    end = frame.times - 1
+    for part in range(frame.times):
+        at = first + (last - first) * part / end
+        anchor = "start" if not part else "end" if part == end else "middle"
+        told = time.strftime("%H:%M:%S UTC" if part == end else "%H:%M:%S", time.gmtime(at))
         lines.append(
-            f'<text class="tick" x="{_LEFT + width * part / 3:.1f}" y="{_CHART_H - 6}" text-anchor="{anchor}">{told}'
-            "</text>"
+            f'<text class="tick" x="{left + width * part / end:.1f}" y="{frame.height - 6}" text-anchor="{anchor}">'
+            f"{told}</text>"
         )
-    said = escape(f"{label}: {number(points[-1][1])} {unit} now, {number(series.largest)} at most, times in UTC")
     return Markup(
-        f'<svg class="chart" viewBox="0 0 {_CHART_W} {_CHART_H}" role="img" aria-label="{said}">{"".join(lines)}'
-        f'<path class="area" d="{area}"/><path class="line" d="{path}"/></svg>'
+        f'<svg class="chart {frame.name}" viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{said}">'
+        f'{"".join(lines)}<path class="area" d="{area}"/><path class="line" d="{path}"/></svg>'
     )
 
 

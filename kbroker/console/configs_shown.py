@@ -13,8 +13,12 @@ from typing import Final
 from kbroker.admin.configs import Subject, source_name
 from kbroker.config.model import ConfigType
 from kbroker.config.table import BROKER, GROUP, TOPIC
+from kbroker.console.number_text import size, span
 from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
 
+_FOR_EVER: Final = 2**62
+_SECOND_MS: Final = 1000
+_LARGE: Final = 10_000
 _MARKUP: Final = re.compile(r"<[^>]{0,200}>")
 _SOURCES: Final = {
     "DYNAMIC_TOPIC_CONFIG": "set here",
@@ -41,6 +45,8 @@ class Row:
     read_only: bool
     kind: str
     documentation: str
+    means: str = ""
+    """What the value comes to, in units that people read; empty where that is plain."""
 
 
 def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
@@ -62,7 +68,17 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
         each.read_only,
         kind,
         _documentation(subject, each),
+        "" if each.is_sensitive else meaning(each.name, each.value or ""),
     )
+
+
+def meaning(key: str, value: str) -> str:
+    """Return milliseconds as days or hours, and bytes as MB, as the name of a config says; empty where it is plain."""
+    if not value.isdecimal() or int(value) >= _FOR_EVER:
+        return ""
+    if key.endswith(".ms") and int(value) >= _SECOND_MS:
+        return span(int(value))
+    return size(int(value)) if key.endswith(".bytes") and int(value) >= _LARGE else ""
 
 
 def _documentation(subject: Subject, each: DescribeConfigsResourceResult) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from kbroker.admin.cluster_view import ClusterView, cluster_view
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import WrongInput
+from kbroker.admin.errors import NotThere
 from kbroker.console.asking import Cluster
 from kbroker.console.decoding.schemas import Schemas
 from kbroker.console.login_tries import LoginTries
@@ -96,10 +96,10 @@ class Console:
         return max(seen, key=lambda each: each.taken, default=None)
 
     async def topic(self, name: str) -> Any:
-        """Return one topic as it is now; raises WrongInput where there is none."""
+        """Return one topic as it is now; raises NotThere where there is none."""
         found = (await self.ask(lambda admin: cluster_view(admin, [name]))).topics.get(name)
         if found is None:
-            raise WrongInput(f"there is no topic {name}")
+            raise NotThere(f"there is no topic {name}")
         return found
 
     def changed(self) -> None:

@@ -48,9 +48,10 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
         yield Finding(
             "bad",
             plural(sum(count for _, count in offline), "partition nobody leads", "partitions nobody leads"),
-            f"Nothing can be written to or read from them. {_named([name for name, _ in offline])}",
+            f"No records of theirs can be written or read. {_named([name for name, _ in offline])}",
             _topics("offline", [name for name, _ in offline]),
-            "See the topics; a broker that has a replica is to come back, or a leader to be elected",
+            "See the topics. Start a broker whose replica is in sync; only if none of them comes back, have another "
+            "replica lead by an unclean election",
         )
     below = sorted(samples.under_min_isr)
     if below:
@@ -59,7 +60,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             plural(len(below), "partition below min.insync.replicas", "partitions below min.insync.replicas"),
             f"Producers with acks=all are refused. {_named([name for name, _ in below])}",
             _topics("min-isr", [name for name, _ in below]),
-            "See the topics",
+            "See the topics. Start the brokers that are gone",
         )
     under = [topic for topic in view.topics.values() if topic.under_replicated]
     if under:
@@ -70,10 +71,15 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
                 "under-replicated partition",
                 "under-replicated partitions",
             ),
-            f"Some replicas do not have all that their leader has. {_named([topic.name for topic in under])}",
+            f"Some replicas have not caught up with their leader. {_named([topic.name for topic in under])}",
             _topics("under", [topic.name for topic in under]),
-            "See the topics; a broker is gone, or too slow",
+            "See the topics. A broker is gone, or too slow",
         )
+
+
+def can_move(view: ClusterView, broker: int) -> bool:
+    """Whether as many brokers live as each partition of one that is gone has replicas."""
+    return all(len(p.replica_nodes) <= len(view.brokers) for _, p in view.partitions() if broker in p.replica_nodes)
 
 
 def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
@@ -87,7 +93,9 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             f"Broker {broker} is gone",
             f"It has {plural(count, 'replica')}.",
             place("/cluster"),
-            "Start it; only if it never comes back, move its replicas to others",
+            "Start it. Only if it never comes back, move its replicas to others"
+            if can_move(view, broker)
+            else "Start it: fewer brokers are left than some of its partitions have replicas",
         )
     for each in samples.dirs:
         if each.error is not None:
@@ -163,4 +171,4 @@ def _named(of_partitions: list[str]) -> str:
     """Return topics by name, each once, and the cluster's own last."""
     names = sorted(dict.fromkeys(of_partitions), key=lambda name: name in INTERNAL)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"{', '.join(names[:_NAMED])}{more}"
+    return f"Topic{'s' if len(names) > 1 else ''}: {', '.join(names[:_NAMED])}{more}."

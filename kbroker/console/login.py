@@ -26,9 +26,9 @@ def to_login(request: Request) -> Response:
     return RedirectResponse(to, 303)
 
 
-def facts(next_place: str, failure: str | None) -> dict[str, Any]:
-    """Return what the page shows."""
-    return {"next": own_place(next_place), "failure": failure}
+def facts(next_place: str, failure: str | None, typed: str = "") -> dict[str, Any]:
+    """Return what the page shows; after a failure the name that was typed, so that only the password is asked for."""
+    return {"next": own_place(next_place), "failure": failure, "typed": typed}
 
 
 def own_place(path: str) -> str:
@@ -44,9 +44,9 @@ async def logged_in(console: Console, values: Values, address: str) -> tuple[tup
     right = await console.login_tries.judge(address, lambda: console.sessions.knows(user, password))
     if right is None:
         audit.warning("login from %s: too many tries", address)
-        return (429, "too many tries; wait a minute"), ""
+        return (429, "Too many tries. Wait a minute."), ""
     if not right:
         audit.warning("login by %s from %s: refused", ascii(user[:100]), address)
-        return (401, "name or password is wrong"), ""
+        return (401, "The name or the password is wrong."), ""
     audit.info("login by %s from %s: done", ascii(user[:100]), address)
     return None, console.sessions.begin(user)

@@ -68,6 +68,16 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def span(ms: int) -> str:
+    """Return a span of time in ms, exactly, in the units that it has: 1 d 12 h."""
+    parts = []
+    for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")):
+        count, ms = divmod(ms, length)
+        if count:
+            parts.append(f"{count:,} {unit}")
+    return " ".join(parts) or "0 ms"
+
+
 def plural(count: int, one: str, many: str | None = None) -> str:
     """Return a count with its noun."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"

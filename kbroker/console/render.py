@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 
 from kbroker.admin.errors import AdminError
 from kbroker.console import charts, number_text
@@ -22,6 +24,7 @@ from kbroker.extras import how_to_install
 _HERE: Final = Path(__file__).parent
 _OWN: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _HTMX: Final = "htmx.min.js"
+_BEFORE_A_BREAK: Final = re.compile(r"[._/,@=-]+(?=[^._/,@=-])")
 
 
 def environment() -> Environment:
@@ -40,6 +43,7 @@ def environment() -> Environment:
         moment=number_text.moment,
         ago=number_text.ago,
         duration=number_text.duration,
+        breakable=breakable,
     )
     made.globals.update(
         place=place,
@@ -52,6 +56,11 @@ def environment() -> Environment:
     # A page "/topics" is open on "/topics/orders" as well.
     made.tests["in_front_of"] = lambda prefix, path: path == prefix or path.startswith((f"{prefix}/", f"{prefix}s"))
     return made
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that is broken behind its dots, lines and the like where it has to be, and not within a word."""
+    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no reference to a character has any of them
 
 
 def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:

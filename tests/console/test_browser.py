@@ -66,6 +66,53 @@ def test_all_of_the_menu_and_whole_addresses_are_seen(page, width):
             assert page.run(wide) == 0, f"a table of {path} is cut"
 
 
+@pytest.mark.parametrize("path", WALK)
+def test_a_phone_shows_rows_and_tabs_whole(page, path):
+    page.size(360)
+    page.go(path)
+    cut = page.run("""return [...document.querySelectorAll('table.stacks')].map(e => e.closest('.scroll')).filter(
+        e => e.scrollWidth > e.clientWidth).map(e => e.getAttribute('aria-label'))""")
+    assert cut == [], "rows are cut"
+    cut = page.run("""return [...document.querySelectorAll('.tabs a')].filter(
+        e => e.getBoundingClientRect().right > document.documentElement.clientWidth).map(e => e.textContent)""")
+    assert cut == [], "tabs are cut"
+
+
+@pytest.mark.parametrize("width", [360, 700, 1360])
+def test_the_letters_of_charts_can_be_read(page, width):
+    page.size(width)
+    for path in ("/", "/group?name=billing"):
+        page.go(path)
+        page.until(lambda: page.all("svg.chart"), "the sampler has no points")
+        heights = page.run("""return [...document.querySelectorAll('svg.chart text')].map(
+            e => e.getBoundingClientRect().height).filter(height => height > 0)""")
+        assert heights, "no chart is shown"
+        assert min(heights) >= 11, (path, heights)
+
+
+def test_fields_that_count_for_nothing_are_not_there(page):
+    page.go("/topics/orders/messages")
+    page.until(lambda: not page.find("[name=offset]").is_displayed())
+    page.run("document.querySelector('[name=from]').value = 'offset'")
+    page.run("document.querySelector('[name=from]').dispatchEvent(new Event('change', {bubbles: true}))")
+    assert page.find("[name=offset]").is_displayed()
+    page.go("/group/reset?name=billing&to=shift&shift=-1")
+    page.until(lambda: not page.find("[name=time]").is_displayed())
+    assert page.find("[name=shift]").is_displayed()
+
+
+def test_a_config_is_set_for_all_brokers(page):
+    page.go("/configs?everyone=1")
+    page.click("[data-dialog=make]")
+    page.fill("#make [name=key]", "log.cleaner.threads")
+    page.fill("#make [name=value]", "2")
+    page.click("#make [type=submit]")
+    page.says("is set.")
+    page.click("[data-dialog=unset][data-set-key='log.cleaner.threads']")
+    page.click("#unset [type=submit]")
+    page.until(lambda: not page.all("[data-set-key='log.cleaner.threads']"), "it is set still")
+
+
 def test_dialogs_are_for_everybody(page, axe):
     for path in ("/topics", "/topics/orders", "/topics/orders/messages", "/acls", "/users", "/quotas", "/schemas"):
         page.go(path)
@@ -401,12 +448,12 @@ def test_light_and_dark_are_chosen_and_kept(page):
 def test_a_list_that_keeps_itself_up_to_date_keeps_its_search(page):
     page.go("/groups")
     page.fill("#q", "nothing-like-it")
-    page.says("No group is like that.")
+    page.says("No group matches.")
     assert "q=nothing-like-it" in page.driver.current_url
     page.run("document.activeElement.blur(); window.asked = 0")
     page.run("document.addEventListener('htmx:afterSwap', () => { window.asked += 1; })")
     page.until(lambda: page.run("return window.asked") > 0)
-    assert "No group is like that." in page.text()
+    assert "No group matches." in page.text()
 
 
 def test_the_overview_keeps_itself_up_to_date(page, cluster):

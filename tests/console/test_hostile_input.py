@@ -35,7 +35,7 @@ def test_half_a_character_in_json_is_shown_as_it_was_written(web, cluster):
 
 @pytest.mark.parametrize("offset", ["9" * 30, "9" * 5_000, "x"])
 def test_an_offset_that_is_none_is_refused(web, offset):
-    assert web.get(f"/topics/orders/records/0/{offset}").status == 400
+    assert web.get(f"/topics/orders/records/0/{offset}").status in (400, 404)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_an_offset_that_is_none_is_refused(web, offset):
 def test_what_kafka_has_no_place_for_is_refused_in_words(web, action, fields):
     refused = raw(web, f"/do/{action}", f"token={web.token()}&{fields}")
     assert refused.status == 400, refused.text
-    assert "This cannot be" in refused.words
+    assert "Wrong input" in refused.words
 
 
 def test_bytes_that_are_no_text_do_not_log_in(start, cluster):

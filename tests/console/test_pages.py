@@ -8,8 +8,15 @@ import threading
 
 import pytest
 
+from kbroker.admin.cluster_view import is_misled
+from kbroker.console import console as consoles
+from kbroker.console.configs_shown import meaning
+from kbroker.console.number_text import span
 from kbroker.console.page_urls import place
 from kbroker.console.pages import PAGES
+from kbroker.console.render import breakable
+from kbroker.console.sampler import Sampler
+from kbroker.protocol.messages.metadata import MetadataResponsePartition
 from tests.console import world
 from tests.console.walk import WALK
 from tests.console.world import HOSTILE
@@ -65,7 +72,7 @@ def test_topics_are_searched_sorted_and_paged(web):
     assert "orders-avro" in found.words
     assert "<nav" not in found.text, "a part is a part"
     assert "payments" not in found.words
-    assert "No topic is like that" in web.page("/topics?health=min-isr").words
+    assert "No topic matches" in web.page("/topics?health=min-isr").words
     rows = re.findall(r'<td class="name"><a href="/topics/([^"]+)"', web.page("/topics?sort=partitions").text)
     assert rows[0] == "clicks"
     rows = re.findall(r'<td class="name"><a href="/topics/([^"]+)"', web.page("/topics?sort=name&dir=desc").text)
@@ -85,8 +92,76 @@ def test_a_topic_shows_its_partitions_and_configs(web):
 def test_what_is_not_there_is_said(web):
     assert web.get("/nothing").status == 404
     missing = web.get("/topics/nothing")
-    assert missing.status == 400
+    assert "Not found" in missing.words
+    assert 'href="/topics">To the topics<' in missing.text
+    assert missing.status == 404
     assert "there is no topic nothing" in missing.words
+
+
+def part(leader: int, replicas: list[int], isr: list[int]) -> MetadataResponsePartition:
+    return MetadataResponsePartition(
+        error_code=0, partition_index=0, leader_id=leader, replica_nodes=replicas, isr_nodes=isr, offline_replicas=[]
+    )
+
+
+def test_a_preferred_leader_is_elected_only_where_it_can_be():
+    assert is_misled(part(2, [1, 2], [1, 2]))
+    assert not is_misled(part(2, [1, 2], [2])), "the first replica is gone, or not in sync"
+    assert not is_misled(part(1, [1, 2], [1, 2]))
+    assert not is_misled(part(-1, [1, 2], [1])), "nobody leads it"
+    assert not is_misled(part(-1, [], []))
+
+
+def test_records_are_shown_although_a_partition_has_no_leader(web, monkeypatch):
+    look = consoles.cluster_view
+
+    def without_a_leader(admin, names=None):
+        view = look(admin, names)
+        view.topics["orders"].partitions[2].leader_id = -1
+        return view
+
+    monkeypatch.setattr(consoles, "cluster_view", without_a_leader)
+    found = web.page("/topics/orders/messages")
+    assert "Partition 2 has no leader" in found.words
+    shown = set(re.findall(r"/topics/orders/records/([0-9])/", found.text))
+    assert shown == {"0", "1", "3", "4", "5"}
+    found = web.page("/topics/orders/messages?partition=2")
+    assert "Partition 2 has no leader" in found.words
+    assert "/topics/orders/records/" not in found.text
+    assert "has no leader" not in web.page("/topics/orders/messages?partition=1").words
+
+
+def test_a_topic_below_min_insync_replicas_says_so(web, console, monkeypatch):
+    monkeypatch.setattr(Sampler, "_under_min_isr", lambda *_: {("orders", 0), ("orders", 1), ("clicks", 0)})
+    assert console.console.sampler.wait_for_rounds(console.console.sampler.samples.rounds + 2, 30)
+    assert "2 below min.insync.replicas" in web.page("/topics/orders").words
+
+
+def test_a_drain_that_cannot_be_says_why(web):
+    words = web.page("/cluster/drain?broker=1").words
+    assert "It cannot be drained" in words
+    assert re.search(r" and \d+ other partitions\. Add a broker first", words)
+
+
+def test_fields_that_are_out_of_sight_are_seen_where_they_are_set(web):
+    assert "<details>" in web.page("/topics/orders/messages?from=oldest&since=0&limit=50&vform=auto").text
+    for query in ("vform=hex", "limit=20", "where=.id"):
+        assert "<details open>" in web.page(f"/topics/orders/messages?{query}").text, query
+
+
+def test_values_are_said_in_units_that_people_read(web):
+    assert "604800000 7 d set here" in web.page("/topics/orders/configs?own=1").words
+    assert meaning("retention.ms", "131400000") == "1 d 12 h 30 min"
+    assert meaning("segment.bytes", "1073741824") == "1.1 GB"
+    for key, value in (("retention.ms", "-1"), ("flush.ms", "9223372036854775807"), ("min.insync.replicas", "20000"),
+                       ("linger.ms", "5"), ("segment.ms", ""), ("max.message.bytes", "100")):  # fmt: skip
+        assert meaning(key, value) == "", (key, value)
+    assert (span(0), span(1001)) == ("0 ms", "1 s 1 ms")
+
+
+def test_names_are_broken_between_their_parts():
+    assert breakable("com.example-v2") == "com.<wbr>example-<wbr>v2"
+    assert breakable("__a<b>&c.") == "__<wbr>a&lt;b&gt;&amp;c."
 
 
 def test_what_is_in_records_is_never_markup(web):

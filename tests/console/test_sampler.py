@@ -23,10 +23,9 @@ from kbroker.console import asking
 from kbroker.console import sampler as sampling
 from kbroker.console.asking import Busy, Cluster, Slow
 from kbroker.console.charts import over_time, spark
-from kbroker.console.health import GROWING_S, UNSETTLED_S, findings
+from kbroker.console.health import GROWING_S, UNSETTLED_S, can_move, findings
 from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
-from kbroker.console.pages.cluster import can_move
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
 from kbroker.console.standing_still import STANDING_S, StandingStill
@@ -236,6 +235,9 @@ def test_replicas_are_moved_away_where_enough_brokers_are_left():
     assert not can_move(view(("two", two), ("three", three)), 3)
     assert can_move(view(("two", two), ("three", three), brokers=(1, 2, 4)), 3)
     assert can_move(view(("three", three), brokers=(1, 2)), 5), "it has none of them"
+    for topics, advice in ((("two", two),), "move its replicas"), ((("two", two), ("three", three)), "fewer brokers"):
+        (gone,) = (each for each in findings(Samples(view=view(*topics))) if each.title == "Broker 3 is gone")
+        assert advice in gone.remedy
 
 
 def test_a_transaction_that_hangs_is_looked_at_again_in_every_round(monkeypatch):
@@ -339,7 +341,7 @@ def test_topics_of_what_is_wrong_are_named_once_and_the_clusters_own_last():
     samples.under_min_isr = {(name, index) for name in ("__consumer_offsets", "a", "b") for index in range(9)}
     below = next(each for each in findings(samples) if "below" in each.title)
     assert below.title == "27 partitions below min.insync.replicas"
-    assert below.detail.endswith("refused. a, b, __consumer_offsets")
+    assert below.detail.endswith("refused. Topics: a, b, __consumer_offsets.")
 
 
 def test_series_are_bounded():
@@ -382,6 +384,10 @@ def test_pictures_are_numbers_and_escaped_words():
         assert "nan" not in drawn
         assert "<svg" in drawn
     assert "–" in spark(Series(), "none")
+    wide, narrow = over_time(Series((float(at), 1.0) for at in range(9)), "Lag", "records").split("<svg ")[1:]
+    assert (wide.count("00:00:0"), narrow.count("00:00:0")) == (4, 3), "fewer times where there is less room"
+    assert "00:00:08 UTC" in wide
+    assert "00:00:08 UTC" in narrow
 
 
 def test_numbers_read_well():
@@ -413,6 +419,7 @@ def test_a_cluster_that_is_not_there_is_told_and_comes_back():
             lost = web.get("/topics")
             assert (lost.status, "The cluster cannot be reached" in lost.words) == (503, True)
             assert 'http-equiv="refresh"' in lost.text
+            assert lost.words.count("no broker answers") == 1, "once is enough"
             assert web.get("/schemas").status == 200, "what needs no cluster is there"
             assert "What is shown may be old" in web.page("/schemas").words
             with Broker(port=port):

@@ -127,7 +127,8 @@ def test_one_has_to_log_in(locked):
     assert "orders" not in locked.get("/topics").text
     assert locked.get("/nothing").text == "There is no such page\n"
     wrong = locked.send("/login", {"user": "alice", "password": "open"})
-    assert (wrong.status, "name or password is wrong" in wrong.words) == (401, True)
+    assert (wrong.status, "The name or the password is wrong" in wrong.words) == (401, True)
+    assert 'name="user" value="alice"' in wrong.text, "only the password is typed again"
     nobody = locked.send("/login", {"user": "bob", "password": "open"})
     assert nobody.words == wrong.words
     right = locked.send("/login", {"user": "alice", "password": "open sesame", "next": "/topics"})

@@ -29,7 +29,7 @@ class Answer:
     @property
     def words(self) -> str:
         """Return what is to be read, without markup."""
-        bare = re.sub(r"<(script|style)\b.*?</\1>", " ", self.text, flags=re.DOTALL)
+        bare = re.sub(r"<(script|style)\b.*?</\1>", " ", self.text.replace("<wbr>", ""), flags=re.DOTALL)
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", bare)).split())
 
 

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kbroker.admin.brokers import listed_brokers, served_apis
-from kbroker.admin.cluster_view import ClusterView
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.cluster_view import ClusterView, is_misled
+from kbroker.admin.errors import AdminError, Failures, NotThere, WrongInput
 from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.log_dirs import LogDir, log_dirs
 from kbroker.admin.placement import Key, drain_plan, move, moving, parse_replicas, partitions_of
 from kbroker.console.console import Console
+from kbroker.console.health import can_move
 from kbroker.console.listing import Listing
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
@@ -23,6 +24,7 @@ from kbroker.console.values import Values
 AT_ONCE: Final = 50
 """Partitions that a drain begins to move at a time."""
 _MOST_MOVES: Final = 200
+_MOST_STUCK: Final = 20
 
 
 async def find(console: Console, values: Values) -> Facts:
@@ -37,9 +39,7 @@ async def find(console: Console, values: Values) -> Facts:
         racks.setdefault(each.rack or "no rack", []).append(
             {"id": each.node_id, "address": f"{each.host}:{each.port}", **_of(each.node_id, counted, dirs)}
         )
-    misled = sum(
-        bool(p.replica_nodes) and p.leader_id >= 0 and p.leader_id != p.replica_nodes[0] for _, p in view.partitions()
-    )
+    misled = sum(is_misled(p) for _, p in view.partitions())
     return {
         "view": view,
         "racks": racks,
@@ -49,11 +49,6 @@ async def find(console: Console, values: Values) -> Facts:
         "left_out": max(len(moves) - _MOST_MOVES, 0),
         "misled": misled,
     }
-
-
-def can_move(view: ClusterView, broker: int) -> bool:
-    """Whether as many brokers live as each partition of one that is gone has replicas."""
-    return all(len(p.replica_nodes) <= len(view.brokers) for _, p in view.partitions() if broker in p.replica_nodes)
 
 
 def _moving(admin: Any) -> dict[Key, dict[str, list[int]]]:
@@ -113,7 +108,7 @@ async def find_broker(console: Console, values: Values) -> Facts:
     view = await console.view()
     broker = next((each for each in view.brokers if each.node_id == number), None)
     if broker is None:
-        raise WrongInput(f"no broker with id {number} lives")
+        raise NotThere(f"no broker with id {number} lives")
     dirs, apis = await console.ask(lambda admin: (log_dirs(admin, [number]), served_apis(admin, number)))
     led = view.leaders()
     parts: list[dict[str, Any]] = [
@@ -144,7 +139,7 @@ async def find_move(console: Console, values: Values) -> Facts:
     view, topic = await console.view(), await console.topic(name)
     now = next((each for each in topic.partitions if each.partition_index == partition), None)
     if now is None:
-        raise WrongInput(f"topic {name} has no partition {partition}")
+        raise NotThere(f"topic {name} has no partition {partition}")
     chosen, failure = None, None
     if values.text("to"):
         try:
@@ -186,7 +181,8 @@ async def find_drain(console: Console, values: Values) -> Facts:
     return {
         "broker": number,
         "list": Listing(rows, values.page(), "/cluster/drain", {"broker": number}),
-        "stuck": stuck[:20],
+        "stuck": stuck[:_MOST_STUCK],
+        "more_stuck": max(len(stuck) - _MOST_STUCK, 0),
         "count": len(targets),
         "at_once": AT_ONCE,
     }

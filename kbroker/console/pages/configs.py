@@ -22,6 +22,9 @@ from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
 _KINDS: Final = ("broker", "logger", "client-metrics", "group")
 LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
 _PER_PAGE: Final = 400
+_WHOSE: Final = {"group": "of groups", "client-metrics": "of subscriptions to clients' metrics"}
+_MAKES: Final = {"group": "Set for a group", "client-metrics": "New subscription"}
+"""What the button says by which one is set that is not in the list yet."""
 
 
 async def find(console: Console, values: Values) -> Facts:
@@ -45,6 +48,8 @@ async def find(console: Console, values: Values) -> Facts:
         "levels": LEVELS,
         "tab": "everyone" if everyone else kind,
         "subject": None,
+        "whose": "all brokers" if everyone else _WHOSE.get(kind) or f"{kind} {name}",
+        "makes": "Set for all brokers" if everyone else _MAKES.get(kind),
         "left_out": 0,
     }
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.errors import AdminError, NotThere
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
@@ -37,6 +37,8 @@ async def find(console: Console, values: Values) -> Facts:
     kinds = {each["group"]: each["type"] for each in page.items}
     return {
         "list": page,
+        # Of a group that has committed nothing no lag is known: that is not a lag of 0.
+        "committed": {name for name, topics in samples.readers.items() if topics},
         "members": await console.ask(lambda admin: member_counts(admin, kinds)),
         "lags": samples.lags,
         "states": states,
@@ -52,7 +54,7 @@ async def find_one(console: Console, values: Values) -> Facts:
     name = values.needed("name", "the group")
     group = await console.ask(lambda admin: described_group(admin, name))
     if group is None:
-        raise WrongInput(f"there is no group {name}")
+        raise NotThere(f"there is no group {name}")
     lags = [row["lag"] for row in group["partitions"] if row["lag"] is not None]
     topics = sorted({row["topic"] for row in group["partitions"]})
     committed = {(row["topic"], row["partition"]): row["current_offset"] for row in group["partitions"]}
@@ -60,7 +62,8 @@ async def find_one(console: Console, values: Values) -> Facts:
     return {
         "group": group,
         "name": name,
-        "lag": sum(lags),
+        "lag": sum(lags) if lags else None,
+        "uncommitted": len(group["partitions"]) - len(lags),
         "series": console.sampler.samples.lags.get(name),
         "topics": topics,
         "drawn": drawn(group),

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kbroker.admin.cluster_view import TopicView, cluster_view
-from kbroker.admin.errors import WrongInput
+from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.fetching import Found, fetch
 from kbroker.admin.producing import write_record
 from kbroker.console.console import Console
@@ -30,8 +30,9 @@ _FROM: Final = ("newest", "oldest", "offset", "time")
 _LIMITS: Final = ("50", "20", "100", "200")
 _FIELDS: Final = ("from", "partition", "offset", "since", "until", "limit", "key", "value", "header", "where", "regex",
                   "kform", "vform", "committed")  # fmt: skip
-_ADVANCED: Final = ("header", "where", "since", "until", "regex", "committed", "kform")
+_ADVANCED: Final = ("header", "where", "until", "limit", "regex", "committed", "kform", "vform")
 """Those that are out of sight unless one is set."""
+_USUAL: Final = {"limit": _LIMITS[0], "kform": "auto", "vform": "auto"}
 
 
 class Look:
@@ -52,7 +53,12 @@ class Look:
         known = [each.partition_index for each in topic.partitions]
         if self.partition is not None and self.partition not in known:
             raise WrongInput(f"topic {topic.name} has no partition {self.partition}")
-        self.partitions = known if self.partition is None else [self.partition]
+        asked = known if self.partition is None else [self.partition]
+        self.leaderless = sorted(
+            each.partition_index for each in topic.partitions if each.leader_id < 0 and each.partition_index in asked
+        )
+        """What cannot be read now; the others can."""
+        self.partitions = [each for each in asked if each not in self.leaderless]
         self.wanted = filters.parsed(values, self.vform, self.schemas)
         offset = values.number("offset", "the offset")
         if self.start == "offset" and offset is None:
@@ -117,9 +123,8 @@ async def find(console: Console, values: Values) -> Facts:
         "goes_on": False,
         "base": place("/topics", topic.name, "messages"),
         "tail": None,
-        "advanced": any(
-            values.raw(name) for name in ("header", "where", "since", "until", "regex", "committed", "kform")
-        ),
+        "leaderless": [],
+        "advanced": any(values.raw(name) not in ("", _USUAL.get(name)) for name in _ADVANCED),
         **facts,
     }
 
@@ -144,6 +149,7 @@ async def _found(console: Console, look: Look, values: Values) -> Facts:
         "step": step,
         "more": more,
         "goes_on": goes_on and not bound,
+        "leaderless": look.leaderless,
         "filtered": bool(look.wanted),
         "continued": bool(values.text("at")),
         "tail": place("/topics", look.topic.name, "tail", **look.query()),
@@ -189,15 +195,15 @@ def _fetched(name: str, partition: int, offset: int, admin: Any) -> Found:
     view = cluster_view(admin, [name])
     key = (name, partition)
     led = view.leaders()
+    if all(each != key for each, _ in view.partitions()):
+        raise NotThere(f"there is no {name}-{partition}")
     if key not in led:
-        raise WrongInput(f"there is no {name}-{partition}, or nobody leads it")
+        raise AdminError(f"{name}-{partition} has no leader")
     piece = fetch(admin, led, {key: offset}, {name: view.topics[name].topic_id})[key]
     for each in piece.records:
         if each.offset == offset:
             return each
-    raise WrongInput(
-        f"{name}-{partition} has no record at offset {offset}; it has offsets {piece.begin} to {piece.end}"
-    )
+    raise NotThere(f"{name}-{partition} has no record at offset {offset}; it has offsets {piece.begin} to {piece.end}")
 
 
 def command(console: Console, record: Found) -> str:

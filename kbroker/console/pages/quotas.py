@@ -9,6 +9,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.quotas import LIMITS, TYPES, Entity, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
+from kbroker.console.number_text import size
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
@@ -21,7 +22,13 @@ async def find(console: Console, values: Values) -> Facts:
     try:
         for entity, limits in await console.ask(lambda admin: described_quotas(admin, {}, strict=False)):
             rows += [
-                {"entity": entity, "text": entity_text(entity), "key": key, "value": number_text(limits[key])}
+                {
+                    "entity": entity,
+                    "text": entity_text(entity),
+                    "key": key,
+                    "value": number_text(limits[key]),
+                    "means": _means(key, limits[key]),
+                }
                 for key in sorted(limits)
             ]
     except AdminError as error:
@@ -33,6 +40,11 @@ async def find(console: Console, values: Values) -> Facts:
         "failure": failure,
         "tab": "quotas",
     }
+
+
+def _means(key: str, value: float) -> str:
+    """Return a limit of bytes as people read it, where that is not what stands there anyway."""
+    return f"{size(round(value))}/s" if key.endswith("_byte_rate") and value >= 1000 else ""
 
 
 def _entity(values: Values) -> Entity:

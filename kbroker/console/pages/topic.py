@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.cluster_view import TopicView, cluster_view
+from kbroker.admin.cluster_view import TopicView, cluster_view, is_misled
 from kbroker.admin.configs import Subject, alter_configs, described_configs
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, Failures, NotThere, WrongInput
 from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import known_offsets_at
@@ -36,7 +36,7 @@ def _looked(admin: Any, name: str) -> Facts:
     view = cluster_view(admin, [name])
     topic = view.topics.get(name)
     if topic is None:
-        raise WrongInput(f"there is no topic {name}")
+        raise NotThere(f"there is no topic {name}")
     led = view.leaders()
     begins, ends = known_offsets_at(admin, led, _EARLIEST), known_offsets_at(admin, led, _LATEST)
     sizes: dict[tuple[int, int], int] = {}
@@ -48,7 +48,6 @@ def _looked(admin: Any, name: str) -> Facts:
             "leader": p.leader_id,
             "replicas": p.replica_nodes,
             "isr": set(p.isr_nodes),
-            "preferred": not p.replica_nodes or p.replica_nodes[0] == p.leader_id,
             "begin": begins.get((name, p.partition_index)),
             "end": ends.get((name, p.partition_index)),
             "size": sizes.get((p.partition_index, p.leader_id)),
@@ -62,7 +61,7 @@ def _looked(admin: Any, name: str) -> Facts:
         "parts": parts,
         "records": sum(ends[key] - begins[key] for key in ends if key in begins),
         "size": sum(size for (index, broker), size in sizes.items() if led.get((name, index)) == broker),
-        "misled": sum(not each["preferred"] for each in parts),
+        "misled": sum(is_misled(p) for p in topic.partitions),
     }
 
 
@@ -79,6 +78,7 @@ async def find(console: Console, values: Values) -> Facts:
     return {
         **facts,
         "list": Listing(facts["parts"], values.page(), path, per_page=_PER_PAGE),
+        "below": sum(topic == name for topic, _ in console.sampler.samples.under_min_isr),
         "rate": console.sampler.samples.topics.get(name),
         "readers": sorted(readers),
         "lags": console.sampler.samples.lags,

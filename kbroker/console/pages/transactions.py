@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.placement import leaders
 from kbroker.admin.transactions import Listed, abort_at, described, hanging, listed, producers, terminated
 from kbroker.console.console import Console
@@ -17,6 +17,7 @@ from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 
 _STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Empty")
+_OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _MINUTE_MS: Final = 60_000
 _MOST_PARTITIONS: Final = 20_000
 
@@ -59,8 +60,8 @@ async def find_one(console: Console, values: Values) -> Facts:
     name = values.needed("id", "the transactional id")
     found = await console.ask(lambda admin: described(admin, name))
     if found is None:
-        raise WrongInput(f"no coordinator knows a transactional id {name}")
-    return {"id": name, "coordinator": found[0], "txn": found[1]}
+        raise NotThere(f"no coordinator knows a transactional id {name}")
+    return {"id": name, "coordinator": found[0], "txn": found[1], "open": found[1].transaction_state in _OPEN}
 
 
 async def find_producers(console: Console, values: Values) -> Facts:

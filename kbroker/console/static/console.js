@@ -77,7 +77,16 @@ document.addEventListener("change", (event) => {
   const input = event.target;
   if (input instanceof HTMLInputElement && input.type === "file" && input.dataset.into) readFile(input);
   if (input instanceof HTMLSelectElement && input.dataset.submits !== undefined) input.form?.requestSubmit();
+  if (input instanceof HTMLSelectElement) showWhen(input.form);
 });
+
+// A field with data-when="to=time" is there while the form's field "to" is "time": else it would count for nothing.
+function showWhen(form) {
+  for (const each of form ? all("[data-when]", form) : []) {
+    const [name, value] = each.dataset.when.split("=");
+    each.hidden = form.elements[name]?.value !== value;
+  }
+}
 
 async function readFile(input) {
   const file = input.files?.[0];
@@ -284,6 +293,8 @@ function cancelSearch(button) {
 
 function begin() {
   for (const each of all("[data-confirm]")) checkConfirm(each);
+  for (const each of document.forms) showWhen(each);
 }
 
 begin();
+addEventListener("pageshow", begin); // a browser that goes back has fields as they were left
