@@ -5,7 +5,6 @@ Owns the entry point. An expected failure is one line on stderr; `--debug` shows
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from importlib import import_module
@@ -88,6 +87,8 @@ class _Lazy(click.Group):
         """Find a verb; of one that there is not, tell which is called nearly so."""
         name = args[0]
         if not (name in VERBS or name in HIDDEN or name.startswith("-") or ctx.resilient_parsing):
+            import difflib
+
             near = difflib.get_close_matches(name, VERBS, 1)
             ctx.fail(f"No such command {name!r}.{f' Did you mean {near[0]!r}?' if near else ''}")
         return super().resolve_command(ctx, args)
