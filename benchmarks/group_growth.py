@@ -20,12 +20,16 @@ from compat_tests.wire.client import response_class
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
 PAUSE_S = 0.05
 PROBE_S = 0.002

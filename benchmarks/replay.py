@@ -14,16 +14,15 @@ from benchmarks.raw import connect, frame, pump
 from compat_tests.harness.brokers import KBroker
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.protocol.messages.list_transactions import ListTransactionsRequest
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.transaction_listings import ListTransactionsRequest
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
 
 COMMITS, IDS = 1_000_000, 100_000
 PER_COMMIT = 100

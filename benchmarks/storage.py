@@ -26,12 +26,12 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.records import build_batch
 
 RESULTS = Path(__file__).parent / "results"

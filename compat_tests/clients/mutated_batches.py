@@ -20,13 +20,13 @@ from compat_tests.harness.brokers import KBroker
 from compat_tests.harness.jvm import run_java
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.messages.list_offsets import (
+from kbroker.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tests.log.builders import NOW
 from tests.log.mutated_batches import mutated_inside, seeds
 from tests.log.test_fuzz import mutated

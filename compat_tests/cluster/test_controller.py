@@ -15,15 +15,16 @@ from compat_tests.harness.zookeeper import ZooKeeper
 from compat_tests.wire.client import WireClient
 from kbroker import handlers
 from kbroker.controller.features import NEW_CLUSTER
-from kbroker.protocol.messages.alter_partition_reassignments import (
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
+    TopicPartitions,
 )
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from kbroker.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 KBROKER = 3

@@ -177,7 +177,7 @@ def test_offsets_in_a_transaction_outlive_both_coordinators(cluster: Cluster, na
 
 def test_producers_of_all_brokers_have_different_ids(cluster: Cluster, name: str) -> None:
     from compat_tests.wire.client import WireClient
-    from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+    from kbroker.protocol.messages.transactions import InitProducerIdRequest
 
     def some() -> list[int]:
         found = []

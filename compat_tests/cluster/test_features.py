@@ -22,7 +22,7 @@ from kbroker.coordination.partitioning import partition_for
 from kbroker.launcher.child import LauncherError
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
+from kbroker.protocol.messages.transaction_listings import DescribeTransactionsRequest, TransactionState
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -36,14 +36,15 @@ from kbroker.coordination.partitioning import partition_for
 from kbroker.handlers.describe_configs import TOPIC
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -193,7 +194,7 @@ def assert_refused(cluster: Cluster, controller: int) -> None:
 
 
 def set_config(cluster: Cluster, node_id: int, topic: str, key: str, value: str) -> None:
-    resource = AlterConfigsResource(TOPIC, topic, [AlterableConfig(key, Op.SET, value)])
+    resource = IncrementalResource(TOPIC, topic, [IncrementalConfig(key, Op.SET, value)])
     with WireClient(cluster.address(node_id)) as client:
         (answer,) = client.ask(IncrementalAlterConfigsRequest([resource]), 1).responses
     assert answer.error_code == 0, answer.error_message

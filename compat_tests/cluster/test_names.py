@@ -13,20 +13,20 @@ import pytest
 from compat_tests.harness.clusters import JavaCluster, KBrokerCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
-from kbroker.protocol.messages.alter_user_scram_credentials import (
+from kbroker.protocol.messages.acls import AclCreation, CreateAclsRequest
+from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
+from kbroker.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
+)
+from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from tests.log.directories.test_names_as_paths import NAMES
 
 pytestmark = pytest.mark.java
@@ -41,11 +41,11 @@ def asked(name: str) -> Iterator[tuple[Any, int]]:
     yield CreateTopicsRequest(topics=[topic], timeout_ms=10_000), 5
     yield DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=10_000), 6
     for kind in (_TOPIC, _BROKER):
-        resource = AlterConfigsResource(kind, name, [AlterableConfig("retention.ms", _SET, "1000")])
+        resource = IncrementalResource(kind, name, [IncrementalConfig("retention.ms", _SET, "1000")])
         yield IncrementalAlterConfigsRequest(resources=[resource]), 1
         yield DescribeConfigsRequest([DescribeConfigsResource(kind, name, None)]), 4
     for entity in ("user", "client-id", "ip"):
-        entry = EntryData([EntityData(entity, name)], [OpData("producer_byte_rate", 1e6)])
+        entry = AlteredEntry([AlteredEntity(entity, name)], [OpData("producer_byte_rate", 1e6)])
         yield AlterClientQuotasRequest([entry]), 1
     upsertion = ScramCredentialUpsertion(name, 1, 4096, b"salt", b"x" * 32)
     creation = AclCreation(_TOPIC, name, 3, "User:a", "*", 3, 3)

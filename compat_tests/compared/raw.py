@@ -8,19 +8,18 @@ from __future__ import annotations
 from typing import Final, Self
 
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.alter_client_quotas import (
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.classic_groups import HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
-    EntityData,
-    EntryData,
+    AlteredEntity,
+    AlteredEntry,
     OpData,
 )
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import NewRecord, build_batch
 
 OUT_OF_ORDER: Final = 45
@@ -36,7 +35,7 @@ def advertised(bootstrap: str) -> set[int]:
 
 def set_quota(bootstrap: str, bytes_per_second: float) -> None:
     """Limit what every client may produce."""
-    entry = EntryData([EntityData("client-id", None)], [OpData("producer_byte_rate", bytes_per_second, False)])
+    entry = AlteredEntry([AlteredEntity("client-id", None)], [OpData("producer_byte_rate", bytes_per_second, False)])
     with WireClient(bootstrap.split(",", 1)[0]) as client:
         answer = client.ask(AlterClientQuotasRequest([entry], False), 1)
         assert not isinstance(answer, str), answer

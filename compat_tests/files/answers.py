@@ -13,15 +13,17 @@ from typing import Any, Final
 from compat_tests.clients.common import wait_for
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.control_records import read_marker
-from kbroker.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.offset_for_leader_epoch import (
+from kbroker.protocol.messages.log_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.transaction_listings import DescribeProducersRequest, TopicRequest
 from kbroker.protocol.records import iter_batches
 
 LATEST: Final = -1

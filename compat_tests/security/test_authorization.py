@@ -22,18 +22,31 @@ from compat_tests.harness.jvm import run_java
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from compat_tests.wire.plain import Plain, differences
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest
-from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
-from kbroker.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from kbroker.protocol.messages.cluster import DescribeClusterRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.groups import ListGroupsRequest
+from kbroker.protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    TopicRequest,
+)
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from kbroker.security.authorizer.acls import OPERATIONS, Operation, PatternType, Permission, ResourceType
 from tests.log.builders import batch
 from tests.security.authorizer.cases import CASES, CODES, DOOMED, TOPIC, Case, Right

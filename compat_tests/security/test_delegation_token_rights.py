@@ -15,9 +15,8 @@ from compat_tests.security.sasl_brokers import both, open_address
 from compat_tests.security.test_delegation_tokens import MECHANISM, SETTINGS, USERS, Side, compare
 from compat_tests.security.token_clients import add_user, describe
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
-from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
+from kbroker.protocol.messages.acls import AclCreation, CreateAclsRequest
+from kbroker.protocol.messages.delegation_tokens import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 pytestmark = pytest.mark.java

@@ -22,22 +22,26 @@ from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from compat_tests.wire.plain import Plain
-from kbroker.protocol.messages.alter_client_quotas import (
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
-    EntityData,
-    EntryData,
+    AlteredEntity,
+    AlteredEntry,
+    ComponentData,
+    DescribeClientQuotasRequest,
     OpData,
 )
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest
-from kbroker.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
+from kbroker.protocol.messages.cluster import DescribeClusterRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 
 pytestmark = pytest.mark.java
 
@@ -70,8 +74,8 @@ def both(brokers: dict[str, BrokerProcess], work: Callable[[BrokerProcess], A]) 
 # --- requests
 
 
-def entry(entity: list[tuple[str, str | None]], *ops: tuple[str, float | None]) -> EntryData:
-    return EntryData([EntityData(*part) for part in entity], [OpData(k, v or 0.0, v is None) for k, v in ops])
+def entry(entity: list[tuple[str, str | None]], *ops: tuple[str, float | None]) -> AlteredEntry:
+    return AlteredEntry([AlteredEntity(*part) for part in entity], [OpData(k, v or 0.0, v is None) for k, v in ops])
 
 
 RATE = ("producer_byte_rate", 1024.0)
@@ -209,8 +213,8 @@ def cleared(brokers: dict[str, BrokerProcess]) -> None:
 
     for broker in brokers.values():
         gone = [
-            EntryData(
-                [EntityData(each.entity_type, each.entity_name) for each in found.entity],
+            AlteredEntry(
+                [AlteredEntity(each.entity_type, each.entity_name) for each in found.entity],
                 [OpData(each.key, remove=True) for each in found.values],
             )
             for found in of(broker)

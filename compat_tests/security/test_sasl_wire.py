@@ -17,16 +17,16 @@ import pytest
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.security.sasl_brokers import MECHANISMS, open_address
 from compat_tests.wire.client import CLOSED, WireClient
-from kbroker.protocol.messages.alter_user_scram_credentials import (
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
+    UserName,
 )
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
 
 pytestmark = pytest.mark.java
 

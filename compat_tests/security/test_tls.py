@@ -21,10 +21,10 @@ from compat_tests.security.tls_clients import CLIENTS, REFUSED, TOPIC, WORKS, Sh
 from compat_tests.security.tls_sides import TlsApacheKafka, TlsKBroker, port_of, tls_settings
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
@@ -215,8 +215,8 @@ def test_stores_are_read_again(sides: Sides, certificates: Certificates) -> None
         os.utime(server, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
     def alter(broker: BrokerProcess, path: Path) -> int:
-        config = AlterableConfig(name=key, config_operation=0, value=str(path))
-        resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])
+        config = IncrementalConfig(name=key, config_operation=0, value=str(path))
+        resource = IncrementalResource(resource_type=4, resource_name="1", configs=[config])
         with WireClient(broker.bootstrap) as client:
             answer = client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
         code: int = answer.responses[0].error_code

@@ -14,9 +14,13 @@ from compat_tests.harness.brokers import BrokerProcess, KBroker
 from compat_tests.harness.jvm import run_java
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 from kbroker.security.authorizer.acls import OPERATIONS, Operation, PatternType, Permission, ResourceType
 
 pytestmark = [pytest.mark.java, pytest.mark.long]

@@ -13,14 +13,19 @@ from compat_tests.harness import report
 from compat_tests.harness.brokers import BrokerProcess, KBroker
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
-from kbroker.protocol.messages.alter_user_scram_credentials import (
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.client_quotas import (
+    AlterClientQuotasRequest,
+    AlteredEntity,
+    AlteredEntry,
+    DescribeClientQuotasRequest,
+    OpData,
+)
+from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
-from kbroker.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
@@ -51,7 +56,7 @@ def both(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 def alter(broker: BrokerProcess, entity: dict[str, str | None], **limits: float | None) -> None:
     ops = [OpData(key, value or 0.0, value is None) for key, value in limits.items()]
-    entry = EntryData([EntityData(*part) for part in entity.items()], ops)
+    entry = AlteredEntry([AlteredEntity(*part) for part in entity.items()], ops)
     with WireClient(broker.bootstrap, "admin") as client:
         (answer,) = client.ask(AlterClientQuotasRequest(entries=[entry]), 1).entries
     assert answer.error_code == 0, answer

@@ -9,17 +9,17 @@ import base64
 from typing import Any
 
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.alter_user_scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
-)
-from kbroker.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from kbroker.protocol.messages.describe_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
 )
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
 from kbroker.security.sasl.scram import ScramClient
 from kbroker.security.sasl.scram_credential import MECHANISM_TYPES, salted_password
 

@@ -15,13 +15,12 @@ from compat_tests.telemetry.receiving import ReceivingKafka, ReceivingKBroker, j
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compression import compress
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.client_telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
 from kbroker.protocol.uuids import uuid_text
 from tests.metrics.pushes import data, gauge, total
 
@@ -52,8 +51,8 @@ def until(happened: Callable[[], bool], what: Callable[[], object]) -> None:
 
 
 def subscribe(broker: BrokerProcess, name: str, **configs: str) -> None:
-    entries = [AlterableConfig(key.replace("_", "."), 0, value) for key, value in configs.items()]
-    request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(16, name, entries)])
+    entries = [IncrementalConfig(key.replace("_", "."), 0, value) for key, value in configs.items()]
+    request = IncrementalAlterConfigsRequest(resources=[IncrementalResource(16, name, entries)])
     with WireClient(broker.bootstrap) as client:
         assert client.ask(request, 1).responses[0].error_code == 0
 

@@ -8,9 +8,16 @@ from typing import Any, TypeVar
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResponse,
+)
 from kbroker.security.authorizer.acls import (
     Acl,
     AclFilter,

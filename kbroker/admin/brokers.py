@@ -16,8 +16,8 @@ from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any, ask_broker, ask_controller
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
-from kbroker.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kbroker.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
+from kbroker.protocol.messages.to_controller import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _WITH_FENCED: Final = 2
 """The version of DescribeCluster that tells of brokers that are registered, and not served from."""

@@ -18,19 +18,18 @@ from kbroker.admin.own_request import ask_any, ask_broker
 from kbroker.admin.told_everywhere import wait_for_configs
 from kbroker.config.model import ConfigSource
 from kbroker.config.operations import Op
-from kbroker.protocol.messages.describe_configs import (
+from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
-)
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+    IncrementalResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
-from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest, ListConfigResourcesResponse
 
 _T = TypeVar("_T")
 TYPES: Final = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
@@ -107,9 +106,9 @@ def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
     }
 
 
-def alter_configs(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], *, dry_run: bool) -> None:
+def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig], *, dry_run: bool) -> None:
     """Set and unset configs, all or none, and wait until that is told of; raises AdminError."""
-    resource = AlterConfigsResource(TYPES[subject.kind], subject.name, list(ops))
+    resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))
     request = IncrementalAlterConfigsRequest([resource], dry_run)
     (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
     if not result.error_code:
@@ -122,12 +121,12 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[AlterableConfig], 
     _check(result.error_code, result.error_message, f"cannot change {subject}", near)
 
 
-def _are_told(admin: Any, subject: Subject, ops: Sequence[AlterableConfig]) -> bool:
+def _are_told(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]) -> bool:
     known = {each.name: each for each in described_configs(admin, subject, documentation=False)}
     return all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops)
 
 
-def _is_told(subject: Subject, op: AlterableConfig, known: DescribeConfigsResourceResult) -> bool:
+def _is_told(subject: Subject, op: IncrementalConfig, known: DescribeConfigsResourceResult) -> bool:
     if op.config_operation == Op.DELETE:
         return subject.kind == "logger" or not subject.is_of(known.config_source)
     return known.is_sensitive or known.value == op.value

@@ -19,7 +19,7 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.admin.partition_offsets import told_offsets_at
-from kbroker.protocol.messages.offset_delete import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,

@@ -8,17 +8,15 @@ from typing import Any, TypeVar
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any
-from kbroker.protocol.messages.alter_client_quotas import (
+from kbroker.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
-    EntityData,
-    EntryData,
-    OpData,
-)
-from kbroker.protocol.messages.describe_client_quotas import (
+    AlteredEntity,
+    AlteredEntry,
     ComponentData,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
+    OpData,
 )
 from kbroker.quota.entities import CLIENT_ID, IP, USER
 from kbroker.quota.filters import EXACT, OF_DEFAULT
@@ -42,7 +40,7 @@ LIMITS = {
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
     """Set limits of an entity, those that are None go; raises AdminError."""
     ops = [OpData(key, remove=True) if value is None else OpData(key, value) for key, value in limits.items()]
-    entry = EntryData([EntityData(*part) for part in entity.items()], ops)
+    entry = AlteredEntry([AlteredEntity(*part) for part in entity.items()], ops)
     answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))
     for each in answer.entries:
         error = code_error(each.error_code)

@@ -21,7 +21,7 @@ from kbroker.admin.error_codes import error_text
 from kbroker.admin.errors import AdminError, Failures, WrongInput
 from kbroker.admin.placement import Key
 from kbroker.config.operations import Op
-from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+from kbroker.protocol.messages.configs import IncrementalConfig
 
 _ANY: Final = "any"
 _FORM: Final = '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}], "version": 1}'
@@ -166,7 +166,7 @@ def clear_throttles(admin: Any, topics: Sequence[str], brokers: Sequence[int]) -
 
 def _set(admin: Any, subject: Subject, values: Mapping[str, str | None]) -> None:
     ops = [
-        AlterableConfig(key, Op.DELETE if value is None else Op.SET, value)
+        IncrementalConfig(key, Op.DELETE if value is None else Op.SET, value)
         for key, value in values.items()
         if value != ""  # nothing is to be throttled of the topic
     ]

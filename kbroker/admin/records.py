@@ -16,7 +16,7 @@ from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
 from kbroker.admin.topic_reading import known_partitions, named
-from kbroker.protocol.messages.delete_records import (
+from kbroker.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 from kbroker.admin.configs import TYPES
 from kbroker.admin.own_request import ask_any
 from kbroker.config.model import ConfigSource
-from kbroker.protocol.messages.describe_configs import (
+from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,

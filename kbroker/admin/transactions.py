@@ -18,21 +18,21 @@ from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any, ask_broker
 from kbroker.admin.placement import Key, leaders
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.describe_producers import (
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.transaction_listings import (
     DescribeProducersRequest,
     DescribeProducersResponse,
-    ProducerState,
-    TopicRequest,
-)
-from kbroker.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ProducerState,
+    TopicRequest,
     TransactionState,
 )
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kbroker.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.transactions import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -19,7 +19,7 @@ from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Output, output_option
 from kbroker.cli.verbs import Verbs
 from kbroker.config.operations import Op
-from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+from kbroker.protocol.messages.configs import IncrementalConfig
 
 _KIND: Final = "client-metrics"
 _KEYS: Final = ("interval.ms", "metrics", "match")
@@ -180,5 +180,5 @@ def _described(admin: Any, name: str) -> dict[str, Any]:
 
 
 def _set(admin: Any, name: str, values: dict[str, str] | dict[str, str | None]) -> None:
-    ops = [AlterableConfig(key, Op.DELETE if value is None else Op.SET, value) for key, value in values.items()]
+    ops = [IncrementalConfig(key, Op.DELETE if value is None else Op.SET, value) for key, value in values.items()]
     alter_configs(admin, Subject(_KIND, name), ops, dry_run=False)

@@ -24,8 +24,7 @@ from kbroker.cli.output import Column, Output, output_option, wide
 from kbroker.cli.verbs import Verbs
 from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
-from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
-from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+from kbroker.protocol.messages.configs import DescribeConfigsResourceResult, IncrementalConfig
 
 _T = TypeVar("_T")
 
@@ -156,12 +155,12 @@ def set_configs(
     """Set configs: all of them or, where one cannot be, none."""
     subject = _subject(options)
     told = {} if config_file is None else read_file(config_file, "--add-config-file")
-    ops = [AlterableConfig(key, Op.SET, value) for key, value in told.items()]
+    ops = [IncrementalConfig(key, Op.SET, value) for key, value in told.items()]
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
             raise click.UsageError(f"KEY=VALUE, not {pair!r}")
-        ops.append(AlterableConfig(key.strip(), Op.SET, value.strip()))
+        ops.append(IncrementalConfig(key.strip(), Op.SET, value.strip()))
     if not ops:
         raise click.UsageError("say what: KEY=VALUE, or --add-config-file")
     with connection.admin() as admin:
@@ -193,7 +192,7 @@ def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connectio
         unset_offline(directory, _offline_broker(subject), keys, dry_run=dry_run)
     else:
         with connection.admin() as admin:
-            alter_configs(admin, subject, [AlterableConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
+            alter_configs(admin, subject, [IncrementalConfig(key, Op.DELETE, None) for key in keys], dry_run=dry_run)
     click.echo(f"{subject}: without {', '.join(keys)}{' it could be' if dry_run else ''}")
 
 

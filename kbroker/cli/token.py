@@ -17,20 +17,17 @@ from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Facts, Output, output_option
 from kbroker.cli.verbs import Verbs
-from kbroker.protocol.messages.create_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
-)
-from kbroker.protocol.messages.describe_delegation_token import (
     DescribedDelegationToken,
     DescribeDelegationTokenOwner,
-)
-from kbroker.protocol.messages.expire_delegation_token import (
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
 )
-from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest, RenewDelegationTokenResponse
 from kbroker.security.principal import Principal
 
 _DEFAULT = -1

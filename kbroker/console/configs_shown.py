@@ -14,7 +14,7 @@ from kbroker.admin.configs import Subject, source_name
 from kbroker.config.model import ConfigType
 from kbroker.config.table import BROKER, GROUP, TOPIC
 from kbroker.console.number_text import size, span
-from kbroker.protocol.messages.describe_configs import DescribeConfigsResourceResult
+from kbroker.protocol.messages.configs import DescribeConfigsResourceResult
 
 _FOR_EVER: Final = 2**62
 _SECOND_MS: Final = 1000

@@ -11,21 +11,19 @@ from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.divided import Divided
 from kbroker.group_coordinator.records.offsets import OFFSET_COMMIT, offset_commit, read_offset_value
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
-)
-from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.records import wrap
 
 NO_BOUND = 1 << 40

@@ -18,8 +18,7 @@ from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
 from kbroker.protocol.messages.consumer_group_describe import Assignment, TopicPartitions
-from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribedGroupMember
-from kbroker.protocol.messages.list_groups import ListedGroup
+from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
 
 ERROR_MESSAGE_SINCE = 6
 

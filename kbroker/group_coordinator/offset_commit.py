@@ -20,8 +20,7 @@ from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.offset_commit import OffsetCommitRequest
-from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from kbroker.protocol.messages.group_offsets import OffsetCommitRequest, TxnOffsetCommitRequest
 
 GROUP_ID_NOT_FOUND_SINCE = 9
 

@@ -19,20 +19,18 @@ from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offset_delete import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
-)
-from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.uuids import ZERO_UUID
 
 Stored = tuple[int, OffsetCommitValue]

@@ -38,11 +38,15 @@ from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read
 from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.delete_groups import DeletableGroupResult
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kbroker.protocol.messages.leave_group import MemberIdentity
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.groups import DeletableGroupResult
 
 log = logging.getLogger(__name__)
 

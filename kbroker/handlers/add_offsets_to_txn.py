@@ -13,7 +13,7 @@ from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from kbroker.protocol.messages.transactions import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from kbroker.txn.shard import Identity
 
 _FIRST_FENCED_VERSION = 2

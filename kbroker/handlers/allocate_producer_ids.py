@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 
 @handles(AllocateProducerIdsRequest, AllocateProducerIdsResponse, "0", cluster=True)

@@ -13,12 +13,12 @@ from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kbroker.protocol.messages.alter_client_quotas import (
+from kbroker.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
+    AlteredEntity,
+    AlteredEntry,
     AlteredEntryData,
-    EntityData,
-    EntryData,
 )
 from kbroker.quota.quota_keys import KEYS, check_value, checked_entity, revised
 
@@ -45,7 +45,7 @@ def alter_client_quotas(
         for named in entry.entity:
             parts[named.entity_type] = named.entity_name
             yield
-        told = yield from each(parts.items(), lambda part: EntityData(*part))
+        told = yield from each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=told)
         if len(parts) <= _TYPES:  # else there is one among them that does not exist
             key = frozenset(parts.items())
@@ -66,7 +66,7 @@ def alter_client_quotas(
     return in_effect(ctx, AlterClientQuotasResponse(entries=answers))
 
 
-def _ops(entry: EntryData) -> Divided[dict[str, float | None] | None]:
+def _ops(entry: AlteredEntry) -> Divided[dict[str, float | None] | None]:
     """Return what is asked for, by key; None where a key comes twice."""
     ops: dict[str, float | None] = {}
     for op in entry.ops:

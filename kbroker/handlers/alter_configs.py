@@ -8,7 +8,7 @@ from kbroker.divided import Divided, each
 from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.alter_configs import (
+from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,

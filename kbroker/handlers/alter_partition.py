@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
-from kbroker.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+from kbroker.protocol.messages.to_controller import AlterPartitionRequest, AlterPartitionResponse
 
 
 @handles(AlterPartitionRequest, AlterPartitionResponse, "2-3", cluster=True)

@@ -14,7 +14,7 @@ from kbroker.controller import single_broker
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError
-from kbroker.protocol.messages.alter_partition_reassignments import (
+from kbroker.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartitionResponse,

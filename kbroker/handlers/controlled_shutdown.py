@@ -9,7 +9,7 @@ from __future__ import annotations
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from kbroker.protocol.messages.to_controller import ControlledShutdownRequest, ControlledShutdownResponse
 
 
 @handles(ControlledShutdownRequest, ControlledShutdownResponse, "3", cluster=True)

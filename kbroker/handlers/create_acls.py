@@ -9,7 +9,7 @@ from kbroker.handlers.acl_requests import MAX_ACLS, check_enabled, check_known
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.create_acls import (
+from kbroker.protocol.messages.acls import (
     AclCreation,
     AclCreationResult,
     CreateAclsRequest,

@@ -14,7 +14,7 @@ from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.token_requests import NO_TIME, existing, is_allowed, settings_of
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.create_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )

@@ -11,7 +11,7 @@ from kbroker.handlers.create_topics import check_room
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.create_partitions import (
+from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreatePartitionsTopic,

@@ -12,7 +12,7 @@ from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.create_topics import (
+from kbroker.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import distinct
-from kbroker.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kbroker.protocol.messages.groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 
 
 def _failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> Divided[DeleteGroupsResponse]:

@@ -11,7 +11,7 @@ from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from kbroker.protocol.uuids import ZERO_UUID
 
 _FIRST_DISABLED_VERSION = 3

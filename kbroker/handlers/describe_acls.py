@@ -6,7 +6,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.acl_requests import check_enabled, check_filter, filter_of
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError
-from kbroker.protocol.messages.describe_acls import (
+from kbroker.protocol.messages.acls import (
     AclDescription,
     DescribeAclsRequest,
     DescribeAclsResource,

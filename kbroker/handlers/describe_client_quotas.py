@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.describe_client_quotas import (
+from kbroker.protocol.messages.client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
     EntityData,

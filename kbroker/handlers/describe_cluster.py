@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.describe_cluster import (
+from kbroker.protocol.messages.cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,

@@ -12,7 +12,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.token_requests import is_allowed, settings_of
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.describe_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
     DescribedDelegationToken,
     DescribedDelegationTokenRenewer,
     DescribeDelegationTokenRequest,

@@ -12,7 +12,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import REFUSAL, as_often, distinct, paired
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from kbroker.protocol.messages.groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 
 ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: what a group knows."""

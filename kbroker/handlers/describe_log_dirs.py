@@ -8,7 +8,7 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import Key
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.describe_log_dirs import (
+from kbroker.protocol.messages.log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

@@ -6,7 +6,7 @@ from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages.describe_producers import (
+from kbroker.protocol.messages.transaction_listings import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

@@ -14,7 +14,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import Services
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kbroker.protocol.messages.describe_quorum import (
+from kbroker.protocol.messages.cluster import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     Listener,

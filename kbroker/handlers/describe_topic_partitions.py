@@ -10,7 +10,7 @@ from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.describe_topic_partitions import (
+from kbroker.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,

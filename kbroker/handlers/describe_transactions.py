@@ -9,7 +9,7 @@ from __future__ import annotations
 from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.describe_transactions import (
+from kbroker.protocol.messages.transaction_listings import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     TopicData,

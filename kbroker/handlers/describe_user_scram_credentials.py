@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.describe_user_scram_credentials import (
+from kbroker.protocol.messages.scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,

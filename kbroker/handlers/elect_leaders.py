@@ -18,7 +18,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.elect_leaders import (
+from kbroker.protocol.messages.partition_reassignments import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,

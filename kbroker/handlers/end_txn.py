@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from kbroker.protocol.messages.transactions import EndTxnRequest, EndTxnResponse
 from kbroker.txn.coordinator import Answer
 from kbroker.txn.shard import Identity
 

@@ -13,7 +13,7 @@ from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.token_requests import NO_TIME, existing, is_allowed, settings_of, token_id_of
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.expire_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
 )

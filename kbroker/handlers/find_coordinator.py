@@ -15,7 +15,7 @@ from kbroker.divided import Divided, each
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.uuids import parse_uuid
 from kbroker.txn.coordinator import TransactionCoordinator
 

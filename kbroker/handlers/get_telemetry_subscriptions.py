@@ -12,7 +12,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.telemetry_clients import instance_of, is_received, now_ms, telemetry_of
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.get_telemetry_subscriptions import (
+from kbroker.protocol.messages.client_telemetry import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kbroker.protocol.messages.classic_groups import HeartbeatRequest, HeartbeatResponse
 
 
 @handles(HeartbeatRequest, HeartbeatResponse, "0-4")

@@ -19,11 +19,11 @@ from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METR
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterConfigsResource,
-    AlterConfigsResourceResponse,
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    IncrementalResource,
+    IncrementalResourceResponse,
 )
 
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
@@ -38,8 +38,8 @@ def _on_error(
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
+def _answer(resource: IncrementalResource, code: int, message: str | None) -> IncrementalResourceResponse:
+    return IncrementalResourceResponse(
         error_code=code,
         error_message=message,
         resource_type=resource.resource_type,
@@ -57,7 +57,7 @@ def incremental_alter_configs(
     return in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
 
 
-def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
+def _alter(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> Divided[None]:
     kind = resource.resource_type
     entries = ((c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs)
     yield from check_request(entries, (*KINDS, BROKER_LOGGER), kind)

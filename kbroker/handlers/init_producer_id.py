@@ -14,7 +14,7 @@ from collections.abc import Awaitable
 from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kbroker.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from kbroker.txn.coordinator import Answer
 from kbroker.txn.shard import Identity
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 
 from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse
 
 NULLABLE_NAME_SINCE = 7
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
+from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, LeaderAndIsrResponse
 from kbroker.replica_manager.manager import ReplicaManager
 
 Answer = Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]

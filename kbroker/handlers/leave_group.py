@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from kbroker.coordination.then import later
 from kbroker.divided import Divided
 from kbroker.handlers.registry import Reply, RequestContext, handles
-from kbroker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from kbroker.protocol.messages.classic_groups import LeaveGroupRequest, LeaveGroupResponse
 
 LIST_SINCE = 3
 

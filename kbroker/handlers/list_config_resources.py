@@ -9,7 +9,7 @@ from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METR
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import distinct
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.list_config_resources import (
+from kbroker.protocol.messages.configs import (
     ConfigResource,
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 
 
 @handles(ListGroupsRequest, ListGroupsResponse, "0-5")

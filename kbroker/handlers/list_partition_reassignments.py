@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.list_partition_reassignments import (
+from kbroker.protocol.messages.partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingPartitionReassignment,

@@ -15,10 +15,10 @@ from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import distinct
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.list_transactions import (
+from kbroker.protocol.messages.transaction_listings import (
+    ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
-    TransactionState,
 )
 from kbroker.txn.states import NAMES
 from kbroker.txn.transaction import Transaction
@@ -40,7 +40,7 @@ def list_transactions(ctx: RequestContext, request: ListTransactionsRequest) -> 
     states = []
     for txn in ctx.services.transactions.all():
         if wanted(txn):
-            states.append(TransactionState(txn.transactional_id, txn.producer_id, NAMES[txn.state]))
+            states.append(ListedTransaction(txn.transactional_id, txn.producer_id, NAMES[txn.state]))
         yield
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states)
 

@@ -17,14 +17,14 @@ from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import commit_error
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    TxnOffsetCommitRequestTopic,
 )
-from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
 
 TOPIC_IDS_SINCE = 10
 

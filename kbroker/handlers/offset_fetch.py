@@ -19,7 +19,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES, as_often, paired
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offset_fetch import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offset_for_leader_epoch import (
+from kbroker.protocol.messages.log_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

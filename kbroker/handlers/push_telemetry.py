@@ -14,7 +14,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.telemetry_clients import client_of, instance_of, is_received, now_ms, telemetry_of
 from kbroker.protocol.compression import unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest, PushTelemetryResponse
+from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest, PushTelemetryResponse
 from kbroker.protocol.uuids import RESERVED_UUIDS, uuid_text
 from kbroker.telemetry.instances import ClientTelemetry, Instance
 from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push, Receiver

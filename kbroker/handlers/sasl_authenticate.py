@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 
 @handles(SaslAuthenticateRequest, SaslAuthenticateResponse, "0-2")

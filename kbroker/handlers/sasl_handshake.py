@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kbroker.protocol.messages.sasl import SaslHandshakeRequest, SaslHandshakeResponse
 
 
 @handles(SaslHandshakeRequest, SaslHandshakeResponse, "0-1")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
-from kbroker.protocol.messages.stop_replica import StopReplicaRequest, StopReplicaResponse
+from kbroker.protocol.messages.from_controller import StopReplicaRequest, StopReplicaResponse
 
 
 @handles(StopReplicaRequest, StopReplicaResponse, "3-4", cluster=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kbroker.handlers.registry import Reply, RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.classic_groups import SyncGroupRequest, SyncGroupResponse
 
 PROTOCOL_REQUIRED_SINCE = 5
 FEW_ASSIGNMENTS = 1_000

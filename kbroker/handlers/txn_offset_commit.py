@@ -20,7 +20,7 @@ from kbroker.handlers.offset_commit import are_still_there
 from kbroker.handlers.registry import Later, RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, Verdicts, verify
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.txn_offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

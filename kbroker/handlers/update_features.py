@@ -14,7 +14,7 @@ from kbroker.controller.features import UPGRADE, FeatureUpdate
 from kbroker.divided import Divided
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.protocol.messages.update_features import (
+from kbroker.protocol.messages.cluster import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,

@@ -12,7 +12,7 @@ from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from kbroker.protocol.messages.from_controller import UpdateMetadataRequest, UpdateMetadataResponse
 
 
 @handles(UpdateMetadataRequest, UpdateMetadataResponse, "7-8", cluster=True)

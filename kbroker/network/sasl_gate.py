@@ -31,8 +31,12 @@ from kbroker.network.dispatch import (
 )
 from kbroker.protocol.compiler import Spill
 from kbroker.protocol.errors import ErrorCode, Malformed
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kbroker.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from kbroker.security.sasl.authentication import Authentication, Offer, Stage
 from kbroker.security.sasl.mechanism import AuthenticationFailed, MechanismChanged, UnsupportedMechanism
 

@@ -19,8 +19,12 @@ from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from kbroker.protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from kbroker.protocol.wire import read_uvarint
 from kbroker.security.sasl.login import Login
 from kbroker.security.sasl.mechanism import AuthenticationFailed

@@ -14,7 +14,7 @@ from typing import Final
 
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.alter_partition import (
+from kbroker.protocol.messages.to_controller import (
     AlteredPartition,
     AlterPartitionData,
     AlterPartitionRequest,

@@ -27,7 +27,7 @@ from kbroker.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from kbroker.protocol.messages.list_offsets import (
+from kbroker.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

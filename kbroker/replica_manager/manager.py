@@ -21,21 +21,19 @@ from kbroker.divided import Divided, in_slices
 from kbroker.log.directories.partition_dir_names import MadeAhead, NewPartition
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.leader_and_isr import (
+from kbroker.protocol.messages.from_controller import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
     LeaderAndIsrTopicState,
-)
-from kbroker.protocol.messages.stop_replica import (
     StopReplicaPartitionError,
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaResponse,
+    UpdateMetadataRequest,
 )
-from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
 from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.replica_manager.alter_partition_requests import Endpoint, InSyncChanges
 from kbroker.replica_manager.config import ReplicationConfig

@@ -18,7 +18,7 @@ from kbroker.divided import SLICE_SECONDS
 from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.calling import Calling
 from kbroker.testing.missing import topic_state
 from kbroker.testing.refused import check

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.cluster_state import ClusterState
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.asking import PATIENCE_S, PAUSE_S, Asking, Code, handled
 from kbroker.testing.calling import Calling
 

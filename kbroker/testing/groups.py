@@ -18,15 +18,14 @@ from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
 )
 from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
-from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
-from kbroker.protocol.messages.list_groups import ListedGroup
-from kbroker.protocol.messages.list_offsets import (
+from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
+from kbroker.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.testing.asking import Asking
 from kbroker.testing.missing import MissingError, told, visible
 from kbroker.testing.refused import check

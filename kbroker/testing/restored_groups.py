@@ -11,15 +11,14 @@ from typing import Any
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.protocol.messages.classic_groups import LeaveGroupRequest, MemberIdentity
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
 )
 from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
-from kbroker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
 from kbroker.testing.asking import handled
 
 _LEAVES = -1

@@ -14,21 +14,23 @@ from typing import Final, Never
 from kbroker.cluster_state import TopicState
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_topics import (
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.list_offsets import (
+from kbroker.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kbroker.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
 from kbroker.testing.asking import Asking
 from kbroker.testing.missing import MissingError, told, topic_state, visible

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import (
+from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.transactions import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

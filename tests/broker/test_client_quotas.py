@@ -7,21 +7,27 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
-from kbroker.protocol.messages.alter_user_scram_credentials import (
+from kbroker.protocol.messages.client_quotas import (
+    AlterClientQuotasRequest,
+    AlteredEntity,
+    AlteredEntry,
+    ComponentData,
+    DescribeClientQuotasRequest,
+    OpData,
+)
+from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from kbroker.protocol.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
-from kbroker.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 
 ALL = ()
 
 
 def entry(entity, **limits):
     ops = [OpData(key, value or 0.0, value is None) for key, value in limits.items()]
-    return EntryData([EntityData(kind, name) for kind, name in entity.items()], ops)
+    return AlteredEntry([AlteredEntity(kind, name) for kind, name in entity.items()], ops)
 
 
 def alter(client, *entries, validate_only=False, version=1):
@@ -87,7 +93,7 @@ def test_what_is_only_validated_changes_nothing(admin):
         (entry({"ip": "no host."}, connection_creation_rate=1.0), "no host. is not a valid IP or resolvable host."),
         (entry({"ip": "nul\0"}, connection_creation_rate=1.0), "nul\0 is not a valid IP or resolvable host."),
         (
-            EntryData([EntityData("user", "bob")], [OpData("producer_byte_rate", value) for value in (1.0, 2.0)]),
+            AlteredEntry([AlteredEntity("user", "bob")], [OpData("producer_byte_rate", value) for value in (1.0, 2.0)]),
             "Ignoring duplicate entity ClientQuotaEntity(entries={user=bob})",
         ),
     ],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.log import checks_at_first_read as links
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.log.builders import NOW, batch
 
 AN_HOUR_MS = 3_600_000

@@ -18,13 +18,14 @@ from compat_tests.harness.jvm import dump_log_segments
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.broker import periodic_work
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
 )
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from tests.log.test_kafka_reads import TROUBLE
 
 SETTINGS = {

@@ -13,10 +13,10 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
 from kbroker.quota.connection_rate import ConnectionRates
 from tests.broker.test_client_quotas import alter, entry
@@ -97,8 +97,8 @@ def test_a_name_is_looked_up():
 
 def test_the_rate_of_a_broker_changes_while_it_runs():
     with Broker(clock=StandingClock()) as running, WireClient(running.bootstrap_servers) as admin:
-        change = AlterableConfig(name="max.connection.creation.rate", config_operation=0, value="1")
-        resource = AlterConfigsResource(resource_type=4, resource_name="", configs=[change])
+        change = IncrementalConfig(name="max.connection.creation.rate", config_operation=0, value="1")
+        resource = IncrementalResource(resource_type=4, resource_name="", configs=[change])
         answer = admin.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert answer.responses[0].error_code == 0
         before = time.monotonic()

@@ -8,13 +8,15 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.messages.offset_for_leader_epoch import (
+from kbroker.protocol.messages.log_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 UNREADABLE = OSError(errno.EMFILE, "too many open files")  # which passes, so that the directory stays in use
 DAMAGED = ApiError(ErrorCode.CORRUPT_MESSAGE)

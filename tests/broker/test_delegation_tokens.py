@@ -12,17 +12,17 @@ from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
 from kbroker.handlers.token_requests import is_allowed
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.describe_delegation_token import (
+from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.delegation_tokens import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
 )
-from kbroker.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.principal import ANONYMOUS, Principal
 from kbroker.security.sasl.scram import ScramClient
 from tests.broker.test_scram_credentials import alter, upsertion

@@ -20,16 +20,15 @@ from kbroker.log.checkpoints import RECOVERY_POINTS, CheckpointFile
 from kbroker.log.directories import log_directory as log_manager
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 
 MARK = ".kafka_cleanshutdown"
 DEADLINE_SECONDS = 20.0
@@ -214,8 +213,8 @@ def test_limits_of_connections_change_at_run_time():
     with Broker() as broker, WireClient(broker.bootstrap_servers) as client:
 
         def change(name, value):
-            configs = [AlterableConfig(name, 0, value)]
-            resource = AlterConfigsResource(4, "", configs)
+            configs = [IncrementalConfig(name, 0, value)]
+            resource = IncrementalResource(4, "", configs)
             answer = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
             assert answer.responses[0].error_code == 0
 

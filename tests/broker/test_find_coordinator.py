@@ -10,7 +10,7 @@ from typing import Any
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.divided import whole
 from kbroker.handlers.find_coordinator import find_coordinator
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 
 
 def test_what_is_left_once_the_topic_is_there_is_done_in_the_connections_turns() -> None:

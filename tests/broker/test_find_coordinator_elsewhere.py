@@ -11,7 +11,7 @@ import pytest
 from kbroker.cluster_state import OFFSETS_TOPIC, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.handlers.find_coordinator import GROUP, find_coordinator
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
 KEYS = {"here": 0, "elsewhere": 1, "dead": 2, "leaderless": 3, "unknown": 4}
 

@@ -8,9 +8,9 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 DOWNGRADE, UPGRADE = 2, 1
 

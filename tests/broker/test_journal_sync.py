@@ -10,8 +10,8 @@ import pytest
 from compat_tests.wire.client import SILENCE, WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 
 def test_only_who_asked_for_a_change_waits_for_the_disk(tmp_path, monkeypatch: pytest.MonkeyPatch):

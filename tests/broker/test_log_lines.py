@@ -21,12 +21,12 @@ from confluent_kafka.admin import (
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 
 
 def done(futures):
@@ -168,7 +168,7 @@ def test_requests_are_logged_from_the_moment_in_which_a_client_asks_for_it(caplo
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         admin.list_topics(timeout=20)
         with WireClient(broker.bootstrap_servers) as client:
-            resource = AlterConfigsResource(8, "1", [AlterableConfig(name, 0, "DEBUG")])
+            resource = IncrementalResource(8, "1", [IncrementalConfig(name, 0, "DEBUG")])
             assert client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code == 0
         assert not any("request: Metadata v" in record.getMessage() for record in caplog.records)
         admin.list_topics(timeout=20)

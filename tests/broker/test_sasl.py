@@ -12,10 +12,9 @@ from compat_tests.wire.client import CLOSED, SILENCE, WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 USERS = (
     'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b" user_alice="hunter2";'
@@ -218,7 +217,7 @@ def test_a_client_that_is_in_costs_what_one_without_sasl_costs(secured, connect)
 
 
 def test_the_users_are_not_shown(connect):
-    from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+    from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 
     client = connect()
     log_in(client)

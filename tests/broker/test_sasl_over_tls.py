@@ -14,8 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker, Cluster
 from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.security.tls.conftest import Files
 
 LOGIN = (

@@ -17,14 +17,13 @@ from kbroker import Broker, Cluster
 from kbroker.protocol.compression import compress
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.client_telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
+    ListConfigResourcesRequest,
 )
-from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
 from kbroker.telemetry.receiver import Client, Push
 from tests.tries import tries
 
@@ -74,8 +73,8 @@ def advertised(client: WireClient) -> set[int]:
 
 
 def subscribe(client: WireClient, name: str = "s", **configs: str) -> ErrorCode:
-    entries = [AlterableConfig(key.replace("_", "."), 0, value) for key, value in configs.items()]
-    request = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(METRICS, name, entries)])
+    entries = [IncrementalConfig(key.replace("_", "."), 0, value) for key, value in configs.items()]
+    request = IncrementalAlterConfigsRequest(resources=[IncrementalResource(METRICS, name, entries)])
     return ErrorCode(client.ask(request, 1).responses[0].error_code)
 
 

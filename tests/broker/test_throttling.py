@@ -17,12 +17,17 @@ from kbroker import Broker
 from kbroker.handlers.registry import APIS, served
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
+from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from tests.broker.test_client_quotas import alter, entry
 from tests.broker.test_hot_path import frame
 from tests.network.test_tls import TlsClient, context

@@ -29,20 +29,19 @@ from kbroker import Broker
 from kbroker.cli.container import image_levels
 from kbroker.cli.log_output import TextLines, _json_lines, log_options, name_broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.alter_user_scram_credentials import (
+from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
+)
+from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TEXT_LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .* \([\w.]+\)")
 FORGED = "x (kbroker)\n[2026-01-01 00:00:00,000] ERROR forged (kbroker)\r\x1b[2J\u2028\u0085\x00"
@@ -208,7 +207,7 @@ def test_a_principal_writes_no_lines_and_no_secret_is_told(written: Written, req
         assert answer.error_code == 0
         salted = hashlib.pbkdf2_hmac("sha256", NEW.encode(), b"salt", 4096)
         upsertion = ScramCredentialUpsertion("alice", 1, 4096, b"salt", salted)
-        config = AlterConfigsResource(4, "1", [AlterableConfig("ssl.keystore.password", 0, NEW)])
+        config = IncrementalResource(4, "1", [IncrementalConfig("ssl.keystore.password", 0, NEW)])
         client.ask(AlterUserScramCredentialsRequest([], [upsertion]), 0)
         client.ask(IncrementalAlterConfigsRequest(resources=[config]), 1)
         client.ask(produce_request("t", batch(1, key=NEW.encode())), 9)

@@ -10,11 +10,15 @@ import pytest
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from kbroker import Cluster
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from kbroker.protocol.messages.group_offsets import OffsetFetchRequest
+from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 ANY_ACL = (1, None, PatternType.ANY, None, None, Operation.ANY, Permission.ANY)

@@ -15,26 +15,31 @@ from kbroker.embed_cluster import Cluster
 from kbroker.handlers.describe_configs import TOPIC
 from kbroker.peers.connection import TcpPeers
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from kbroker.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from kbroker.protocol.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
-from kbroker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.list_partition_reassignments import (
+from kbroker.protocol.messages.partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
+)
+from kbroker.protocol.messages.to_controller import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
 )
 
 A = TypeVar("A")
@@ -198,11 +203,11 @@ def test_changes_of_one_topic_through_two_brokers_at_a_time_all_hold(cluster: Cl
             for turn in rounds:
                 item = f"{broker}:{turn}"
                 for ops in (
-                    [AlterableConfig(shared, Op.APPEND, item)],
-                    [AlterableConfig(own[broker], Op.SET, str(100_000 + turn))],
-                    [AlterableConfig(shared, Op.SUBTRACT, item)] if turn % 2 else [],
+                    [IncrementalConfig(shared, Op.APPEND, item)],
+                    [IncrementalConfig(own[broker], Op.SET, str(100_000 + turn))],
+                    [IncrementalConfig(shared, Op.SUBTRACT, item)] if turn % 2 else [],
                 ):
-                    request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC, "changed", ops)])
+                    request = IncrementalAlterConfigsRequest([IncrementalResource(TOPIC, "changed", ops)])
                     answer = await peer.ask(request, 1, IncrementalAlterConfigsResponse, PATIENCE_S * 1000)
                     assert [each.error_code for each in answer.responses] == [0], answer.responses[0].error_message
         finally:

@@ -11,12 +11,10 @@ from kbroker import Cluster
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordination.partitioning import partition_for
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,

@@ -22,14 +22,15 @@ from kbroker.controller.znodes import FEATURE, Features
 from kbroker.coordination.partitioning import partition_for
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 from .test_transactions import FAST, Context, _written
 
@@ -269,8 +270,8 @@ def _committed(client: Consumer) -> bool:
 
 
 def set_group(cluster: Cluster, node_id: int, group: str, value: str) -> int:
-    change = AlterableConfig("consumer.session.timeout.ms", 0, value)
-    asked = IncrementalAlterConfigsRequest(resources=[AlterConfigsResource(GROUP, group, [change])])
+    change = IncrementalConfig("consumer.session.timeout.ms", 0, value)
+    asked = IncrementalAlterConfigsRequest(resources=[IncrementalResource(GROUP, group, [change])])
     return int(ask(cluster, node_id, asked, 1).responses[0].error_code)
 
 

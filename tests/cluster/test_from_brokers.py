@@ -17,15 +17,15 @@ from kbroker.controller.tree.znode import Unreachable
 from kbroker.handlers.from_brokers import BrokerHosts, _address
 from kbroker.handlers.registry import CloseConnection
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from kbroker.protocol.messages.alter_partition import AlterPartitionRequest
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest
-from kbroker.protocol.messages.stop_replica import StopReplicaRequest
-from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from kbroker.protocol.messages.to_controller import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+)
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -18,40 +18,38 @@ import pytest
 
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Cluster
-from kbroker.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from kbroker.protocol.messages.alter_partition import (
-    AlterPartitionData,
-    AlterPartitionRequest,
-    AlterPartitionTopic,
-    BrokerState,
-)
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kbroker.protocol.messages.leader_and_isr import (
+from kbroker.protocol.messages.from_controller import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
-)
-from kbroker.protocol.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
-from kbroker.protocol.messages.update_metadata import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.log_offsets import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from kbroker.protocol.messages.to_controller import (
+    AllocateProducerIdsRequest,
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionTopic,
+    BrokerState,
+    ControlledShutdownRequest,
+)
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

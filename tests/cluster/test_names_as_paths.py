@@ -10,12 +10,14 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Cluster
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.leader_and_isr import (
+from kbroker.protocol.messages.from_controller import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
 )
-from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from tests.log.directories.test_names_as_paths import NAMES
 
 _EPOCH = 1  # the controller's own: a later one would keep the brokers from hearing it

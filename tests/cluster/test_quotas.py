@@ -6,11 +6,10 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Cluster
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.test_client_quotas import entry
 from tests.cluster.test_acls import until
 

@@ -11,8 +11,8 @@ from kbroker import Cluster
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordination.partitioning import partition_for
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kbroker.protocol.messages.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.transactions import AddOffsetsToTxnRequest
 from kbroker.txn.shard import Identity
 from tests.txn.raw import CONCURRENT, Raw, until
 

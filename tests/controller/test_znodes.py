@@ -28,13 +28,13 @@ from kbroker.controller.znodes import (
     read,
     read_number,
 )
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
 
 ID = bytes(range(16))
 small = st.integers(-1, 1 << 31)
@@ -141,7 +141,7 @@ def written_by_kafka(kafka39_libs: Path, tmp_path_factory: pytest.TempPathFactor
             # Refused until its controller has heard of its broker, which may be after it says that it has started.
             while client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=20_000), 7).topics[0].error_code:
                 assert time.monotonic() < deadline
-            resource = AlterConfigsResource(4, "", [AlterableConfig("min.insync.replicas", 0, "1")])
+            resource = IncrementalResource(4, "", [IncrementalConfig("min.insync.replicas", 0, "1")])
             altered = client.ask(IncrementalAlterConfigsRequest([resource]), 1)
             assert [each.error_code for each in altered.responses] == [0]
             while client.ask(InitProducerIdRequest(None, 1000), 4).error_code:  # none until a block has come

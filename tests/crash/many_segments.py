@@ -21,15 +21,15 @@ from pathlib import Path
 
 from compat_tests.harness.brokers import KBroker
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
+from kbroker.protocol.messages.classic_groups import HeartbeatRequest
+from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.records import build_batch, read_records
 from tests.crash.long_form import say
 
@@ -200,8 +200,8 @@ class ManySegments:
         began = time.monotonic()
         quiet = _QuietClient(self.broker.bootstrap)
         with WireClient(self.broker.bootstrap) as client:
-            changes = [AlterableConfig(name, 0, value) for name, value in _COMPACT.items()]
-            resource = AlterConfigsResource(2, TOPIC, changes)
+            changes = [IncrementalConfig(name, 0, value) for name, value in _COMPACT.items()]
+            resource = IncrementalResource(2, TOPIC, changes)
             answer = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
             assert answer.responses[0].error_code == 0, answer
             left = self._segments()

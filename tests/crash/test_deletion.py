@@ -12,8 +12,7 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.controller.controller import DELETED_TOPICS
 from kbroker.failpoints import VARIABLE
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 
 PARTITIONS = 80
 

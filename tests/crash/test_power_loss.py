@@ -11,7 +11,7 @@ import pytest
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.records import build_batch
 from tests.crash.power import Power
 from tests.crash.writing import read

@@ -21,7 +21,7 @@ from typing import Any
 from compat_tests.harness.brokers import BrokerFailed, KBroker
 from kbroker.failpoints import NAMES, VARIABLE
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.txn.shard import Identity
 from tests.crash.long_form import long_form, say
 from tests.txn.raw import PATIENCE_S, Raw, until

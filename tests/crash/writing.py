@@ -7,8 +7,8 @@ import time
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.records import build_batch, read_records
 
 TOPIC = "t"

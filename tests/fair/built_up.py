@@ -22,25 +22,27 @@ from typing import Any, Final, NamedTuple
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compiler import decode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from kbroker.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsTopic,
+from kbroker.protocol.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalConfig,
+    IncrementalResource,
 )
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
-from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+)
+from kbroker.protocol.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
 )
 from kbroker.protocol.records import build_batch, compute_crc
 from tests.fair.__main__ import Memory, Quiet, broker, told_by
@@ -247,7 +249,7 @@ def producer_ids(running: BrokerProcess, sizes: Sizes) -> Iterator[str]:
         yield f"{sizes.producers:,} producers write a batch each"
         pipelined(client, first_batches())
         yield ""
-        resource = AlterConfigsResource(2, MANY, [AlterableConfig("segment.ms", 0, "1")])
+        resource = IncrementalResource(2, MANY, [IncrementalConfig("segment.ms", 0, "1")])
         answer = client.ask(IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert answer.responses[0].error_code == 0, answer
         yield f"{sizes.rolls} rolls, each with a snapshot of {sizes.producers:,} producers"

@@ -23,12 +23,12 @@ from pathlib import Path
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.classic_groups import HeartbeatRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.records import build_batch
 from tests.fair.__main__ import Memory, Quiet
 from tests.fair.rows import framed

@@ -24,19 +24,34 @@ from kbroker.group_coordinator.offsets import Offsets
 from kbroker.handlers import repeated_groups
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
-from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.classic_groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from kbroker.protocol.messages.configs import (
+    AlterableConfig,
+    AlterConfigsRequest,
+    AlterConfigsResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import (
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+)
 from kbroker.replicas import AT_ONCE
 from kbroker.topic_names import CollidingNames
 from tests.fair.long_requests import TOPIC

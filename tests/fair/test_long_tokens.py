@@ -13,12 +13,13 @@ from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_delegation_token import CreatableRenewers, CreateDelegationTokenRequest
-from kbroker.protocol.messages.describe_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
+    RenewDelegationTokenRequest,
 )
-from kbroker.protocol.messages.renew_delegation_token import RenewDelegationTokenRequest
 from kbroker.security.principal import Principal
 from tests.fair.gaps import Counter, run
 

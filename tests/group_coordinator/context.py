@@ -17,18 +17,25 @@ from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
-from kbroker.protocol.messages.describe_groups import DescribedGroup
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
-from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity
-from kbroker.protocol.messages.list_groups import ListedGroup
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
 )
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from kbroker.protocol.messages.groups import DescribedGroup, ListedGroup
 from tests.coordination.still import START_MS, Asked, Still
 
 TOPIC_ID = bytes(range(16))

@@ -8,13 +8,11 @@ from kbroker.divided import whole
 from kbroker.group_coordinator.commit_building import NO_BOUND, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.offset_delete import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
-from kbroker.protocol.messages.txn_offset_commit import (
+    OffsetFetchRequestGroup,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
+from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 from kbroker.protocol.records import iter_batches, read_records
 
 from .test_handlers import Node, commit_request

@@ -19,12 +19,10 @@ from kbroker.group_coordinator.commit_building import (
 )
 from kbroker.handlers.offset_commit import offset_commit
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -16,13 +16,13 @@ from kbroker.group_coordinator.offset_expiration import Expiration
 from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.group_records import OffsetCommitValue
-from kbroker.protocol.messages.offset_delete import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
+    OffsetFetchRequestGroup,
 )
-from kbroker.protocol.messages.offset_fetch import OffsetFetchRequestGroup
+from kbroker.protocol.messages.group_records import OffsetCommitValue
 from tests.coordination.still import ON_PURPOSE
 from tests.group_coordinator.context import TOPIC_ID, Context
 

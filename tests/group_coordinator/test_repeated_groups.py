@@ -16,13 +16,13 @@ from kbroker.handlers import repeated_groups as repeated
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
-from kbroker.protocol.messages.offset_fetch import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
+from kbroker.protocol.messages.groups import DescribeGroupsRequest
 from tests.group_coordinator.test_handlers import T_ID, Node, commit_request
 
 E = ErrorCode

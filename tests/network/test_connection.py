@@ -14,10 +14,10 @@ from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 
 def frame(request, version, correlation=1):

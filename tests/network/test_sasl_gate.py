@@ -19,8 +19,7 @@ from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
-from kbroker.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.principal import ANONYMOUS
 from kbroker.security.sasl.authentication import Offer
 from kbroker.security.sasl.plain import PlainServer

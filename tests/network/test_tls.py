@@ -25,8 +25,8 @@ from kbroker import Broker
 from kbroker.network import server as server_module
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.security.tls import development
 from tests.network.test_connection import frame
 from tests.security.tls.conftest import Files
@@ -380,14 +380,14 @@ def test_a_connection_that_is_gone_leaves_nothing_to_collect(
 
 
 def alter(client: WireClient, own: dict[str, str]) -> tuple[int, str]:
-    from kbroker.protocol.messages.incremental_alter_configs import (
-        AlterableConfig,
-        AlterConfigsResource,
+    from kbroker.protocol.messages.configs import (
         IncrementalAlterConfigsRequest,
+        IncrementalConfig,
+        IncrementalResource,
     )
 
-    configs = [AlterableConfig(name=name, config_operation=0, value=value) for name, value in own.items()]
-    resource = AlterConfigsResource(resource_type=4, resource_name="1", configs=configs)
+    configs = [IncrementalConfig(name=name, config_operation=0, value=value) for name, value in own.items()]
+    resource = IncrementalResource(resource_type=4, resource_name="1", configs=configs)
     answer = client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False), 1)
     return answer.responses[0].error_code, answer.responses[0].error_message or ""
 

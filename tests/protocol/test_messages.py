@@ -126,8 +126,8 @@ def test_an_array_that_claims_more_than_the_frame_allocates_nothing():
 
 
 def test_a_divided_decoder_yields_once_an_element_and_tells_of_memory_before_it_is_taken():
-    from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-    from kbroker.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+    from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestTopic
+    from kbroker.protocol.messages.groups import FindCoordinatorRequest
 
     raw = encode(FindCoordinatorRequest(coordinator_keys=["k"] * 1000), 4)
     told = []
@@ -145,7 +145,7 @@ def test_a_divided_decoder_yields_once_an_element_and_tells_of_memory_before_it_
 
 
 def test_a_short_decoder_gives_up_at_a_long_list():
-    from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
+    from kbroker.protocol.messages.groups import FindCoordinatorRequest
 
     for count, taken in ((64, True), (65, False)):
         raw = encode(FindCoordinatorRequest(coordinator_keys=["k"] * count), 4)
@@ -153,7 +153,7 @@ def test_a_short_decoder_gives_up_at_a_long_list():
 
 
 def test_a_compact_string_has_the_bound_of_a_classic_one():
-    from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+    from kbroker.protocol.messages.classic_groups import HeartbeatRequest
 
     longest = encode(HeartbeatRequest(group_id="g" * 32_767), 4)
     assert decode(HeartbeatRequest, 4, longest).group_id == "g" * 32_767
@@ -163,7 +163,7 @@ def test_a_compact_string_has_the_bound_of_a_classic_one():
 
 @pytest.mark.parametrize("negative", [-1, -2, -32_768])
 def test_any_negative_length_is_null(negative):
-    from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+    from kbroker.protocol.messages.classic_groups import HeartbeatRequest
     from kbroker.protocol.messages.metadata import MetadataRequest
 
     length = struct.pack(">h", negative)

@@ -26,27 +26,19 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.alter_partition import (
-    AlteredPartition,
-    AlteredTopic,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-)
-from kbroker.protocol.messages.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.leader_and_isr import (
+from kbroker.protocol.messages.from_controller import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicState,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
 )
+from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -54,11 +46,17 @@ from kbroker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from kbroker.protocol.messages.stop_replica import (
-    StopReplicaPartitionState,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    StopReplicaTopicState,
+from kbroker.protocol.messages.to_controller import (
+    AlteredPartition,
+    AlteredTopic,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+)
+from kbroker.protocol.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
 )
 from kbroker.protocol.records import build_batch, iter_batches, read_records
 from kbroker.replica_manager.config import ReplicationConfig

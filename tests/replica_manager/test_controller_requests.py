@@ -12,8 +12,9 @@ import pytest
 from kbroker.divided import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest, LeaderAndIsrResponse
-from kbroker.protocol.messages.update_metadata import (
+from kbroker.protocol.messages.from_controller import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
     UpdateMetadataTopicState,

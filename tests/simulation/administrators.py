@@ -7,22 +7,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.alter_partition_reassignments import (
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from kbroker.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     ReassignablePartition,
     ReassignableTopic,
+    TopicPartitions,
 )
-from kbroker.protocol.messages.create_topics import (
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from kbroker.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
 )
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
-from kbroker.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.protocol.records import build_batch, iter_batches, read_records
 from tests.simulation.book import FLEETING, LOOSE, MOVED, PAIRED, PARTITIONS, TOPIC, Client, E
 from tests.simulation.violation import Violation

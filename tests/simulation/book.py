@@ -16,7 +16,7 @@ from typing import Any
 from kbroker.peers.connection import TcpPeer, TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.simulation.brokers import PORT
 from tests.simulation.loop import Life, SimLoop

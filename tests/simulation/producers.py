@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-)
-from kbroker.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
+)
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
 )
 from kbroker.protocol.records import build_batch
 from tests.simulation.book import LOOSE, PAIRED, PARTITIONS, TOPIC, Client, E

@@ -13,7 +13,7 @@ import pytest
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from kbroker.protocol.messages.offset_fetch import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponse,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,

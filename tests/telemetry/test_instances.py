@@ -10,7 +10,7 @@ import pytest
 from kbroker.divided import whole
 from kbroker.handlers.get_telemetry_subscriptions import CODECS
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
+from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest
 from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry import instances
 from kbroker.telemetry.instances import EXPIRY_MS, ClientTelemetry, Instance

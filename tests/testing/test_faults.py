@@ -14,9 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
 from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.testing.filters import Seen
 from kbroker.testing.when import When
 
@@ -396,7 +396,7 @@ def test_quotas_hold_where_requests_are_seen() -> None:
         Broker({"auto.create.topics.enable": "true"}) as broker,
         WireClient(broker.bootstrap_servers, "admin") as admin,
     ):
-        entry = EntryData([EntityData("client-id", "app")], [OpData("request_percentage", 1e-9)])
+        entry = AlteredEntry([AlteredEntity("client-id", "app")], [OpData("request_percentage", 1e-9)])
         assert admin.ask(AlterClientQuotasRequest(entries=[entry]), 1).entries[0].error_code == 0
         with broker.faults.delay("Metadata", 0.001), WireClient(broker.bootstrap_servers, "app") as client:
             before = time.monotonic()

@@ -9,7 +9,7 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
+from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
 def paused(broker: Broker) -> Iterator[WireClient]:
     """Somebody who has to pause for minutes, with a request on its way."""
     broker.topics.create("orders")
-    entry = EntryData([EntityData("client-id", "app")], [OpData("producer_byte_rate", 1.0)])
+    entry = AlteredEntry([AlteredEntity("client-id", "app")], [OpData("producer_byte_rate", 1.0)])
     batch = PartitionProduceData(0, memoryview(build_batch([(1, None, b"x" * 100, ())])))
     produce = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData("orders", partition_data=[batch])])
     with WireClient(broker.bootstrap_servers, "admin") as admin:

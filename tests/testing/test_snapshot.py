@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from kbroker import Acl, Broker, ErrorCode
-from kbroker.protocol.messages.delete_records import (
+from kbroker.protocol.messages.topics import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsResponse,

@@ -21,8 +21,8 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.network.measured import Told
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
+from kbroker.protocol.messages.classic_groups import HeartbeatRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.records import build_batch
 from kbroker.traces import spans as spans_module

@@ -9,26 +9,25 @@ from typing import Any
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from kbroker.protocol.messages.end_txn import EndTxnRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
-from kbroker.protocol.messages.offset_fetch import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
-)
-from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.transaction_listings import DescribeTransactionsRequest
+from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    EndTxnRequest,
+    InitProducerIdRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

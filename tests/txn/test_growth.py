@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from kbroker.protocol.messages.topics import CreatePartitionsRequest, CreatePartitionsTopic
 
 from .raw import Raw
 

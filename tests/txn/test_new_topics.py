@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from kbroker.protocol.messages.transactions import AddOffsetsToTxnRequest
 
 from .raw import Raw
 

@@ -11,7 +11,7 @@ import pytest
 from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import (
+from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,

@@ -10,7 +10,7 @@ import pytest
 from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,

@@ -8,16 +8,19 @@ import uuid
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import (
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.transaction_listings import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    TopicRequest,
+)
+from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.describe_producers import DescribeProducersRequest, TopicRequest
-from kbroker.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from kbroker.protocol.messages.list_transactions import ListTransactionsRequest
-from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
 from kbroker.txn.shard import Identity
 
@@ -465,7 +468,7 @@ def test_transaction_version_2_is_finalized(raw) -> None:
 
 
 def test_a_topic_that_is_deleted_does_not_hold_up_the_end(raw) -> None:
-    from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest
+    from kbroker.protocol.messages.topics import DeleteTopicsRequest
 
     one = raw(1)
     gone, kept, name = one.topic(), one.topic(), fresh()

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 
 
 @sequence

@@ -7,24 +7,29 @@ from typing import Any
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import batch, put
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.alter_replica_log_dirs import (
+from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeQuorumRequest,
+    FeatureUpdateKey,
+    UpdateFeaturesRequest,
+)
+from kbroker.protocol.messages.cluster import PartitionRequest as PartitionData
+from kbroker.protocol.messages.cluster import TopicRequest as TopicData
+from kbroker.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
 )
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
-from kbroker.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
-from kbroker.protocol.messages.describe_quorum import DescribeQuorumRequest
-from kbroker.protocol.messages.describe_quorum import PartitionRequest as PartitionData
-from kbroker.protocol.messages.describe_quorum import TopicRequest as TopicData
-from kbroker.protocol.messages.describe_topic_partitions import (
+from kbroker.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
     TopicRequest,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 RANDOM_ID = bytes(range(16))
 

@@ -6,12 +6,14 @@ from typing import Any
 
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages import alter_configs as legacy
-from kbroker.protocol.messages import incremental_alter_configs as incremental
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
-from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from kbroker.protocol.messages import configs as messages
+from kbroker.protocol.messages.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    ListConfigResourcesRequest,
+)
+from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -57,13 +59,13 @@ def describe_configs(wire: Wire) -> None:
 
 @sequence
 def alter_configs(wire: Wire) -> None:
-    for v in versions(legacy.AlterConfigsRequest):
+    for v in versions(messages.AlterConfigsRequest):
         name = wire.topic(str(v), retention_ms="5")
 
         def ask(label: str, kind: int, resource: str, validate: bool = False, **configs: Any) -> None:
-            entries = [legacy.AlterableConfig(k.replace("_", "."), value) for k, value in configs.items()]
-            r = legacy.AlterConfigsResource(kind, resource, entries)
-            wire.ask(label, legacy.AlterConfigsRequest(resources=[r], validate_only=validate), v)  # noqa: B023
+            entries = [messages.AlterableConfig(k.replace("_", "."), value) for k, value in configs.items()]
+            r = messages.AlterConfigsResource(kind, resource, entries)
+            wire.ask(label, messages.AlterConfigsRequest(resources=[r], validate_only=validate), v)  # noqa: B023
 
         ask("replace", TOPIC, name, segment_ms="1000")
         settle(wire, name, {"segment.ms": "1000"})
@@ -93,13 +95,13 @@ def configs_of(wire: Wire, name: str) -> dict[str, str]:
 
 @sequence
 def incremental_alter_configs(wire: Wire) -> None:
-    for v in versions(incremental.IncrementalAlterConfigsRequest):
+    for v in versions(messages.IncrementalAlterConfigsRequest):
         name = wire.topic(str(v), retention_ms="5")
 
         def ask(label: str, kind: int, resource: str, *ops: Any, validate: bool = False, then: Any = None) -> None:
-            entries = [incremental.AlterableConfig(k, op, value) for k, op, value in ops]
-            r = incremental.AlterConfigsResource(kind, resource, entries)
-            request = incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate)
+            entries = [messages.IncrementalConfig(k, op, value) for k, op, value in ops]
+            r = messages.IncrementalResource(kind, resource, entries)
+            request = messages.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate)
             wire.ask(label, request, v)  # noqa: B023
             if then is not None:
                 settle(wire, name, then)  # noqa: B023
@@ -146,8 +148,8 @@ def dynamic_broker_configs(wire: Wire) -> None:
     name = wire.topic("t")
 
     def change(resource: str, op: int, value: str | None, key: str = "log.retention.ms") -> None:
-        r = incremental.AlterConfigsResource(BROKER, resource, [incremental.AlterableConfig(key, op, value)])
-        wire.ask(f"{op} {key} of {resource or 'all'} to {value}", incremental.IncrementalAlterConfigsRequest([r]), 1)
+        r = messages.IncrementalResource(BROKER, resource, [messages.IncrementalConfig(key, op, value)])
+        wire.ask(f"{op} {key} of {resource or 'all'} to {value}", messages.IncrementalAlterConfigsRequest([r]), 1)
 
     def shown(label: str, expected: str) -> None:
         def value() -> str | None:
@@ -207,18 +209,18 @@ def broker_configs_that_contradict_each_other(wire: Wire) -> None:
         {"group.coordinator.cached.buffer.max.bytes": "5"},
     ):
         for resource in ("1", ""):
-            entries = [incremental.AlterableConfig(key, SET, value) for key, value in changes.items()]
-            r = incremental.AlterConfigsResource(BROKER, resource, entries)
-            request = incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=True)
+            entries = [messages.IncrementalConfig(key, SET, value) for key, value in changes.items()]
+            r = messages.IncrementalResource(BROKER, resource, entries)
+            request = messages.IncrementalAlterConfigsRequest(resources=[r], validate_only=True)
             wire.ask(f"{changes} of {resource or 'all'}", request, 1)
 
 
 @sequence
 def levels_of_loggers(wire: Wire) -> None:
     def ask(label: str, *ops: Any, resource: str = "1", validate: bool = False, logger: str = "root") -> None:
-        entries = [incremental.AlterableConfig(key, op, value) for key, op, value in ops]
-        r = incremental.AlterConfigsResource(LOGGER, resource, entries)
-        wire.ask(label, incremental.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate), 1)
+        entries = [messages.IncrementalConfig(key, op, value) for key, op, value in ops]
+        r = messages.IncrementalResource(LOGGER, resource, entries)
+        wire.ask(label, messages.IncrementalAlterConfigsRequest(resources=[r], validate_only=validate), 1)
         for v in versions(DescribeConfigsRequest):
             request = describe(LOGGER, "1", [logger], include_synonyms=True, include_documentation=True)
             wire.ask(f"{label}, then", request, v)
@@ -244,16 +246,16 @@ def levels_of_loggers(wire: Wire) -> None:
         ask(f"requests {level}", (requests, SET, level), logger=requests)
     ask("requests inherit", (requests, DELETE, None), logger=requests)
     ask("requests follow", ("root", SET, "INFO"), logger=requests)
-    r = legacy.AlterConfigsResource(LOGGER, "1", [legacy.AlterableConfig("root", "INFO")])
-    wire.ask("replace", legacy.AlterConfigsRequest(resources=[r]), 2)
+    r = messages.AlterConfigsResource(LOGGER, "1", [messages.AlterableConfig("root", "INFO")])
+    wire.ask("replace", messages.AlterConfigsRequest(resources=[r]), 2)
 
 
 @sequence
 def cordoned_log_dirs(wire: Wire) -> None:
     def change(value: str | None, resource: str = "1") -> None:
-        entry = incremental.AlterableConfig("cordoned.log.dirs", DELETE if value is None else SET, value)
-        r = incremental.AlterConfigsResource(BROKER, resource, [entry])
-        wire.ask(f"of {resource or 'all'} to {value}", incremental.IncrementalAlterConfigsRequest([r]), 1)
+        entry = messages.IncrementalConfig("cordoned.log.dirs", DELETE if value is None else SET, value)
+        r = messages.IncrementalResource(BROKER, resource, [entry])
+        wire.ask(f"of {resource or 'all'} to {value}", messages.IncrementalAlterConfigsRequest([r]), 1)
 
     def create(label: str) -> None:
         topics = [CreatableTopic(f"{wire.name}-{label}", 1, 1)]
@@ -288,10 +290,10 @@ def without_subscriptions(wire: Wire) -> None:
     def there() -> list[str]:
         return [each.resource_name for each in wire.quiet(ListConfigResourcesRequest(), 0).config_resources]
 
-    keys = [incremental.AlterableConfig(key, DELETE, None) for key in ("metrics", "interval.ms", "match")]
+    keys = [messages.IncrementalConfig(key, DELETE, None) for key in ("metrics", "interval.ms", "match")]
     for name in there():
-        resource = incremental.AlterConfigsResource(METRICS, name, keys)
-        wire.quiet(incremental.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        resource = messages.IncrementalResource(METRICS, name, keys)
+        wire.quiet(messages.IncrementalAlterConfigsRequest(resources=[resource]), 1)
     wire.until(lambda: not there(), "no subscription to be there")
 
 

@@ -9,23 +9,18 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.groups import commit, join, sync
 from compat_tests.wire.session import Wire
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.classic_groups import HeartbeatRequest, LeaveGroupRequest, MemberIdentity
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
-from kbroker.protocol.messages.delete_groups import DeleteGroupsRequest
-from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.protocol.messages.offset_delete import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 
 def beat(group: str, member: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:

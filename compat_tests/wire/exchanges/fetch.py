@@ -8,8 +8,10 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import STAMP, batch, put
 from compat_tests.wire.session import Wire
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from kbroker.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.messages.offset_for_leader_epoch import (
+from kbroker.protocol.messages.log_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,

@@ -8,30 +8,33 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.delete_groups import DeleteGroupsRequest
-from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from kbroker.protocol.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
-)
-from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+)
 
 SUBSCRIPTION = b"\0\1\0\0\0\1\0\1t\xff\xff\xff\xff\0\0\0\0"
 

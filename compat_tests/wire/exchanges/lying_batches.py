@@ -14,10 +14,13 @@ from compat_tests.wire.exchanges.produce import STAMP, batch, producer_id, reque
 from compat_tests.wire.session import Wire
 from kbroker.protocol.compression import CODEC_NAMES, compress
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.transactions import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    InitProducerIdRequest,
+)
 from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD, iter_batches, read_records
 
 _MOST: Final = 2**31 - 1

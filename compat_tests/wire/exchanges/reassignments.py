@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.alter_partition_reassignments import (
+from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
-from kbroker.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from kbroker.protocol.messages.list_partition_reassignments import (
+    ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest
 
 
 @sequence

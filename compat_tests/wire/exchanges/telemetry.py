@@ -12,12 +12,10 @@ from compat_tests.wire.exchanges import sequence
 from compat_tests.wire.exchanges.configs import APPEND, DELETE, METRICS, SET, SUBTRACT, describe, without_subscriptions
 from compat_tests.wire.session import Wire
 from kbroker.protocol.compression import compress
-from kbroker.protocol.messages import alter_configs as legacy
-from kbroker.protocol.messages import incremental_alter_configs as incremental
+from kbroker.protocol.messages import configs as config_messages
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
-from kbroker.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from kbroker.protocol.messages.push_telemetry import PushTelemetryRequest
+from kbroker.protocol.messages.client_telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from kbroker.protocol.messages.configs import ListConfigResourcesRequest
 
 INTERVAL_MS = 3_600_000
 """Long enough for whatever comes next to be too early."""
@@ -55,9 +53,9 @@ class Subscriber:
         self._mark = LEAST_INTERVAL_MS
 
     def alter(self, name: str, *ops: Any, validate: bool = False) -> Any:
-        entries = [incremental.AlterableConfig(key, op, value) for key, op, value in ops]
-        resource = incremental.AlterConfigsResource(METRICS, name, entries)
-        return incremental.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate)
+        entries = [config_messages.IncrementalConfig(key, op, value) for key, op, value in ops]
+        resource = config_messages.IncrementalResource(METRICS, name, entries)
+        return config_messages.IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate)
 
     def set(self, name: str, **configs: str) -> None:
         """Replace a subscription; it is there, for all that is asked afterwards."""
@@ -138,8 +136,10 @@ def client_metrics_configs(wire: Wire) -> None:
     wire.until(lambda: len(listed()) == 4, "all to be listed")
     wire.record("listed", 0, listed())
     wire.ask("listed with types", ListConfigResourcesRequest(resource_types=[METRICS]), 1)
-    entries = [legacy.AlterableConfig("interval.ms", "2000")]
-    replace = legacy.AlterConfigsRequest(resources=[legacy.AlterConfigsResource(METRICS, name, entries)])
+    entries = [config_messages.AlterableConfig("interval.ms", "2000")]
+    replace = config_messages.AlterConfigsRequest(
+        resources=[config_messages.AlterConfigsResource(METRICS, name, entries)]
+    )
     for v in range(3):
         wire.ask("replace", replace, v)
     wire.until(

@@ -7,19 +7,20 @@ from typing import Any
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import batch, put
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.create_partitions import (
-    CreatePartitionsAssignment,
-    CreatePartitionsRequest,
-    CreatePartitionsTopic,
-)
-from kbroker.protocol.messages.create_topics import (
+from kbroker.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
     CreateTopicsRequest,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicState,
 )
-from kbroker.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 
 def topic(name: str, partitions: int = 1, factor: int = 1, assignments: Any = None, **configs: Any) -> CreatableTopic:

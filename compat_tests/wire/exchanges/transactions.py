@@ -9,27 +9,24 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import batch, request
 from compat_tests.wire.session import Wire
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from kbroker.protocol.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from kbroker.protocol.messages.end_txn import EndTxnRequest
+from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
-from kbroker.protocol.messages.list_transactions import ListTransactionsRequest
-from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.txn_offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from kbroker.protocol.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
-from kbroker.protocol.messages.write_txn_markers import (
+from kbroker.protocol.messages.groups import FindCoordinatorRequest
+from kbroker.protocol.messages.produce import ProduceRequest
+from kbroker.protocol.messages.transaction_listings import DescribeTransactionsRequest, ListTransactionsRequest
+from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+    EndTxnRequest,
+    InitProducerIdRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

@@ -17,7 +17,7 @@ from kbroker.console.listing import Listing
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
 from kbroker.console.values import Values
-from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+from kbroker.protocol.messages.configs import IncrementalConfig
 
 _KINDS: Final = ("broker", "logger", "client-metrics", "group")
 LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
@@ -94,7 +94,7 @@ def change(console: Console, admin: Any, values: Values) -> Done:
     name = "" if everyone else _checked(kind, values.needed("name", "the name"))
     key = values.needed("key", "the config")
     unset = values.flag("unset")
-    op = AlterableConfig(key, Op.DELETE, None) if unset else AlterableConfig(key, Op.SET, values.text("value"))
+    op = IncrementalConfig(key, Op.DELETE, None) if unset else IncrementalConfig(key, Op.SET, values.text("value"))
     subject = Subject(kind, name)
     alter_configs(admin, subject, [op], dry_run=False)
     said = "is what is inherited again" if unset else "is set"

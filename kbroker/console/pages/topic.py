@@ -24,7 +24,7 @@ from kbroker.console.listing import Listing
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
 from kbroker.console.values import Values
-from kbroker.protocol.messages.incremental_alter_configs import AlterableConfig
+from kbroker.protocol.messages.configs import IncrementalConfig
 from kbroker.protocol.uuids import uuid_text
 
 _EARLIEST: Final = -2
@@ -110,9 +110,9 @@ def set_config(console: Console, admin: Any, values: Values) -> Done:
     del console
     name, key = values.needed("topic", "the topic"), values.needed("key", "the config")
     op = (
-        AlterableConfig(key, Op.DELETE, None)
+        IncrementalConfig(key, Op.DELETE, None)
         if values.flag("unset")
-        else AlterableConfig(key, Op.SET, values.text("value"))
+        else IncrementalConfig(key, Op.SET, values.text("value"))
     )
     alter_configs(admin, Subject("topic", name), [op], dry_run=False)
     said = "has what is inherited again" if values.flag("unset") else f"is {op.value}"

@@ -13,9 +13,11 @@ from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Stop
 from kbroker.controller.cluster.channels import Channels
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.pacing import paced
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
-from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState
-from kbroker.protocol.messages.update_metadata import UpdateMetadataPartitionState
+from kbroker.protocol.messages.from_controller import (
+    LeaderAndIsrPartitionState,
+    StopReplicaPartitionState,
+    UpdateMetadataPartitionState,
+)
 
 
 class Batch:

@@ -15,9 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kbroker.controller.cluster.context import Partition
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
-from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState
-from kbroker.protocol.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataPartitionState
+from kbroker.protocol.messages.from_controller import (
+    LeaderAndIsrPartitionState,
+    StopReplicaPartitionState,
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+)
 
 MOST_WAITING = 16
 """Requests that wait as they came; Apache Kafka keeps them all."""

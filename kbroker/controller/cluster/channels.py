@@ -18,9 +18,7 @@ from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Outg
 from kbroker.controller.cluster.context import Context, LiveBroker
 from kbroker.controller.cluster.fenced_tree import Sleep
 from kbroker.peers.interface import Peer, PeerGone, Peers
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrResponse
-from kbroker.protocol.messages.stop_replica import StopReplicaResponse
-from kbroker.protocol.messages.update_metadata import UpdateMetadataResponse
+from kbroker.protocol.messages.from_controller import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 
 log = logging.getLogger(__name__)
 

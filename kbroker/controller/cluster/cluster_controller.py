@@ -41,9 +41,14 @@ from kbroker.controller.tree.znode import Check, Delete, Denied, MetadataTree, R
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest, AllocateProducerIdsResponse
-from kbroker.protocol.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest, ControlledShutdownResponse
+from kbroker.protocol.messages.to_controller import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
 
 log = logging.getLogger(__name__)
 

@@ -13,18 +13,14 @@ from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.context import Context, LiveBroker, Partition, State
 from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.znodes import RECOVERING
-from kbroker.protocol.messages.leader_and_isr import (
+from kbroker.protocol.messages.from_controller import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
-)
-from kbroker.protocol.messages.stop_replica import (
     StopReplicaPartitionState,
     StopReplicaRequest,
     StopReplicaTopicState,
-)
-from kbroker.protocol.messages.update_metadata import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kbroker.cluster_state import NO_LEADER, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.divided import Divided
-from kbroker.protocol.messages.update_metadata import (
+from kbroker.protocol.messages.from_controller import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,

@@ -36,8 +36,7 @@ from kbroker.group_coordinator.groups.classic_group import (
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.records.classic_group import empty_group_metadata, group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kbroker.protocol.messages.sync_group import SyncGroupResponse
+from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 

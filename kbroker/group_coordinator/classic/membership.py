@@ -21,10 +21,15 @@ from kbroker.group_coordinator.classic.rebalance import (
 )
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.messages.join_group import JoinGroupResponse
-from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
-from kbroker.protocol.messages.sync_group import SyncGroupResponse
+from kbroker.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupResponse,
+)
 
 log = logging.getLogger(__name__)
 

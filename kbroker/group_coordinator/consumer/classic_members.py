@@ -32,10 +32,16 @@ from kbroker.group_coordinator.partitions import without_epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kbroker.protocol.messages.join_group import JoinGroupResponse
-from kbroker.protocol.messages.leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
-from kbroker.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.classic_groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from kbroker.protocol.uuids import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)

@@ -25,11 +25,10 @@ from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.handlers.sync_group import PROTOCOL_REQUIRED_SINCE
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
 from kbroker.protocol.messages.consumer_group_describe import DescribedGroup
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
-from kbroker.protocol.messages.offset_fetch import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
@@ -38,7 +37,7 @@ from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.messages.sync_group import SyncGroupRequest
+from kbroker.protocol.messages.groups import Coordinator, FindCoordinatorRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 

@@ -23,20 +23,25 @@ from kbroker.handlers.authorized.guard import (
 )
 from kbroker.handlers.registry import Api, Handler
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages import consumer_group_describe, describe_groups
-from kbroker.protocol.messages.alter_configs import AlterConfigsResourceResponse
-from kbroker.protocol.messages.delete_groups import DeletableGroupResult
-from kbroker.protocol.messages.delete_records import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
-from kbroker.protocol.messages.describe_configs import DescribeConfigsResult
-from kbroker.protocol.messages.describe_producers import PartitionResponse, TopicResponse
-from kbroker.protocol.messages.incremental_alter_configs import (
-    AlterConfigsResourceResponse as IncrementalResourceResponse,
+from kbroker.protocol.messages import consumer_group_describe
+from kbroker.protocol.messages.configs import DescribeConfigsResult, IncrementalResourceResponse
+from kbroker.protocol.messages.group_offsets import (
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
-from kbroker.protocol.messages.list_offsets import ListOffsetsPartitionResponse, ListOffsetsTopicResponse
-from kbroker.protocol.messages.offset_commit import OffsetCommitResponsePartition, OffsetCommitResponseTopic
-from kbroker.protocol.messages.offset_delete import OffsetDeleteResponsePartition, OffsetDeleteResponseTopic
-from kbroker.protocol.messages.offset_for_leader_epoch import EpochEndOffset, OffsetForLeaderTopicResult
-from kbroker.protocol.messages.txn_offset_commit import TxnOffsetCommitResponsePartition, TxnOffsetCommitResponseTopic
+from kbroker.protocol.messages.groups import DeletableGroupResult, DescribedGroup
+from kbroker.protocol.messages.log_offsets import (
+    EpochEndOffset,
+    ListOffsetsPartitionResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderTopicResult,
+)
+from kbroker.protocol.messages.topics import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
+from kbroker.protocol.messages.transaction_listings import PartitionResponse, TopicResponse
 from kbroker.security.authorizer.acls import Operation, ResourceType
 
 READ, WRITE, DELETE, ALTER, DESCRIBE = (
@@ -148,7 +153,7 @@ RULES: Final[dict[str, Rule]] = {
         in_turn(
             groups.with_operations,
             partly(
-                "groups", "groups", groups.group_right(DESCRIBE), groups.refused_group(describe_groups.DescribedGroup)
+                "groups", "groups", groups.group_right(DESCRIBE), groups.refused_group(DescribedGroup)
             ),
         ),
     ),
@@ -212,7 +217,7 @@ RULES: Final[dict[str, Rule]] = {
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
         partly(
             "resources", "responses", configs.resource_right(ALTER_CONFIGS),
-            configs.refused_resource(AlterConfigsResourceResponse),
+            configs.refused_resource(IncrementalResourceResponse),
         ),
     ),
     "IncrementalAlterConfigs": Rule(

@@ -13,8 +13,7 @@ from kbroker.handlers.describe_delegation_token import describe_delegation_token
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.handlers.token_requests import is_allowed
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
-from kbroker.protocol.messages.describe_delegation_token import DescribeDelegationTokenRequest
+from kbroker.protocol.messages.delegation_tokens import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.tokens.token import Token
 

@@ -15,15 +15,23 @@ from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
-from kbroker.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.messages.describe_topic_partitions import (
+from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponseTopic,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponseTopic,
     TopicRequest,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from kbroker.protocol.messages.topics import (
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights

@@ -12,9 +12,8 @@ from kbroker.handlers.add_partitions_to_txn import add_partitions_to_txn as add_
 from kbroker.handlers.authorized.guard import finished, refuse_all, rights_of
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from kbroker.protocol.messages.describe_transactions import TransactionState
-from kbroker.protocol.messages.init_producer_id import InitProducerIdRequest
+from kbroker.protocol.messages.transaction_listings import TransactionState
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 

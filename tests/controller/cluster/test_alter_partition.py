@@ -9,13 +9,13 @@ import pytest
 from kbroker.controller.tree.znode import SetData
 from kbroker.controller.znodes import state_path
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.alter_partition import (
+from kbroker.protocol.messages.to_controller import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionTopic,
+    ControlledShutdownRequest,
 )
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest
 
 from .world import World, in_world, kinds
 

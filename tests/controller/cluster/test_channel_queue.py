@@ -6,9 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, OutgoingQueue, Stops
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrPartitionState
-from kbroker.protocol.messages.stop_replica import StopReplicaPartitionState
-from kbroker.protocol.messages.update_metadata import UpdateMetadataBroker, UpdateMetadataPartitionState
+from kbroker.protocol.messages.from_controller import (
+    LeaderAndIsrPartitionState,
+    StopReplicaPartitionState,
+    UpdateMetadataBroker,
+    UpdateMetadataPartitionState,
+)
 
 Item = Leaderships | Metadata | Stops
 P, Q = ("t", 0), ("t", 1)

@@ -22,9 +22,11 @@ from kbroker.controller.tree.znode import (
 )
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, ControllerNode, Features, read
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from kbroker.protocol.messages.alter_partition import AlterPartitionRequest
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from kbroker.protocol.messages.to_controller import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+)
 
 from .world import WatchedTree, World, in_world, run, short_sleep, until
 

@@ -10,8 +10,7 @@ import pytest
 
 from kbroker.controller.tree.znode import Refused
 from kbroker.protocol.errors import ApiError
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest
+from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, ControlledShutdownRequest
 from tests.tries import tries
 
 from .agreement import check

@@ -7,9 +7,12 @@ import pytest
 from kbroker.controller.tree.znode import SetData
 from kbroker.controller.znodes import PRODUCER_IDS, ProducerIdBlock, read
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.allocate_producer_ids import AllocateProducerIdsRequest
-from kbroker.protocol.messages.controlled_shutdown import ControlledShutdownRequest, RemainingPartition
-from kbroker.protocol.messages.stop_replica import StopReplicaRequest
+from kbroker.protocol.messages.from_controller import StopReplicaRequest
+from kbroker.protocol.messages.to_controller import (
+    AllocateProducerIdsRequest,
+    ControlledShutdownRequest,
+    RemainingPartition,
+)
 
 from .world import World, in_world
 

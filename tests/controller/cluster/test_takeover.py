@@ -15,9 +15,7 @@ from kbroker.controller.znodes import (
     state_path,
     topic_path,
 )
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest
-from kbroker.protocol.messages.stop_replica import StopReplicaRequest
-from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from kbroker.protocol.uuids import ZERO_UUID
 
 from .world import World, in_world, kinds, until

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 from kbroker.controller.tree.znode import Create, Delete
 from kbroker.controller.znodes import DELETE_TOPICS, Assignment, topic_path
-from kbroker.protocol.messages.leader_and_isr import LeaderAndIsrRequest
-from kbroker.protocol.messages.stop_replica import StopReplicaRequest
-from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest
+from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 
 from .world import QUIET_CONFIG, World, in_world, kinds
 

@@ -43,26 +43,25 @@ from kbroker.controller.znodes import (
 )
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.alter_partition import (
+from kbroker.protocol.messages.from_controller import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+    StopReplicaPartitionError,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from kbroker.protocol.messages.to_controller import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionTopic,
     BrokerState,
 )
-from kbroker.protocol.messages.leader_and_isr import (
-    LeaderAndIsrPartitionError,
-    LeaderAndIsrPartitionState,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    LeaderAndIsrTopicError,
-)
-from kbroker.protocol.messages.stop_replica import (
-    StopReplicaPartitionError,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
-from kbroker.protocol.messages.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from kbroker.protocol.uuids import new_uuid
 
 PATIENCE_S = 30

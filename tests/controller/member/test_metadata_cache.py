@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.cluster_state import ClusterState
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE, told
 from kbroker.divided import whole
-from kbroker.protocol.messages.update_metadata import (
+from kbroker.protocol.messages.from_controller import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

@@ -7,51 +7,24 @@ from typing import Any, NamedTuple
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
-    alter_client_quotas,
-    alter_configs,
-    alter_replica_log_dirs,
-    alter_user_scram_credentials,
+    acls,
+    classic_groups,
+    client_quotas,
+    cluster,
+    configs,
     consumer_group_describe,
     consumer_group_heartbeat,
-    create_acls,
-    create_partitions,
-    create_topics,
-    delete_acls,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_acls,
-    describe_client_quotas,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_quorum,
-    describe_topic_partitions,
-    describe_transactions,
-    describe_user_scram_credentials,
-    end_txn,
     fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_config_resources,
-    list_offsets,
+    group_offsets,
+    groups,
+    log_dirs,
+    log_offsets,
     metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
     produce,
-    sync_group,
-    txn_offset_commit,
-    update_features,
-    write_txn_markers,
+    scram_credentials,
+    topics,
+    transaction_listings,
+    transactions,
 )
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 
@@ -117,38 +90,34 @@ def fetched(replica_id=-1):
     return fetch.FetchRequest(replica_id=replica_id, max_wait_ms=0, min_bytes=0, topics=[topic])
 
 
-def resource(kind, name, module):
-    if module is describe_configs:
-        return describe_configs.DescribeConfigsResource(kind, name, None)
-    return module.AlterConfigsResource(kind, name, [])
+def resource(kind, name, cls):
+    return cls(kind, name, None if cls is configs.DescribeConfigsResource else [])
 
 
 def config_cases():
     for kind, name, needs in ((TOPIC_KIND, TOPIC, T), (GROUP_KIND, GROUP, G), (BROKER_KIND, "1", C)):
-        described = describe_configs.DescribeConfigsRequest(resources=[resource(kind, name, describe_configs)])
+        described = configs.DescribeConfigsRequest(resources=[resource(kind, name, configs.DescribeConfigsResource)])
         yield case(described, 4, (needs, O.DESCRIBE_CONFIGS))
-        for module, cls, version in (
-            (alter_configs, alter_configs.AlterConfigsRequest, 2),
-            (incremental_alter_configs, incremental_alter_configs.IncrementalAlterConfigsRequest, 1),
+        for altered, cls, version in (
+            (configs.AlterConfigsResource, configs.AlterConfigsRequest, 2),
+            (configs.IncrementalResource, configs.IncrementalAlterConfigsRequest, 1),
         ):
-            asked = cls(resources=[resource(kind, name, module)], validate_only=True)
+            asked = cls(resources=[resource(kind, name, altered)], validate_only=True)
             yield case(asked, version, (needs, O.ALTER_CONFIGS))
 
 
-ADDS_USER = alter_user_scram_credentials.AlterUserScramCredentialsRequest(
-    upsertions=[alter_user_scram_credentials.ScramCredentialUpsertion("eve", 1, 4096, b"salt", bytes(32))]
+ADDS_USER = scram_credentials.AlterUserScramCredentialsRequest(
+    upsertions=[scram_credentials.ScramCredentialUpsertion("eve", 1, 4096, b"salt", bytes(32))]
 )
-SETS_QUOTA = alter_client_quotas.AlterClientQuotasRequest(
+SETS_QUOTA = client_quotas.AlterClientQuotasRequest(
     entries=[
-        alter_client_quotas.EntryData(
-            [alter_client_quotas.EntityData("user", "eve")], [alter_client_quotas.OpData("producer_byte_rate", 1e9)]
+        client_quotas.AlteredEntry(
+            [client_quotas.AlteredEntity("user", "eve")], [client_quotas.OpData("producer_byte_rate", 1e9)]
         )
     ],
     validate_only=True,
 )
-CREATES_ACL = create_acls.CreateAclsRequest(
-    creations=[create_acls.AclCreation(T, "other", 3, "User:bob", "*", O.READ, 3)]
-)
+CREATES_ACL = acls.CreateAclsRequest(creations=[acls.AclCreation(T, "other", 3, "User:bob", "*", O.READ, 3)])
 FINDS_ACLS = {
     "resource_type_filter": 2, "resource_name_filter": "none", "pattern_type_filter": 3, "principal_filter": None,
     "host_filter": None, "operation": 1, "permission_type": 1,
@@ -158,20 +127,16 @@ CASES = [
     case(fetched(), 11, (T, O.READ)),
     Case(fetched(replica_id=2), 11, ((right(C, O.CLUSTER_ACTION, code=CODES[T]),),)),
     case(
-        list_offsets.ListOffsetsRequest(
+        log_offsets.ListOffsetsRequest(
             replica_id=-1,
-            topics=[list_offsets.ListOffsetsTopic(TOPIC, [list_offsets.ListOffsetsPartition(0, timestamp=-1)])],
+            topics=[log_offsets.ListOffsetsTopic(TOPIC, [log_offsets.ListOffsetsPartition(0, timestamp=-1)])],
         ),
         7,
         (T, O.DESCRIBE),
     ),
     case(
-        offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-            topics=[
-                offset_for_leader_epoch.OffsetForLeaderTopic(
-                    TOPIC, [offset_for_leader_epoch.OffsetForLeaderPartition(0, leader_epoch=0)]
-                )
-            ]
+        log_offsets.OffsetForLeaderEpochRequest(
+            topics=[log_offsets.OffsetForLeaderTopic(TOPIC, [log_offsets.OffsetForLeaderPartition(0, leader_epoch=0)])]
         ),
         4,
         [(T, O.DESCRIBE), (C, O.CLUSTER_ACTION)],
@@ -182,68 +147,64 @@ CASES = [
         (T, O.DESCRIBE),
     ),
     case(
-        describe_topic_partitions.DescribeTopicPartitionsRequest(
-            topics=[describe_topic_partitions.TopicRequest(TOPIC)]
-        ),
+        metadata.DescribeTopicPartitionsRequest(topics=[metadata.TopicRequest(TOPIC)]),
         0,
         (T, O.DESCRIBE),
     ),
     case(
-        create_topics.CreateTopicsRequest(
-            topics=[create_topics.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)],
+        topics.CreateTopicsRequest(
+            topics=[topics.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)],
             validate_only=True,
         ),
         4,
         [(T, O.CREATE), (C, O.CREATE)],
     ),
     case(
-        create_partitions.CreatePartitionsRequest(
-            topics=[create_partitions.CreatePartitionsTopic(TOPIC, 5, None)], validate_only=True
-        ),
+        topics.CreatePartitionsRequest(topics=[topics.CreatePartitionsTopic(TOPIC, 5, None)], validate_only=True),
         3,
         (T, O.ALTER),
     ),
     Case(
-        delete_topics.DeleteTopicsRequest(topic_names=[DOOMED], timeout_ms=10_000),
+        topics.DeleteTopicsRequest(topic_names=[DOOMED], timeout_ms=10_000),
         5,
         ((right(T, O.DELETE, DOOMED), right(C, O.DELETE, code=CODES[T])),),
     ),
     case(
-        delete_records.DeleteRecordsRequest(
-            topics=[delete_records.DeleteRecordsTopic(TOPIC, [delete_records.DeleteRecordsPartition(0, 0)])]
-        ),
+        topics.DeleteRecordsRequest(topics=[topics.DeleteRecordsTopic(TOPIC, [topics.DeleteRecordsPartition(0, 0)])]),
         2,
         (T, O.DELETE),
     ),
     case(
-        describe_producers.DescribeProducersRequest(topics=[describe_producers.TopicRequest(TOPIC, [0])]),
+        transaction_listings.DescribeProducersRequest(topics=[transaction_listings.TopicRequest(TOPIC, [0])]),
         0,
         (T, O.READ),
     ),
-    case(find_coordinator.FindCoordinatorRequest(key=GROUP), 3, (G, O.DESCRIBE)),
-    case(find_coordinator.FindCoordinatorRequest(coordinator_keys=[GROUP]), 4, (G, O.DESCRIBE)),
-    case(find_coordinator.FindCoordinatorRequest(key=TXN, key_type=1), 3, (X, O.DESCRIBE)),
-    case(find_coordinator.FindCoordinatorRequest(coordinator_keys=[TXN], key_type=1), 4, (X, O.DESCRIBE)),
+    case(groups.FindCoordinatorRequest(key=GROUP), 3, (G, O.DESCRIBE)),
+    case(groups.FindCoordinatorRequest(coordinator_keys=[GROUP]), 4, (G, O.DESCRIBE)),
+    case(groups.FindCoordinatorRequest(key=TXN, key_type=1), 3, (X, O.DESCRIBE)),
+    case(groups.FindCoordinatorRequest(coordinator_keys=[TXN], key_type=1), 4, (X, O.DESCRIBE)),
     case(
-        join_group.JoinGroupRequest(
+        classic_groups.JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
             protocol_type="consumer",
-            protocols=[join_group.JoinGroupRequestProtocol("range", b"")],
+            protocols=[classic_groups.JoinGroupRequestProtocol("range", b"")],
         ),
         9,
         (G, O.READ),
     ),
     case(
-        sync_group.SyncGroupRequest(
+        classic_groups.SyncGroupRequest(
             group_id=GROUP, member_id="nobody", protocol_type="consumer", protocol_name="range"
         ),
         5,
         (G, O.READ),
     ),
-    case(heartbeat.HeartbeatRequest(group_id=GROUP, member_id="nobody"), 4, (G, O.READ)),
-    case(leave_group.LeaveGroupRequest(group_id=GROUP, members=[leave_group.MemberIdentity("m")]), 5, (G, O.READ)),
+    case(classic_groups.HeartbeatRequest(group_id=GROUP, member_id="nobody"), 4, (G, O.READ)),
+    case(
+        classic_groups.LeaveGroupRequest(group_id=GROUP, members=[classic_groups.MemberIdentity("m")]), 5, (G, O.READ)
+    ),
     case(
         consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
             group_id=GROUP, member_id="m", member_epoch=3, subscribed_topic_names=[TOPIC]
@@ -253,11 +214,11 @@ CASES = [
         (T, O.DESCRIBE),
     ),
     case(
-        offset_commit.OffsetCommitRequest(
+        group_offsets.OffsetCommitRequest(
             group_id=GROUP,
             topics=[
-                offset_commit.OffsetCommitRequestTopic(
-                    name=TOPIC, partitions=[offset_commit.OffsetCommitRequestPartition(0, 1, -1, None)]
+                group_offsets.OffsetCommitRequestTopic(
+                    name=TOPIC, partitions=[group_offsets.OffsetCommitRequestPartition(0, 1, -1, None)]
                 )
             ],
         ),
@@ -267,12 +228,12 @@ CASES = [
     ),
     *(
         case(
-            offset_fetch.OffsetFetchRequest(
+            group_offsets.OffsetFetchRequest(
                 group_id=GROUP,
-                topics=[offset_fetch.OffsetFetchRequestTopic(TOPIC, [0])],
+                topics=[group_offsets.OffsetFetchRequestTopic(TOPIC, [0])],
                 groups=[
-                    offset_fetch.OffsetFetchRequestGroup(
-                        GROUP, topics=[offset_fetch.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
+                    group_offsets.OffsetFetchRequestGroup(
+                        GROUP, topics=[group_offsets.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
                     )
                 ],
             ),
@@ -283,51 +244,51 @@ CASES = [
         for version in (1, 7, 9)
     ),
     case(
-        offset_delete.OffsetDeleteRequest(
+        group_offsets.OffsetDeleteRequest(
             group_id=GROUP,
-            topics=[offset_delete.OffsetDeleteRequestTopic(TOPIC, [offset_delete.OffsetDeleteRequestPartition(0)])],
+            topics=[group_offsets.OffsetDeleteRequestTopic(TOPIC, [group_offsets.OffsetDeleteRequestPartition(0)])],
         ),
         0,
         (G, O.DELETE),
         (T, O.READ),
     ),
-    case(describe_groups.DescribeGroupsRequest(groups=[GROUP]), 5, (G, O.DESCRIBE)),
+    case(groups.DescribeGroupsRequest(groups=[GROUP]), 5, (G, O.DESCRIBE)),
     case(consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
-    case(delete_groups.DeleteGroupsRequest(groups_names=[GROUP]), 2, (G, O.DELETE)),
-    case(init_producer_id.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=9), 4, (X, O.WRITE)),
+    case(groups.DeleteGroupsRequest(groups_names=[GROUP]), 2, (G, O.DELETE)),
+    case(transactions.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=9), 4, (X, O.WRITE)),
     Case(
-        init_producer_id.InitProducerIdRequest(transactional_id=None),
+        transactions.InitProducerIdRequest(transactional_id=None),
         4,
         ((right(C, O.IDEMPOTENT_WRITE), right(T, O.WRITE, code=CODES[C])),),
     ),
     case(
-        add_partitions_to_txn.AddPartitionsToTxnRequest(
+        transactions.AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=TXN,
-            v3_and_below_topics=[add_partitions_to_txn.AddPartitionsToTxnTopic(TOPIC, [0])],
+            v3_and_below_topics=[transactions.AddPartitionsToTxnTopic(TOPIC, [0])],
         ),
         3,
         (X, O.WRITE),
         (T, O.WRITE),
     ),
     case(
-        add_partitions_to_txn.AddPartitionsToTxnRequest(
+        transactions.AddPartitionsToTxnRequest(
             transactions=[
-                add_partitions_to_txn.AddPartitionsToTxnTransaction(
-                    TXN, 1, 0, True, [add_partitions_to_txn.AddPartitionsToTxnTopic(TOPIC, [0])]
+                transactions.AddPartitionsToTxnTransaction(
+                    TXN, 1, 0, True, [transactions.AddPartitionsToTxnTopic(TOPIC, [0])]
                 )
             ]
         ),
         4,
         (C, O.CLUSTER_ACTION),
     ),
-    case(add_offsets_to_txn.AddOffsetsToTxnRequest(transactional_id=TXN, group_id=GROUP), 3, (X, O.WRITE), (G, O.READ)),
+    case(transactions.AddOffsetsToTxnRequest(transactional_id=TXN, group_id=GROUP), 3, (X, O.WRITE), (G, O.READ)),
     case(
-        txn_offset_commit.TxnOffsetCommitRequest(
+        group_offsets.TxnOffsetCommitRequest(
             transactional_id=TXN,
             group_id=GROUP,
             topics=[
-                txn_offset_commit.TxnOffsetCommitRequestTopic(
-                    TOPIC, [txn_offset_commit.TxnOffsetCommitRequestPartition(0, 1, -1, None)]
+                group_offsets.TxnOffsetCommitRequestTopic(
+                    TOPIC, [group_offsets.TxnOffsetCommitRequestPartition(0, 1, -1, None)]
                 )
             ],
         ),
@@ -336,39 +297,33 @@ CASES = [
         (G, O.READ),
         (T, O.READ),
     ),
-    case(end_txn.EndTxnRequest(transactional_id=TXN), 3, (X, O.WRITE)),
-    case(describe_transactions.DescribeTransactionsRequest(transactional_ids=[TXN]), 0, (X, O.DESCRIBE)),
+    case(transactions.EndTxnRequest(transactional_id=TXN), 3, (X, O.WRITE)),
+    case(transaction_listings.DescribeTransactionsRequest(transactional_ids=[TXN]), 0, (X, O.DESCRIBE)),
     case(
-        write_txn_markers.WriteTxnMarkersRequest(
-            markers=[
-                write_txn_markers.WritableTxnMarker(1, 0, False, [write_txn_markers.WritableTxnMarkerTopic(TOPIC, [0])])
-            ]
+        transactions.WriteTxnMarkersRequest(
+            markers=[transactions.WritableTxnMarker(1, 0, False, [transactions.WritableTxnMarkerTopic(TOPIC, [0])])]
         ),
         1,
         [(C, O.CLUSTER_ACTION), (C, O.ALTER)],
     ),
     *config_cases(),
-    case(list_config_resources.ListConfigResourcesRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
-    case(describe_log_dirs.DescribeLogDirsRequest(topics=[]), 4, (C, O.DESCRIBE)),
-    case(describe_quorum.DescribeQuorumRequest(topics=[]), 2, (C, O.DESCRIBE)),
+    case(configs.ListConfigResourcesRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
+    case(log_dirs.DescribeLogDirsRequest(topics=[]), 4, (C, O.DESCRIBE)),
+    case(cluster.DescribeQuorumRequest(topics=[]), 2, (C, O.DESCRIBE)),
     case(
-        alter_replica_log_dirs.AlterReplicaLogDirsRequest(
-            dirs=[
-                alter_replica_log_dirs.AlterReplicaLogDir(
-                    "/nowhere", [alter_replica_log_dirs.AlterReplicaLogDirTopic(TOPIC, [0])]
-                )
-            ]
+        log_dirs.AlterReplicaLogDirsRequest(
+            dirs=[log_dirs.AlterReplicaLogDir("/nowhere", [log_dirs.AlterReplicaLogDirTopic(TOPIC, [0])])]
         ),
         2,
         (C, O.ALTER),
     ),
-    case(update_features.UpdateFeaturesRequest(), 1, (C, O.ALTER)),
-    case(describe_acls.DescribeAclsRequest(**FINDS_ACLS), 3, (C, O.DESCRIBE)),
+    case(cluster.UpdateFeaturesRequest(), 1, (C, O.ALTER)),
+    case(acls.DescribeAclsRequest(**FINDS_ACLS), 3, (C, O.DESCRIBE)),
     case(CREATES_ACL, 3, (C, O.ALTER)),
-    case(describe_user_scram_credentials.DescribeUserScramCredentialsRequest(users=[]), 0, (C, O.DESCRIBE)),
+    case(scram_credentials.DescribeUserScramCredentialsRequest(users=[]), 0, (C, O.DESCRIBE)),
     case(ADDS_USER, 0, (C, O.ALTER)),
-    case(delete_acls.DeleteAclsRequest(filters=[delete_acls.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
-    case(describe_client_quotas.DescribeClientQuotasRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
+    case(acls.DeleteAclsRequest(filters=[acls.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
+    case(client_quotas.DescribeClientQuotasRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
     case(SETS_QUOTA, 1, (C, O.ALTER_CONFIGS)),
 ]
 OPEN = {

@@ -12,7 +12,7 @@ from kbroker import handlers
 from kbroker.handlers.authorized.required_rights import RULES
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Entry, Operation, Pattern, Permission, ResourceType
 from kbroker.security.authorizer.authorizer import Authorizer
 from tests.security.authorizer.cases import CASES, CODES, DOOMED, OF_CLUSTERS, OPEN, TOPIC

@@ -9,30 +9,24 @@ import pytest
 
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kbroker.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, EntityData, EntryData, OpData
 from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
+from kbroker.protocol.messages.cluster import DescribeClusterRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from kbroker.protocol.messages.describe_cluster import DescribeClusterRequest
-from kbroker.protocol.messages.describe_groups import DescribeGroupsRequest
-from kbroker.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.find_coordinator import FindCoordinatorRequest
-from kbroker.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.list_groups import ListGroupsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.messages.offset_commit import (
+from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
-)
-from kbroker.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, FindCoordinatorRequest, ListGroupsRequest
+from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kbroker.protocol.uuids import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, Permission, ResourceType
 from tests.security.authorizer.served import ADMIN, ALICE, CLOSED, asynchronous, codes, serving
@@ -360,8 +354,8 @@ async def test_the_audit_tells_who_changed_what(alone, caplog):
             await topics(served, "orders")
             await served.ask(CreateTopicsRequest([CreatableTopic("more\nlines", 1, 1)]), 7)
             await served.ask(ApiVersionsRequest("a", "1"), 3)
-            who = [EntityData("user", "bob"), EntityData("client-id", None)]
-            quota = EntryData(who, [OpData("producer_byte_rate", 1e9)])
+            who = [AlteredEntity("user", "bob"), AlteredEntity("client-id", None)]
+            quota = AlteredEntry(who, [OpData("producer_byte_rate", 1e9)])
             await served.ask(AlterClientQuotasRequest(entries=[quota], validate_only=True), 1, ADMIN)
         lines = [record.getMessage() for record in caplog.records if record.name == "kbroker.audit"]
         assert lines == [

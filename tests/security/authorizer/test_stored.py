@@ -8,9 +8,13 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import embedded_store
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
-from kbroker.protocol.messages.describe_acls import DescribeAclsRequest
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 from tests.security.authorizer.served import ADMIN, CLOSED, STANDARD, asynchronous, serving
 

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.create_delegation_token import CreateDelegationTokenRequest
-from kbroker.protocol.messages.describe_delegation_token import (
+from kbroker.protocol.messages.delegation_tokens import (
+    CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
 )
-from kbroker.protocol.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 from kbroker.security.principal import Principal
 from tests.security.authorizer.served import ADMIN, ALICE, serving

@@ -1,0 +1,167 @@
+"""What the controller of a cluster on ZooKeeper tells its brokers."""
+
+from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
+
+# LeaderAndIsr (key 4): the controller tells a broker who leads and follows the partitions that it hosts.
+#
+# From the version on in which topics have ids (KIP-516); `partition_epoch` is the version of the partition's znode.
+
+
+@struct
+class LeaderAndIsrPartitionState:
+    """One partition. `controller_epoch` is that of the controller which wrote this state."""
+
+    partition_index: i32 = f()
+    controller_epoch: i32 = f()
+    leader: i32 = f()
+    leader_epoch: i32 = f()
+    isr: list[i32] = f()
+    partition_epoch: i32 = f()
+    replicas: list[i32] = f()
+    adding_replicas: list[i32] = f("3+")
+    removing_replicas: list[i32] = f("3+")
+    is_new: bool = f("1+", default=False)
+    leader_recovery_state: i8 = f("6+", default=0)
+
+
+@struct
+class LeaderAndIsrTopicState:
+    topic_name: str = f("2+")
+    topic_id: Uuid = f("5+")
+    partition_states: list[LeaderAndIsrPartitionState] = f("2+")
+
+
+@struct
+class LeaderAndIsrLiveLeader:
+    """Where a leader that is named in this request is reached."""
+
+    broker_id: i32 = f()
+    host_name: str = f()
+    port: i32 = f()
+
+
+@message(key=4, versions="5-7", flexible="4+")
+class LeaderAndIsrRequest:
+    controller_id: i32 = f()
+    is_k_raft_controller: bool = f("7+", default=False)
+    controller_epoch: i32 = f()
+    broker_epoch: i64 = f("2+", default=-1)
+    type: i8 = f("5+")
+    topic_states: list[LeaderAndIsrTopicState] = f("2+")
+    live_leaders: list[LeaderAndIsrLiveLeader] = f()
+
+
+@struct
+class LeaderAndIsrPartitionError:
+    partition_index: i32 = f()
+    error_code: i16 = f()
+
+
+@struct
+class LeaderAndIsrTopicError:
+    topic_id: Uuid = f("5+")
+    partition_errors: list[LeaderAndIsrPartitionError] = f("5+")
+
+
+@message(key=4, versions="5-7", flexible="4+")
+class LeaderAndIsrResponse:
+    error_code: i16 = f()
+    topics: list[LeaderAndIsrTopicError] = f("5+")
+
+
+# StopReplica (key 5): the controller tells a broker which partitions it hosts no longer (KIP-570).
+#
+# A leader epoch of -1 stands for "whatever it is", -2 for "the topic is being deleted".
+
+
+@struct
+class StopReplicaPartitionState:
+    partition_index: i32 = f("3+")
+    leader_epoch: i32 = f("3+", default=-1)
+    delete_partition: bool = f("3+")
+
+
+@struct
+class StopReplicaTopicState:
+    topic_name: str = f("3+")
+    partition_states: list[StopReplicaPartitionState] = f("3+")
+
+
+@message(key=5, versions="3-4", flexible="2+")
+class StopReplicaRequest:
+    controller_id: i32 = f()
+    is_k_raft_controller: bool = f("4+", default=False)
+    controller_epoch: i32 = f()
+    broker_epoch: i64 = f("1+", default=-1)
+    topic_states: list[StopReplicaTopicState] = f("3+")
+
+
+@struct
+class StopReplicaPartitionError:
+    topic_name: str = f()
+    partition_index: i32 = f()
+    error_code: i16 = f()
+
+
+@message(key=5, versions="3-4", flexible="2+")
+class StopReplicaResponse:
+    error_code: i16 = f()
+    partition_errors: list[StopReplicaPartitionError] = f()
+
+
+# UpdateMetadata (key 6): the controller tells a broker which brokers live and what has changed of which partition.
+#
+# Partitions are merged into what the broker knows; the live brokers replace it. A leader of -2 says that the topic is
+# being deleted.
+
+
+@struct
+class UpdateMetadataPartitionState:
+    """One partition; `zk_version` is the version of its znode."""
+
+    partition_index: i32 = f()
+    controller_epoch: i32 = f()
+    leader: i32 = f()
+    leader_epoch: i32 = f()
+    isr: list[i32] = f()
+    zk_version: i32 = f()
+    replicas: list[i32] = f()
+    offline_replicas: list[i32] = f("4+")
+
+
+@struct
+class UpdateMetadataTopicState:
+    topic_name: str = f("5+")
+    topic_id: Uuid = f("7+")
+    partition_states: list[UpdateMetadataPartitionState] = f("5+")
+
+
+@struct
+class UpdateMetadataEndpoint:
+    port: i32 = f("1+")
+    host: str = f("1+")
+    listener: str = f("3+")
+    security_protocol: i16 = f("1+")
+
+
+@struct
+class UpdateMetadataBroker:
+    id: i32 = f()
+    endpoints: list[UpdateMetadataEndpoint] = f("1+")
+    rack: str | None = f("2+", nullable="0+")
+
+
+@message(key=6, versions="7-8", flexible="6+")
+class UpdateMetadataRequest:
+    controller_id: i32 = f()
+    is_k_raft_controller: bool = f("8+", default=False)
+    type: i8 = f("8+", tag=0, default=0)
+    controller_epoch: i32 = f()
+    broker_epoch: i64 = f("5+", default=-1)
+    topic_states: list[UpdateMetadataTopicState] = f("5+")
+    live_brokers: list[UpdateMetadataBroker] = f()
+
+
+@message(key=6, versions="7-8", flexible="6+")
+class UpdateMetadataResponse:
+    error_code: i16 = f()
