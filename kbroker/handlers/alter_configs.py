@@ -1,27 +1,179 @@
-"""AlterConfigs (key 33), versions 0-2: replace all configs of a resource (KIP-133)."""
+"""The APIs that change configs.
+
+What AlterConfigs and IncrementalAlterConfigs have in common: checking a resource, storing its configs.
+
+Owns the order of checks (ConfigAdminManager, then the controller's validator). Never knows the request's shape.
+
+AlterConfigs (key 33), versions 0-2: replace all configs of a resource (KIP-133).
+
+IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from configs (KIP-339).
+
+Behaviour: levels of loggers are set in this process (KIP-412), nothing of them is stored.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
 
+from kbroker.config.changes_while_running import validate_broker
+from kbroker.config.loggers import check_levels, set_levels
+from kbroker.config.model import ConfigKey
+from kbroker.config.operations import Op, apply_broker_ops, apply_ops
+from kbroker.config.table import GROUP as GROUP_KEYS
+from kbroker.config.table import TOPIC as TOPIC_KEYS
+from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
 from kbroker.divided import Divided, each
-from kbroker.handlers.config_changes import KINDS, change, check_request, outcomes
+from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalResource,
+    IncrementalResourceResponse,
 )
+from kbroker.topic_names import check_topic_name
+
+R = TypeVar("R", bound="Resource")
+MAX_CONFIGS = 1_000
+"""Of one resource in one request. Kafka's controller has 10,000 for a whole request; no resource has so many keys."""
+KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
+_KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
+"""To append to and subtract from: Kafka's controller knows no types of client metrics' keys, and refuses both."""
+_OPERATIONS = frozenset(int(op) for op in Op)
 
 
-def _on_error(request: AlterConfigsRequest, code: int, message: str | None) -> Divided[AlterConfigsResponse]:
-    responses = yield from each(request.resources, lambda resource: _answer(resource, code, message))
+class Resource(Protocol):
+    """What both requests name."""
+
+    resource_type: int
+    resource_name: str
+
+
+def outcomes(resources: Sequence[R], alter: Callable[[R], Divided[None]]) -> Divided[list[tuple[R, int, str | None]]]:
+    """Change each resource by itself; return error code and message of each. One that is named twice is refused."""
+    seen: dict[tuple[int, str], int] = {}
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        seen[key] = seen.get(key, 0) + 1
+        yield
+    found: list[tuple[R, int, str | None]] = []
+    for resource in resources:
+        try:
+            if seen[resource.resource_type, resource.resource_name] > 1:
+                raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            yield from alter(resource)
+        except ApiError as err:
+            found.append((resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
+        else:
+            found.append((resource, 0, None))
+        yield
+    return found
+
+
+def check_request(
+    entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int
+) -> Divided[None]:
+    """Check what can be said without knowing the resource: duplicate keys, null values, a type not among `kinds`."""
+    names: set[str] = set()
+    nulls: list[str] = []
+    for name, value in entries:
+        if name in names:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+        names.add(name)
+        if value is None:
+            nulls.append(name)
+        yield
+    if nulls:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
+    if resource_type not in kinds:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    if len(names) > MAX_CONFIGS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+
+
+def check_resource(ctx: RequestContext, resource_type: int, name: str) -> None:
+    """Raise ApiError when there is no such resource."""
+    if resource_type == TOPIC:
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        if name not in ctx.services.controller.decided.topics:
+            check_topic_name(name)
+            raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    elif resource_type == GROUP:
+        check_keeps_groups(ctx)
+        if not name:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    elif resource_type == CLIENT_METRICS:
+        if ctx.services.cluster is not None:
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Client metrics subscriptions are not kept by this broker.")
+    elif name:
+        _check_node(ctx, name)
+
+
+def _check_node(ctx: RequestContext, name: str) -> None:
+    try:
+        asked = int(name)
+    except ValueError:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
+    if asked != ctx.services.node_id:
+        text = f"Unexpected broker id, expected {ctx.services.node_id}, but received {name}"
+        raise ApiError(ErrorCode.INVALID_REQUEST, text)
+
+
+def change(
+    ctx: RequestContext,
+    resource_type: int,
+    name: str,
+    compute: Callable[[Mapping[str, str]], dict[str, str]],
+    *,
+    validate_only: bool,
+) -> Divided[None]:
+    """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
+    config = ctx.services.config
+    is_same = False
+
+    def revise(stored: Mapping[str, str]) -> dict[str, str]:
+        nonlocal is_same
+        current = config.stored.read(stored) if resource_type == BROKER else stored
+        configs = compute(current)
+        is_same = configs == current
+        if resource_type == TOPIC:
+            validate_topic(config, configs)
+        elif resource_type == GROUP:
+            validate_group(config, configs)
+        elif resource_type == CLIENT_METRICS:
+            validate_client_metrics(name, configs)
+        else:
+            validate_broker(config, configs, per_broker=bool(name))
+            ctx.services.tls.check(config.with_dynamic(configs, per_broker=bool(name)))
+            return config.stored.write(configs, stored)
+        return configs
+
+    check_resource(ctx, resource_type, name)
+    controller, kind = ctx.services.controller, KINDS[resource_type]
+    if validate_only:
+        revise(controller.decided.configs(kind, name))
+    else:
+        yield from controller.change_configs(kind, name, revise)
+        if is_same and resource_type == BROKER and name:
+            config.look_up_again()
+            ctx.services.tls.follow(config)  # the files that its configs name may have been replaced
+
+
+def _replacement_failed(request: AlterConfigsRequest, code: int, message: str | None) -> Divided[AlterConfigsResponse]:
+    responses = yield from each(request.resources, lambda resource: _replacement_answer(resource, code, message))
     return AlterConfigsResponse(responses=responses)
 
 
-def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
+def _replacement_answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
     return AlterConfigsResourceResponse(
         error_code=code,
         error_message=message,
@@ -30,18 +182,77 @@ def _answer(resource: AlterConfigsResource, code: int, message: str | None) -> A
     )
 
 
-@handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _on_error)
+@handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _replacement_failed)
 def alter_configs(
     ctx: RequestContext, request: AlterConfigsRequest
 ) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
     """Change each resource by itself."""
-    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
-    responses = yield from each(done, lambda outcome: _answer(*outcome))
+    done = yield from outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
+    responses = yield from each(done, lambda outcome: _replacement_answer(*outcome))
     return in_effect(ctx, AlterConfigsResponse(responses=responses))
 
 
-def _alter(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
+def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
     yield from check_request(((c.name, c.value) for c in resource.configs), KINDS, resource.resource_type)
     configs = {c.name: c.value or "" for c in resource.configs}
     kind, name = resource.resource_type, resource.resource_name
     yield from change(ctx, kind, name, lambda _old: configs, validate_only=validate_only)
+
+
+def _on_error(
+    request: IncrementalAlterConfigsRequest, code: int, message: str | None
+) -> Divided[IncrementalAlterConfigsResponse]:
+    responses = yield from each(request.resources, lambda resource: _answer(resource, code, message))
+    return IncrementalAlterConfigsResponse(responses=responses)
+
+
+def _answer(resource: IncrementalResource, code: int, message: str | None) -> IncrementalResourceResponse:
+    return IncrementalResourceResponse(
+        error_code=code,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+@handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _on_error)
+def incremental_alter_configs(
+    ctx: RequestContext, request: IncrementalAlterConfigsRequest
+) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
+    """Change each resource by itself."""
+    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
+    responses = yield from each(done, lambda outcome: _answer(*outcome))
+    return in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
+
+
+def _alter(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> Divided[None]:
+    kind = resource.resource_type
+    entries = ((c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs)
+    yield from check_request(entries, (*KINDS, BROKER_LOGGER), kind)
+    ops = []
+    for config in resource.configs:
+        if config.config_operation not in _OPERATIONS:
+            text = f"Unknown operations type {config.config_operation}"
+            raise ApiError(ErrorCode.INVALID_REQUEST, text)
+        ops.append((config.name, Op(config.config_operation), config.value))
+    if kind == BROKER_LOGGER:
+        _alter_levels(ctx, resource.resource_name, ops, validate_only)
+        return
+    name = resource.resource_name
+    if kind == BROKER:
+        yield from change(ctx, kind, name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
+        return
+    keys = _KEYS[kind]
+    yield from change(ctx, kind, name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
+
+
+def _alter_levels(ctx: RequestContext, name: str, ops: list[tuple[str, Op, str | None]], validate_only: bool) -> None:
+    node_id = ctx.services.node_id
+    if re.fullmatch(r"[-+]?[0-9]+", name, re.ASCII) is None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}")
+    if int(name) != node_id:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"Unexpected node id. Expected {node_id}, but received {name}")
+    check_levels(ops)
+    if not validate_only:
+        set_levels(ops)
+        ctx.services.on_levels_changed()

@@ -15,8 +15,8 @@ from kbroker.config.describe import (
 )
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.divided import Divided, each
+from kbroker.handlers.groups import MAX_REPEATED_BYTES
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,

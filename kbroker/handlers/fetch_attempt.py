@@ -1,8 +1,8 @@
 """A Fetch at work: what its partitions have, and the form of its answer.
 
-Owns reading one partition, for a consumer or for a follower, and what the answer carries, which a session
-(fetch_session.py) may shorten. Whether what was read is worth an answer is fetch_due.py's. Never waits: fetch.py and
-fetch_many.py do. No byte of a record passes through here: what is read is a list of slices of segment files.
+Owns reading one partition, for a consumer or for a follower, what the answer carries, which a session
+(fetch_session.py) may shorten, and whether it is worth an answer. Never waits: fetch.py and fetch_many.py do. No byte
+of a record passes through here: what is read is a list of slices of segment files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.divided import Divided
-from kbroker.handlers.fetch_due import is_due
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
@@ -452,3 +451,11 @@ def _hint(topic: FetchableTopicResponse, data: PartitionData, hints: LeaderHints
     leader = hints.leader(topic.topic_id, topic.topic, data.partition_index)
     if leader is not None:
         data.current_leader = LeaderIdAndEpoch(*leader)
+
+
+def is_due(size: int, min_bytes: int, urgent: bool, may_wait: bool) -> bool:
+    """Tell whether `size` bytes are worth an answer.
+
+    `urgent` is what the client is to hear at once, or what waiting brings no more of.
+    """
+    return urgent or not may_wait or size >= min_bytes

@@ -14,8 +14,7 @@ from collections.abc import Awaitable
 from itertools import islice
 
 from kbroker.divided import Divided
-from kbroker.handlers.fetch_attempt import Fetch
-from kbroker.handlers.fetch_due import is_due
+from kbroker.handlers.fetch_attempt import Fetch, is_due
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from kbroker.replicas import Partition

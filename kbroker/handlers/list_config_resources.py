@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
+from kbroker.handlers.groups import distinct
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated_groups import distinct
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import (
     ConfigResource,

@@ -2,7 +2,7 @@
 
 Behaviour: a group's positions, -1 where there is none; an unknown group or topic has none, which is no error. v2 null
 topics ask for all, v7 require_stable makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.
-What is asked for again is answered again, within a bound (repeated_groups.py).
+What is asked for again is answered again, within a bound (groups.py).
 Version notes: v8 asks for several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id
 and epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
@@ -15,8 +15,8 @@ from kbroker.cluster_state import ClusterState
 from kbroker.coordination.then import later, then, then_divided
 from kbroker.divided import Divided, each, every
 from kbroker.group_coordinator.coordinator import fetch_error
+from kbroker.handlers.groups import MAX_REPEATED_BYTES, as_often, paired
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated_groups import MAX_REPEATED_BYTES, as_often, paired
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (

@@ -10,7 +10,7 @@ import pytest
 
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
-from kbroker.handlers.token_requests import is_allowed
+from kbroker.handlers.delegation_tokens import is_allowed
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
 from kbroker.protocol.messages.delegation_tokens import (

@@ -21,7 +21,7 @@ from kbroker.group_coordinator.coordinator import FEW_MEMBERS
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.offsets import Offsets
-from kbroker.handlers import repeated_groups
+from kbroker.handlers import groups as repeated_groups
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.classic_groups import (

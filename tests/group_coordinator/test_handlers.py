@@ -16,7 +16,7 @@ from kbroker.coordination.then import then
 from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import GroupCoordinator
-from kbroker.handlers import config_changes, describe_configs
+from kbroker.handlers import alter_configs, describe_configs
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -54,18 +54,12 @@ from tests.coordination.world import FakeWriter, ManualClock
 
 NAMES = [
     "find_coordinator",
-    "join_group",
-    "sync_group",
-    "heartbeat",
-    "leave_group",
+    "classic_groups",
+    "consumer_groups",
+    "groups",
     "offset_commit",
     "offset_fetch",
     "offset_delete",
-    "describe_groups",
-    "list_groups",
-    "delete_groups",
-    "consumer_group_heartbeat",
-    "consumer_group_describe",
     "api_versions",
 ]
 for name in NAMES:
@@ -486,8 +480,8 @@ def test_a_cluster_with_java_brokers_knows_no_configs_of_groups() -> None:
     asked = DescribeConfigsResource(describe_configs.GROUP, "g", None)
     for ask in (
         lambda: describe_configs._entries(cluster, asked),
-        lambda: config_changes.check_resource(cluster, describe_configs.GROUP, "g"),
-        lambda: config_changes.check_resource(cluster, describe_configs.GROUP, ""),
+        lambda: alter_configs.check_resource(cluster, describe_configs.GROUP, "g"),
+        lambda: alter_configs.check_resource(cluster, describe_configs.GROUP, ""),
     ):
         with pytest.raises(ApiError, match="Unknown resource type 32") as caught:
             ask()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from kbroker.divided import whole
-from kbroker.handlers.get_telemetry_subscriptions import CODECS
+from kbroker.handlers.client_telemetry import CODECS
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest
 from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text

@@ -19,11 +19,10 @@ from kbroker.handlers.authorized.guard import (
     rights_of,
     with_field,
 )
-from kbroker.handlers.consumer_group_heartbeat import consumer_group_heartbeat as heartbeat_handler
-from kbroker.handlers.join_group import NULLABLE_NAME_SINCE
+from kbroker.handlers.classic_groups import NULLABLE_NAME_SINCE, PROTOCOL_REQUIRED_SINCE
+from kbroker.handlers.consumer_groups import consumer_group_heartbeat as heartbeat_handler
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
-from kbroker.handlers.sync_group import PROTOCOL_REQUIRED_SINCE
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
 from kbroker.protocol.messages.consumer_group_describe import DescribedGroup

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from kbroker.handlers.authorized.guard import rights_of
-from kbroker.handlers.create_delegation_token import owner_of, refused
-from kbroker.handlers.describe_delegation_token import describe_delegation_token as describe_handler
+from kbroker.handlers.delegation_tokens import describe_delegation_token as describe_handler
+from kbroker.handlers.delegation_tokens import is_allowed, owner_of, refused
 from kbroker.handlers.registry import Handler, RequestContext
-from kbroker.handlers.token_requests import is_allowed
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.delegation_tokens import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType

@@ -1,4 +1,9 @@
-"""AlterClientQuotas (key 49), versions 0-1: set and remove quotas, each entity for itself (KIP-546)."""
+"""The APIs of client quotas (KIP-546).
+
+DescribeClientQuotas (key 48), versions 0-1: the quotas that a filter means (KIP-546).
+
+AlterClientQuotas (key 49), versions 0-1: set and remove quotas, each entity for itself (KIP-546).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +24,13 @@ from kbroker.protocol.messages.client_quotas import (
     AlteredEntity,
     AlteredEntry,
     AlteredEntryData,
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
 )
+from kbroker.quota.filters import QuotaFilter
 from kbroker.quota.quota_keys import KEYS, check_value, checked_entity, revised
 
 _Parts = dict[str, str | None]
@@ -27,13 +38,37 @@ _TYPES = 3
 """Of entities, as many as one can have."""
 
 
-def _refused(request: AlterClientQuotasRequest, code: int, _message: str | None) -> Divided[AlterClientQuotasResponse]:
+def _description_refused(
+    _request: DescribeClientQuotasRequest, code: int, message: str | None
+) -> DescribeClientQuotasResponse:
+    return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
+
+
+@handles(DescribeClientQuotasRequest, DescribeClientQuotasResponse, "0-1", _description_refused)
+def describe_client_quotas(
+    ctx: RequestContext, request: DescribeClientQuotasRequest
+) -> Divided[DescribeClientQuotasResponse]:
+    """Describe what is in effect. A filter names each type once, so a long one is refused at its fourth component."""
+    components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
+    wanted = QuotaFilter(components, strict=request.strict)
+    entries = []
+    for entity, values in ctx.services.controller.state.quotas.items():
+        if wanted.matches(entity):
+            names = [EntityData(kind, name) for kind, name in entity.parts().items()]
+            entries.append(EntryData(names, [ValueData(key, value) for key, value in values.items()]))
+        yield
+    return DescribeClientQuotasResponse(entries=entries)
+
+
+def _changes_refused(
+    request: AlterClientQuotasRequest, code: int, _message: str | None
+) -> Divided[AlterClientQuotasResponse]:
     text = DEFAULT_MESSAGES.get(ErrorCode(code))
     entries = yield from each(request.entries, lambda entry: AlteredEntryData(code, text, entry.entity))
     return AlterClientQuotasResponse(entries=entries)
 
 
-@handles(AlterClientQuotasRequest, AlterClientQuotasResponse, "0-1", _refused)
+@handles(AlterClientQuotasRequest, AlterClientQuotasResponse, "0-1", _changes_refused)
 def alter_client_quotas(
     ctx: RequestContext, request: AlterClientQuotasRequest
 ) -> Divided[AlterClientQuotasResponse | Awaitable[AlterClientQuotasResponse]]:

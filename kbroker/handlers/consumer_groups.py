@@ -1,7 +1,16 @@
-"""ConsumerGroupDescribe (key 69), versions 0-1.
+"""The APIs of consumer groups (KIP-848).
+
+ConsumerGroupHeartbeat (key 68), versions 0-1.
+
+Behaviour: one request joins, keeps, acknowledges and leaves (KIP-848); the answer carries an assignment only where it
+changed or the member asks for all. With "consumer" not among group.coordinator.rebalance.protocols, or with the feature
+group.version at 0, it is UNSUPPORTED_VERSION, by which clients tell.
+Version notes: v1 has patterns and member ids made by clients (KIP-1082).
+
+ConsumerGroupDescribe (key 69), versions 0-1.
 
 Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
-A group that is named again is answered again, within a bound (repeated_groups.py).
+A group that is named again is answered again, within a bound (groups.py).
 Version notes: v1 says of each member which protocol it speaks.
 """
 
@@ -9,9 +18,9 @@ from __future__ import annotations
 
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.divided import Divided, each
-from kbroker.handlers.describe_groups import ALL_OPERATIONS
-from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.repeated_groups import REFUSAL, as_often, distinct, paired
+from kbroker.group_coordinator.consumer.regexes import MaySee, everything
+from kbroker.handlers.groups import ALL_OPERATIONS, REFUSAL, as_often, distinct, paired
+from kbroker.handlers.registry import Reply, RequestContext, handles
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
@@ -19,6 +28,34 @@ from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
+from kbroker.protocol.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+FEW_TOPICS = 100
+
+
+@handles(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, "0-1")
+def consumer_group_heartbeat(
+    ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
+) -> Reply[ConsumerGroupHeartbeatResponse]:
+    """Keep a member in its consumer group; its pattern stands for topics that it `may_see`."""
+    groups = ctx.services.groups
+    if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    names = request.subscribed_topic_names
+    if names is not None and len(names) > FEW_TOPICS:
+        return groups.long_consumer_group_heartbeat(
+            request,
+            version=ctx.version,
+            client_id=ctx.client_id or "",
+            client_host=ctx.client_host,
+            may_see=may_see,
+        )
+    return groups.consumer_group_heartbeat(
+        request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host, may_see=may_see
+    )
 
 
 def _failed(

@@ -1,4 +1,8 @@
-"""AlterUserScramCredentials (key 51), version 0: credentials are set and removed, each user's by itself.
+"""The APIs of SCRAM credentials (KIP-554).
+
+DescribeUserScramCredentials (key 50), version 0: mechanisms and iterations, of all users or of some.
+
+AlterUserScramCredentials (key 51), version 0: credentials are set and removed, each user's by itself.
 
 Behaviour: a user that is named twice is refused. The password comes salted; of it only the keys are kept that check it.
 In a cluster the controller is asked, as in Apache Kafka 3.9.
@@ -16,6 +20,10 @@ from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
+    CredentialInfo,
+    DescribeUserScramCredentialsRequest,
+    DescribeUserScramCredentialsResponse,
+    DescribeUserScramCredentialsResult,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
@@ -25,9 +33,42 @@ from kbroker.security.sasl.scram_credential import (
     MOST_ITERATIONS,
     from_salted_password,
 )
-from kbroker.security.sasl.user_configs import USERS, entity_name
+from kbroker.security.sasl.user_configs import USERS, credentials_of, entity_name, user_of
 
 _Change = ScramCredentialDeletion | ScramCredentialUpsertion
+
+
+@handles(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, "0")
+def describe_user_scram_credentials(
+    ctx: RequestContext, request: DescribeUserScramCredentialsRequest
+) -> Divided[DescribeUserScramCredentialsResponse]:
+    """Describe credentials; of all users where none is named."""
+    configs = ctx.services.controller.state.user_configs
+    asked: dict[str, int] = {}
+    for wanted in request.users or ():
+        asked[wanted.name] = asked.get(wanted.name, 0) + 1
+        yield
+    if not asked:
+        asked = dict.fromkeys(map(user_of, configs), 1)
+    results = []
+    for user, times in asked.items():
+        result = _result(configs, user, times)
+        if request.users or not result.error_code:
+            results.append(result)
+        yield
+    return DescribeUserScramCredentialsResponse(results=results)
+
+
+def _result(configs: Mapping[str, Mapping[str, str]], user: str, times: int) -> DescribeUserScramCredentialsResult:
+    if times > 1:
+        text = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+        return DescribeUserScramCredentialsResult(user, ErrorCode.DUPLICATE_RESOURCE, text)
+    found = credentials_of(configs.get(entity_name(user), {}))
+    if not found:
+        text = f"Attempt to describe a user credential that does not exist: {user}"
+        return DescribeUserScramCredentialsResult(user, ErrorCode.RESOURCE_NOT_FOUND, text)
+    infos = [CredentialInfo(kind, found[name].iterations) for kind, name in MECHANISM_TYPES.items() if name in found]
+    return DescribeUserScramCredentialsResult(user, credential_infos=infos)
 
 
 def _refused(

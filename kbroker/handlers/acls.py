@@ -1,0 +1,248 @@
+"""The APIs of access control lists.
+
+What the requests about access control lists have in common.
+
+Owns the reading of filters, and what is told where there is no authorizer. Never decides who may ask (authorized/).
+
+DescribeAcls (key 29), versions 1-3: the access control lists that a filter means.
+
+CreateAcls (key 30), versions 1-3: add access control lists, each for itself; one that exists is no error.
+
+DeleteAcls (key 31), versions 1-3: remove the access control lists that filters mean, and tell which they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final, Protocol
+
+from kbroker.divided import Divided, each
+from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.registry import CloseConnection, RequestContext, handles
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.acls import (
+    AclCreation,
+    AclCreationResult,
+    AclDescription,
+    CreateAclsRequest,
+    CreateAclsResponse,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from kbroker.security.authorizer.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    Entry,
+    Operation,
+    Pattern,
+    PatternType,
+    Permission,
+    ResourceType,
+    code,
+    frozen,
+)
+
+MAX_ACLS: Final = 10_000
+"""That one request may create (QuorumController's MAX_RECORDS_PER_USER_OP), and filters that one may have."""
+
+
+class Filter(Protocol):
+    """What a request says of the ACLs that it means."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def check_enabled(ctx: RequestContext, text: str) -> None:
+    """Raise SECURITY_DISABLED where no authorizer would follow an ACL."""
+    if ctx.services.authorizer is None:
+        raise ApiError(ErrorCode.SECURITY_DISABLED, text)
+
+
+def check_known(*codes: int) -> None:
+    """End the connection for what Kafka cannot parse: the code 0, which stands for what nobody knows."""
+    if 0 in codes:
+        raise CloseConnection("a request about ACLs has elements that stand for UNKNOWN")
+
+
+def check_filter(wanted: Filter) -> None:
+    """As `check_known`, of a filter."""
+    check_known(
+        wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type
+    )  # fmt: skip
+
+
+def filter_of(wanted: Filter) -> AclFilter:
+    """Return which ACLs are meant. Raises ApiError for codes that are not known."""
+    pattern = code(PatternType, wanted.pattern_type_filter)
+    resource = code(ResourceType, wanted.resource_type_filter)
+    operation, permission = code(Operation, wanted.operation), code(Permission, wanted.permission_type)
+    if not pattern or not resource:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown patternFilter.")
+    if not operation or not permission:
+        raise ApiError(ErrorCode.INVALID_REQUEST, "Unknown entryFilter.")
+    return AclFilter(
+        resource,
+        wanted.resource_name_filter,
+        pattern,
+        wanted.principal_filter,
+        wanted.host_filter,
+        operation,
+        permission,
+    )
+
+
+@handles(DescribeAclsRequest, DescribeAclsResponse, "1-3")
+def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> Divided[DescribeAclsResponse]:
+    """Describe what is found; codes that nobody knows find nothing."""
+    check_filter(request)
+    check_enabled(ctx, "No Authorizer is configured on the broker")
+    answer = DescribeAclsResponse()
+    try:
+        wanted = filter_of(request)
+    except ApiError:
+        return answer
+    last = None
+    for pattern, entry in wanted.found(ctx.services.controller.state.acls):
+        if entry is not None:
+            if pattern is not last:
+                last = pattern
+                answer.resources.append(
+                    DescribeAclsResource(pattern.resource_type, pattern.name, pattern.pattern_type, [])
+                )
+            described = AclDescription(entry.principal, entry.host, entry.operation, entry.permission)
+            answer.resources[-1].acls.append(described)
+        yield
+    return answer
+
+
+def _creations_failed(request: CreateAclsRequest, number: int, message: str | None) -> Divided[CreateAclsResponse]:
+    return CreateAclsResponse(results=(yield from each(request.creations, lambda _: _result(number, message))))
+
+
+def _result(number: int, message: str | None) -> AclCreationResult:
+    return AclCreationResult(error_code=number, error_message=message)
+
+
+@handles(CreateAclsRequest, CreateAclsResponse, "1-3", _creations_failed)
+def create_acls(
+    ctx: RequestContext, request: CreateAclsRequest
+) -> Divided[CreateAclsResponse | Awaitable[CreateAclsResponse]]:
+    """Check each, and add those that are valid."""
+    for asked in request.creations:
+        check_known(asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type)
+        yield
+    check_enabled(ctx, "No Authorizer is configured.")
+    if len(request.creations) > MAX_ACLS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    wanted: list[Acl | ApiError] = []
+    more: dict[Pattern, set[Entry]] = {}
+    for asked in request.creations:
+        try:
+            acl = _acl(asked)
+        except ApiError as error:
+            wanted.append(error)
+        else:
+            wanted.append(acl)
+            more.setdefault(acl.pattern, set()).add(acl.entry)
+        yield
+    refused = yield from ctx.services.controller.create_acls((yield from frozen(more)))
+    results = []
+    for outcome in wanted:
+        fault = refused.get(outcome.pattern) if isinstance(outcome, Acl) else outcome
+        results.append(AclCreationResult() if fault is None else _result(fault.code, fault.message))
+        yield
+    return in_effect(ctx, CreateAclsResponse(results=results))
+
+
+def _acl(asked: AclCreation) -> Acl:
+    """Return the ACL that is asked for. Raises ApiError in the words of Kafka's AclApis and AclControlManager."""
+    kind, pattern = code(ResourceType, asked.resource_type), code(PatternType, asked.resource_pattern_type)
+    operation, permission = code(Operation, asked.operation), code(Permission, asked.permission_type)
+    fault = None
+    if kind is ResourceType.CLUSTER and asked.resource_name != CLUSTER_NAME:
+        fault = f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    elif not asked.resource_name:
+        fault = "Invalid empty resource name"
+    elif kind <= ResourceType.ANY:
+        fault = f"Invalid resourceType {kind.name}"
+    elif pattern not in (PatternType.LITERAL, PatternType.PREFIXED):
+        fault = f"Invalid patternType {pattern.name}"
+    elif operation <= Operation.ANY:
+        fault = f"Invalid operation {operation.name}"
+    elif permission <= Permission.ANY:
+        fault = f"Invalid permissionType {permission.name}"
+    elif ":" not in asked.principal:
+        fault = (
+            f"Could not parse principal from `{asked.principal}` (no colon is present separating the principal type "
+            "from the principal name)"
+        )
+    if fault is not None:
+        raise ApiError(ErrorCode.INVALID_REQUEST, fault)
+    entry = Entry(asked.principal, asked.host, operation, permission)
+    return Acl(Pattern(kind, asked.resource_name, pattern), entry)
+
+
+def _deletions_failed(request: DeleteAclsRequest, code: int, message: str | None) -> Divided[DeleteAclsResponse]:
+    return DeleteAclsResponse(filter_results=(yield from each(request.filters, lambda _: _failed(code, message))))
+
+
+def _failed(code: int, message: str | None) -> DeleteAclsFilterResult:
+    return DeleteAclsFilterResult(error_code=code, error_message=message)
+
+
+@handles(DeleteAclsRequest, DeleteAclsResponse, "1-3", _deletions_failed)
+def delete_acls(
+    ctx: RequestContext, request: DeleteAclsRequest
+) -> Divided[DeleteAclsResponse | Awaitable[DeleteAclsResponse]]:
+    """Remove what each filter means; what two mean is told for both."""
+    for asked in request.filters:
+        check_filter(asked)
+        yield
+    check_enabled(ctx, "No Authorizer is configured.")
+    if len(request.filters) > MAX_ACLS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
+    wanted: list[AclFilter | ApiError] = []
+    for asked in request.filters:
+        try:
+            wanted.append(filter_of(asked))
+        except ApiError as error:
+            wanted.append(error)
+        yield
+    found = yield from ctx.services.controller.delete_acls([f for f in wanted if isinstance(f, AclFilter)])
+    answers = iter(found)
+    results = []
+    for asked_for in wanted:
+        outcome = next(answers) if isinstance(asked_for, AclFilter) else asked_for
+        if isinstance(outcome, ApiError):
+            results.append(_failed(outcome.code, outcome.message))
+        else:
+            matching = yield from each(outcome, _matching)
+            results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
+        yield
+    return in_effect(ctx, DeleteAclsResponse(filter_results=results))
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
+    pattern, entry = acl
+    return DeleteAclsMatchingAcl(
+        error_message=None,
+        resource_type=pattern.resource_type,
+        resource_name=pattern.name,
+        pattern_type=pattern.pattern_type,
+        principal=entry.principal,
+        host=entry.host,
+        operation=entry.operation,
+        permission_type=entry.permission,
+    )

@@ -1,0 +1,166 @@
+"""The APIs of clients' metrics (KIP-714).
+
+What the two APIs of clients' metrics have in common: who asks, by his connection.
+
+Owns that an instance ends with the connection by which it was made, as in Kafka. Never decides: telemetry/ does.
+
+GetTelemetrySubscriptions (key 71), version 0: which metrics a client is to push, and how often (KIP-714).
+
+Behaviour: served on a node alone, and advertised where somebody takes what is pushed, as in Kafka. Whoever may connect
+may ask.
+
+PushTelemetry (key 72), version 0: what a client has measured of itself (KIP-714).
+
+Behaviour: the answer waits until the receiver has taken what was pushed, so that what cannot be read is INVALID_RECORD,
+after which clients push no more. Without a receiver it is unpacked and dropped, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from functools import partial
+from typing import Final
+
+from kbroker.config import client_match
+from kbroker.divided import Divided
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import Services
+from kbroker.protocol.compression import unpack
+from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.messages.client_telemetry import (
+    GetTelemetrySubscriptionsRequest,
+    GetTelemetrySubscriptionsResponse,
+    PushTelemetryRequest,
+    PushTelemetryResponse,
+)
+from kbroker.protocol.uuids import RESERVED_UUIDS, uuid_text
+from kbroker.telemetry.instances import ClientTelemetry, Instance
+from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push, Receiver
+from kbroker.telemetry.subscriptions import Texts
+
+log = logging.getLogger(__name__)
+
+_UNKNOWN: Final = "unknown"
+"""The software of a client that has not said which it is (ApiVersions before v3)."""
+CODECS: Final = (4, 3, 1, 2)
+"""That are offered, the best first: zstd, lz4, gzip, snappy."""
+
+
+def is_received(services: Services) -> bool:
+    """Whether somebody takes what clients push: only then they are told that they may."""
+    return services.telemetry is not None and services.telemetry.receiver is not None
+
+
+def telemetry_of(ctx: RequestContext) -> ClientTelemetry:
+    """Return the broker's telemetry; raises ApiError in a cluster, which has no subscriptions."""
+    if ctx.services.telemetry is None:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    return ctx.services.telemetry
+
+
+def now_ms(ctx: RequestContext) -> float:
+    """Return the time by the clock that does not go back, in whole ms as Kafka has it."""
+    return ctx.services.clock.monotonic_ms() // 1
+
+
+def instance_of(ctx: RequestContext, telemetry: ClientTelemetry, instance_id: bytes) -> Divided[Instance]:
+    """Return the instance of who asks."""
+    instance, made = yield from telemetry.of(instance_id, _texts(ctx), now_ms(ctx))
+    if made:
+        ctx.on_closed = partial(telemetry.forget, instance_id)
+    return instance
+
+
+def _software(ctx: RequestContext) -> tuple[str, str]:
+    name, version = ctx.client_software
+    return name or _UNKNOWN, version or _UNKNOWN
+
+
+def _texts(ctx: RequestContext) -> Texts:
+    name, version = _software(ctx)
+    return {
+        client_match.CLIENT_ID: ctx.client_id,
+        client_match.CLIENT_SOFTWARE_NAME: name,
+        client_match.CLIENT_SOFTWARE_VERSION: version,
+        client_match.CLIENT_SOURCE_ADDRESS: ctx.client_host.removeprefix("/"),
+        client_match.CLIENT_SOURCE_PORT: str(ctx.client_port),
+    }
+
+
+def client_of(ctx: RequestContext, instance_id: bytes) -> Client:
+    """Return what a receiver is told of who asks."""
+    name, version = _software(ctx)
+    address = ctx.client_host.removeprefix("/")
+    return Client(instance_id, ctx.client_id or "", name, version, address, str(ctx.principal))
+
+
+@handles(GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse, "0", advertised=is_received)
+def get_telemetry_subscriptions(
+    ctx: RequestContext, request: GetTelemetrySubscriptionsRequest
+) -> Divided[GetTelemetrySubscriptionsResponse]:
+    """Answer with what the subscriptions come to for a client, which gets an id where it has none."""
+    telemetry = telemetry_of(ctx)
+    instance_id = telemetry.id_for(bytes(request.client_instance_id))
+    instance = yield from instance_of(ctx, telemetry, instance_id)
+    error = telemetry.asked(instance, now_ms(ctx))
+    if error is not ErrorCode.NONE:
+        return GetTelemetrySubscriptionsResponse(error_code=error)
+    return GetTelemetrySubscriptionsResponse(
+        client_instance_id=instance_id,
+        subscription_id=instance.subscription_id,
+        accepted_compression_types=list(CODECS),
+        push_interval_ms=instance.wanted.interval_ms,
+        telemetry_max_bytes=telemetry.max_bytes,
+        delta_temporality=True,
+        requested_metrics=list(instance.wanted.metrics),
+    )
+
+
+@handles(PushTelemetryRequest, PushTelemetryResponse, "0", advertised=is_received)
+def push_telemetry(
+    ctx: RequestContext, request: PushTelemetryRequest
+) -> Divided[PushTelemetryResponse | Awaitable[PushTelemetryResponse]]:
+    """Refuse what comes too early, is too large, or goes by other subscriptions; hand the rest to the receiver."""
+    telemetry = telemetry_of(ctx)
+    instance_id = bytes(request.client_instance_id)
+    if instance_id in RESERVED_UUIDS:
+        return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
+    instance = yield from instance_of(ctx, telemetry, instance_id)
+    error = telemetry.pushed(instance, request, now_ms(ctx))
+    if error is not ErrorCode.NONE:
+        return PushTelemetryResponse(error_code=error)
+    receiver = telemetry.receiver
+    if receiver is not None and request.metrics:
+        data = bytes(request.metrics)
+        push = Push(request.compression_type, data, instance.wanted.interval_ms, request.terminating)
+        return _export(telemetry, receiver, instance, client_of(ctx, instance_id), push)
+    if receiver is not None and request.terminating:
+        receiver.forget(instance_id)
+    try:
+        for _piece in unpack(request.compression_type, request.metrics, MOST_UNPACKED_BYTES) if request.metrics else ():
+            yield
+    except Malformed:
+        return _failed(telemetry, instance, ErrorCode.INVALID_RECORD)
+    return PushTelemetryResponse()
+
+
+async def _export(
+    telemetry: ClientTelemetry, receiver: Receiver, instance: Instance, client: Client, push: Push
+) -> PushTelemetryResponse:
+    try:
+        await receiver.export(client, push)
+    except ApiError as error:
+        return _failed(telemetry, instance, error.code)
+    except Exception as error:  # noqa: BLE001 - whatever a receiver raises: it is not the broker's part
+        log.warning("what client instance %s pushed was not taken: %s", uuid_text(client.instance_id), error)
+        return _failed(telemetry, instance, ErrorCode.INVALID_RECORD)
+    telemetry.exported += 1
+    instance.last_error = ErrorCode.NONE
+    return PushTelemetryResponse()
+
+
+def _failed(telemetry: ClientTelemetry, instance: Instance, code: ErrorCode) -> PushTelemetryResponse:
+    telemetry.failed += 1
+    instance.last_error = code
+    return PushTelemetryResponse(error_code=code)

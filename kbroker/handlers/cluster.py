@@ -1,0 +1,157 @@
+"""The APIs that describe the cluster.
+
+DescribeCluster (key 60), versions 0-2: the cluster's id, controller and brokers (KIP-700).
+
+DescribeQuorum (key 55), versions 0-2: who votes on the cluster's metadata, and how far each has it (KIP-595).
+
+Behaviour: of a node alone, as a Kafka that is one node and its own controller: it is the one voter, and leads. Its log
+of metadata is the journal (controller/embedded_store.py), whose changes since the start count as offsets; it is asked
+for by Kafka's name of it. In a cluster ZooKeeper has the metadata: not served, nor advertised.
+
+UpdateFeatures (key 57), versions 0-2: finalized feature levels are changed (KIP-584, `kafka-features.sh`).
+
+Behaviour: all updates or none; the rules stand in controller/features.py. So does the table of features. In a cluster
+the controller asks what the other brokers support, and answers once its own broker knows of the change.
+Version notes: v0-1 answer for each feature as well; v0 knows no upgrade type and only upgrades, as in Kafka's
+controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from kbroker.cluster_state import BrokerEndpoint
+from kbroker.controller.features import UPGRADE, FeatureUpdate
+from kbroker.divided import Divided
+from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.services import Services
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.messages.cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    PartitionData,
+    ReplicaState,
+    TopicData,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+_BROKERS, _CONTROLLERS = 1, 2
+TOPIC: Final = "__cluster_metadata"
+_EPOCH: Final = 1
+"""Of the leader: there is no other who could have led."""
+_LAST_WITH_RESULTS = 1
+
+
+@handles(DescribeClusterRequest, DescribeClusterResponse, "0-2")
+def describe_cluster(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
+    """Answer for brokers; an endpoint type of controllers is asked of the wrong place (KIP-919)."""
+    if request.endpoint_type != _BROKERS:
+        known = request.endpoint_type == _CONTROLLERS
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
+        text = (
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+            if known
+            else f"Unsupported endpoint type {request.endpoint_type}"
+        )
+        return DescribeClusterResponse(
+            error_code=code, error_message=text, cluster_authorized_operations=NOT_ASKED, controller_id=-1
+        )
+    state = ctx.services.controller.state
+    return DescribeClusterResponse(
+        cluster_id=state.cluster_id,
+        controller_id=state.controller_id,
+        brokers=[DescribeClusterBroker(b.node_id, b.host, b.port, b.rack) for b in state.reached_by(ctx.listener)],
+        cluster_authorized_operations=(
+            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
+    )
+
+
+def _is_alone(services: Services) -> bool:
+    return services.cluster is None
+
+
+def _refused(_request: DescribeQuorumRequest, code: int, message: str | None) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(error_code=code, error_message=message or DEFAULT_MESSAGES.get(ErrorCode(code)))
+
+
+@handles(DescribeQuorumRequest, DescribeQuorumResponse, "0-2", _refused, advertised=_is_alone)
+def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -> Divided[DescribeQuorumResponse]:
+    """Answer for the one partition that there is."""
+    services = ctx.services
+    if not _is_alone(services):
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    if not _is_metadata(request):
+        return (yield from _unknown(request))
+    state, now_ms = services.controller.state, services.clock.now_ms()
+    me = ReplicaState(
+        services.node_id,
+        log_end_offset=state.version,
+        last_fetch_timestamp=now_ms,
+        last_caught_up_timestamp=now_ms,
+    )
+    partition = PartitionData(
+        leader_id=services.node_id, leader_epoch=_EPOCH, high_watermark=state.version, current_voters=[me]
+    )
+    nodes = [_node(each) for each in state.brokers.values()]
+    return DescribeQuorumResponse(topics=[TopicData(TOPIC, [partition])], nodes=nodes)
+
+
+def _is_metadata(request: DescribeQuorumRequest) -> bool:
+    """Tell whether the one partition is asked for, and nothing else."""
+    if len(request.topics) != 1 or request.topics[0].topic_name != TOPIC:
+        return False
+    partitions = request.topics[0].partitions
+    return len(partitions) == 1 and partitions[0].partition_index == 0
+
+
+def _unknown(request: DescribeQuorumRequest) -> Divided[DescribeQuorumResponse]:
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    topics = []
+    for topic in request.topics:
+        told = TopicData(topic.topic_name)
+        for each in topic.partitions:
+            told.partitions.append(PartitionData(each.partition_index, code, DEFAULT_MESSAGES[code]))
+            yield
+        topics.append(told)
+        yield
+    return DescribeQuorumResponse(topics=topics)
+
+
+def _node(broker: BrokerEndpoint) -> Node:
+    listeners = broker.listeners or {"PLAINTEXT": (broker.host, broker.port)}
+    return Node(broker.node_id, [Listener(name, host, port) for name, (host, port) in listeners.items()])
+
+
+@handles(UpdateFeaturesRequest, UpdateFeaturesResponse, "0-2")
+def update_features(
+    ctx: RequestContext, request: UpdateFeaturesRequest
+) -> Divided[UpdateFeaturesResponse | Awaitable[UpdateFeaturesResponse]]:
+    """Change levels; of a feature that is named again the last update counts, as in Kafka's controller."""
+    by_name: dict[str, FeatureUpdate] = {}
+    for asked in request.feature_updates:
+        kind = asked.upgrade_type if ctx.version else UPGRADE
+        by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
+        yield
+    services = ctx.services
+    # Without one fault there are no more of them than features, and the first fault ends it.
+    yield from services.controller.update_features(
+        list(by_name.values()),
+        services.node_id,
+        validate_only=request.validate_only,
+        _timeout_ms=request.timeout_ms,
+    )
+    results: list[UpdatableFeatureResult] = []
+    if ctx.version <= _LAST_WITH_RESULTS:
+        results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]
+    return in_effect(ctx, UpdateFeaturesResponse(error_message=None, results=results))

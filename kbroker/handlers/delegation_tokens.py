@@ -1,0 +1,229 @@
+"""The APIs of delegation tokens (KIP-48).
+
+What the requests about delegation tokens have in common.
+
+Owns who may ask at all, and where they are refused whole. Never decides what becomes of a token (security/tokens/).
+
+CreateDelegationToken (key 38), versions 1-3: a token for who asks or, since version 3, for another owner.
+
+Behaviour: whoever has shown a token gets no other. The answer has the token's HMAC, and comes once the token is in
+effect on this broker.
+
+RenewDelegationToken (key 39), versions 1-2: a token stays valid for another while, as long as it may.
+
+ExpireDelegationToken (key 40), versions 1-2: a token ends after another while, or at once.
+
+Behaviour: who has logged in by it goes on until the session ends.
+
+DescribeDelegationToken (key 41), versions 1-3: tokens with their HMACs, for those who may see them.
+
+Behaviour: owners, requesters and renewers see their own; where an authorizer is configured, others those that it lets
+them. An empty list of owners is answered by none, and none at all by all that may be seen.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kbroker.divided import Divided
+from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.delegation_tokens import (
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
+    DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
+)
+from kbroker.security.principal import ANONYMOUS, USER, Principal, printable
+from kbroker.security.tokens.decisions import MOST_CHARACTERS, ended, new_token, renewed
+from kbroker.security.tokens.token import Token, TokenSettings
+
+log = logging.getLogger(__name__)
+
+NO_TIME: Final = -1
+"""What stands for a time where a request has not come so far."""
+
+
+def is_allowed(ctx: RequestContext) -> bool:
+    """Tell whether whoever is connected may ask for tokens: somebody who has authenticated, and not by a token."""
+    protocol = ctx.services.config.listeners.protocols.get(ctx.listener)
+    if ctx.principal.by_token or protocol == "PLAINTEXT":
+        return False
+    return protocol != "SSL" or ctx.principal != ANONYMOUS
+
+
+def settings_of(ctx: RequestContext) -> TokenSettings:
+    """Return what is configured of tokens; raises DELEGATION_TOKEN_AUTH_DISABLED where there is no secret."""
+    settings = ctx.services.tokens
+    if settings is None:
+        raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+    return settings
+
+
+def token_id_of(ctx: RequestContext, hmac: bytes) -> str:
+    """Return the id of the token that an HMAC is of. Raises DELEGATION_TOKEN_NOT_FOUND."""
+    return existing(ctx.services.controller.state.tokens.by_hmac(hmac)).info.token_id
+
+
+def existing(token: Token | None) -> Token:
+    """Return a token that there is. Raises DELEGATION_TOKEN_NOT_FOUND."""
+    if token is None:
+        raise ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
+    return token
+
+
+def owner_of(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Principal:
+    """Return for whom a token is asked.
+
+    Raises ApiError for names that are too long, and for one without a type, which Kafka does not await.
+    """
+    if not request.owner_principal_name:
+        return ctx.principal
+    kind, name = request.owner_principal_type, request.owner_principal_name
+    if kind is None:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)
+    if len(kind) + len(name) > MOST_CHARACTERS:
+        raise ApiError(ErrorCode.POLICY_VIOLATION)
+    return Principal(kind, name)
+
+
+def refused(
+    owner: Principal, requester: Principal, code: ErrorCode | int, time_ms: int = NO_TIME
+) -> CreateDelegationTokenResponse:
+    """Return the answer that says why there is no token."""
+    return CreateDelegationTokenResponse(
+        error_code=code,
+        principal_type=owner.kind,
+        principal_name=owner.name,
+        token_requester_principal_type=requester.kind,
+        token_requester_principal_name=requester.name,
+        issue_timestamp_ms=time_ms,
+        expiry_timestamp_ms=time_ms,
+        max_timestamp_ms=time_ms,
+    )
+
+
+def _on_error(_request: CreateDelegationTokenRequest, code: int, _text: str | None) -> CreateDelegationTokenResponse:
+    return refused(ANONYMOUS, ANONYMOUS, code)
+
+
+@handles(CreateDelegationTokenRequest, CreateDelegationTokenResponse, "1-3", _on_error)
+def create_delegation_token(
+    ctx: RequestContext, request: CreateDelegationTokenRequest
+) -> Divided[CreateDelegationTokenResponse | Awaitable[CreateDelegationTokenResponse]]:
+    """Make a token, unless there is a reason not to."""
+    owner, requester = owner_of(ctx, request), ctx.principal
+    if not is_allowed(ctx):
+        return refused(owner, requester, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+    renewers = []
+    for each in request.renewers:
+        if each.principal_type != USER:
+            return refused(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE)
+        renewers.append(Principal(each.principal_type, each.principal_name))
+        yield
+    try:
+        token = yield from _made(ctx, owner, renewers, request.max_lifetime_ms)
+    except ApiError as error:
+        # As Kafka's controller answers, which leaves the times at zero.
+        return refused(owner, requester, error.code, 0)
+    info = token.info
+    log.info("delegation token %s is made for %s", info.token_id, printable(str(owner)))
+    answer = refused(owner, requester, ErrorCode.NONE)
+    answer.issue_timestamp_ms = info.issued_ms
+    answer.expiry_timestamp_ms = info.expires_ms
+    answer.max_timestamp_ms = info.max_ms
+    answer.token_id = info.token_id
+    answer.hmac = token.hmac
+    return in_effect(ctx, answer)
+
+
+def _made(ctx: RequestContext, owner: Principal, renewers: list[Principal], lifetime_ms: int) -> Divided[Token]:
+    controller, settings = ctx.services.controller, settings_of(ctx)
+    known = controller.decided.tokens
+    now_ms = ctx.services.clock.now_ms()
+    token = new_token(settings, known, owner, ctx.principal, renewers, lifetime_ms, now_ms)
+    return existing((yield from controller.change_token(token.info.token_id, lambda _none: token)))
+
+
+@handles(RenewDelegationTokenRequest, RenewDelegationTokenResponse, "1-2")
+def renew_delegation_token(
+    ctx: RequestContext, request: RenewDelegationTokenRequest
+) -> Divided[RenewDelegationTokenResponse | Awaitable[RenewDelegationTokenResponse]]:
+    """Renew a token for its owner, or who may renew it."""
+    if not is_allowed(ctx):
+        return RenewDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
+    settings, who, now_ms = settings_of(ctx), ctx.principal, ctx.services.clock.now_ms()
+    token_id = token_id_of(ctx, bytes(request.hmac))
+    token = yield from ctx.services.controller.change_token(
+        token_id, lambda old: renewed(settings, existing(old), who, request.renew_period_ms, now_ms)
+    )
+    log.info("delegation token %s is renewed", token_id)
+    return in_effect(ctx, RenewDelegationTokenResponse(ErrorCode.NONE, existing(token).info.expires_ms))
+
+
+@handles(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse, "1-2")
+def expire_delegation_token(
+    ctx: RequestContext, request: ExpireDelegationTokenRequest
+) -> Divided[ExpireDelegationTokenResponse | Awaitable[ExpireDelegationTokenResponse]]:
+    """Let a token end, for its owner or who may renew it."""
+    if not is_allowed(ctx):
+        return ExpireDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
+    settings_of(ctx)
+    who, now_ms = ctx.principal, ctx.services.clock.now_ms()
+    token_id = token_id_of(ctx, bytes(request.hmac))
+    token = yield from ctx.services.controller.change_token(
+        token_id, lambda old: ended(existing(old), who, request.expiry_time_period_ms, now_ms)
+    )
+    ends_ms = now_ms if token is None else token.info.expires_ms
+    log.info("delegation token %s %s", token_id, "is removed" if token is None else "ends at another time")
+    return in_effect(ctx, ExpireDelegationTokenResponse(ErrorCode.NONE, ends_ms))
+
+
+@handles(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse, "1-3")
+def describe_delegation_token(
+    ctx: RequestContext,
+    request: DescribeDelegationTokenRequest,
+    may_see: Callable[[Token], bool] = lambda _token: True,
+) -> Divided[DescribeDelegationTokenResponse]:
+    """Describe tokens; `may_see` is asked of those that are not who asks's own."""
+    if not is_allowed(ctx):
+        raise ApiError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
+    settings_of(ctx)
+    owners: set[Principal] | None = None if request.owners is None else set()
+    for each in request.owners or ():
+        assert owners is not None
+        owners.add(Principal(each.principal_type, each.principal_name))
+        yield
+    own = frozenset((ctx.principal,))
+    found: list[DescribedDelegationToken] = []
+    if owners is None or owners:
+        for token in ctx.services.controller.state.tokens:
+            if (owners is None or token.is_of(owners)) and (token.is_of(own) or may_see(token)):
+                found.append(_described(token))
+            yield
+    return DescribeDelegationTokenResponse(tokens=found)
+
+
+def _described(token: Token) -> DescribedDelegationToken:
+    info = token.info
+    return DescribedDelegationToken(
+        principal_type=info.owner.kind,
+        principal_name=info.owner.name,
+        token_requester_principal_type=info.requester.kind,
+        token_requester_principal_name=info.requester.name,
+        issue_timestamp=info.issued_ms,
+        expiry_timestamp=info.expires_ms,
+        max_timestamp=info.max_ms,
+        token_id=info.token_id,
+        hmac=token.hmac,
+        renewers=[DescribedDelegationTokenRenewer(each.kind, each.name) for each in info.renewers],
+    )

@@ -1,0 +1,143 @@
+"""The APIs that list, describe and delete groups.
+
+ListGroups (key 16), versions 0-5.
+
+Behaviour: the groups that this broker coordinates; v4 filters by state (KIP-518), v5 by type (KIP-848).
+
+DescribeGroups (key 15), versions 0-6.
+
+Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
+A group that is named again is answered again, within a bound.
+Version notes: v3 authorized operations; a group that does not exist is Dead, and an error only since v6.
+
+DeleteGroups (key 42), versions 0-2.
+
+Behaviour: deletes groups without members, with their offsets; NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND for the others.
+
+Groups that a request names more than once.
+
+Owns how they are answered: as often as they are named, which is what Apache Kafka does, but by work that is done once
+for each, and within a bound. A few bytes that name a group again ask for all that is known of it again, so that without
+one a request could ask for any amount. Answers beyond the bound are INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from typing import TypeVar
+
+from kbroker.divided import Divided, each
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.compiler import encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+
+ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: what a group knows."""
+Key = TypeVar("Key", bound=Hashable)
+Answer = TypeVar("Answer")
+MAX_REPEATED_BYTES = 4 << 20
+"""What the answers of one response that are not the first of their kind may take."""
+REFUSAL = "The request names this group too often."
+
+
+@handles(ListGroupsRequest, ListGroupsResponse, "0-5")
+def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> Divided[ListGroupsResponse]:
+    """List groups."""
+    return ctx.services.groups.list_groups(request)
+
+
+def _descriptions_failed(
+    request: DescribeGroupsRequest, code: int, _message: str | None
+) -> Divided[DescribeGroupsResponse]:
+    failed = each(request.groups, lambda group_id: DescribedGroup(group_id=group_id, error_code=code))
+    return DescribeGroupsResponse(groups=(yield from failed))
+
+
+@handles(DescribeGroupsRequest, DescribeGroupsResponse, "0-6", _descriptions_failed)
+def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> Divided[DescribeGroupsResponse]:
+    """Describe groups."""
+    version = ctx.version
+    names = yield from distinct(request.groups)
+    groups = yield from ctx.services.groups.describe_groups(names, version=version)
+    if request.include_authorized_operations:
+        for group in groups:
+            if not group.error_code:
+                group.authorized_operations = ALL_OPERATIONS
+            yield
+    if len(names) < len(request.groups):
+        groups = yield from as_often(
+            request.groups,
+            (yield from paired(names, groups)),
+            lambda group: len(encode(DescribeGroupsResponse(groups=[group]), version)),
+            lambda name: DescribedGroup(group_id=name, error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL),
+        )
+    return DescribeGroupsResponse(groups=groups)
+
+
+def _deletions_failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> Divided[DeleteGroupsResponse]:
+    names = yield from distinct(request.groups_names)
+    failed = each(names, lambda group_id: DeletableGroupResult(group_id=group_id, error_code=code))
+    return DeleteGroupsResponse(results=(yield from failed))
+
+
+@handles(DeleteGroupsRequest, DeleteGroupsResponse, "0-2", _deletions_failed)
+def delete_groups(
+    ctx: RequestContext, request: DeleteGroupsRequest
+) -> Divided[DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]]:
+    """Delete groups."""
+    return ctx.services.groups.delete_groups(request.groups_names)
+
+
+def as_often(
+    asked: Iterable[Key],
+    answers: Mapping[Key, Answer],
+    size_of: Callable[[Answer], int],
+    refuse: Callable[[Key], Answer],
+) -> Divided[list[Answer]]:
+    """Return an answer for each of `asked`, in that order. `size_of` returns how many bytes one takes."""
+    left = MAX_REPEATED_BYTES
+    sizes: dict[Key, int | None] = {}
+    out = []
+    for key in asked:
+        answer = answers[key]
+        if key in sizes:
+            size = sizes[key]
+            if size is None:
+                size = sizes[key] = size_of(answer)
+            if size > left:
+                answer = refuse(key)
+            else:
+                left -= size
+        else:
+            sizes[key] = None
+        out.append(answer)
+        yield
+    return out
+
+
+def distinct(asked: Iterable[Key]) -> Divided[dict[Key, None]]:
+    """Return what is asked for, each once, in order."""
+    found: dict[Key, None] = {}
+    for key in asked:
+        found[key] = None
+        yield
+    return found
+
+
+def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> Divided[dict[Key, Answer]]:
+    """Return answers by what they are for."""
+    found: dict[Key, Answer] = {}
+    for key, answer in zip(keys, answers, strict=True):
+        found[key] = answer
+        yield
+    return found

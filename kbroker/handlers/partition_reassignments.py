@@ -1,0 +1,123 @@
+"""The APIs of reassignments (KIP-455).
+
+AlterPartitionReassignments (key 45), versions 0-1: partitions are moved, or are moved no longer (KIP-455).
+
+Behaviour: of a node alone, see controller/single_broker.py; of a cluster, controller/cluster/reassignment.py. The
+answer leaves once all is begun.
+Version notes: v1 may refuse targets of another size (KIP-860).
+
+ListPartitionReassignments (key 46), version 0: which partitions are being moved (KIP-455).
+
+Behaviour: the controller's, and none on a node alone. Of partitions that are not being moved, and of those that do not
+exist, nothing is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kbroker.controller import single_broker
+from kbroker.divided import Divided
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ApiError
+from kbroker.protocol.messages.partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+
+Alteration = Divided[AlterPartitionReassignmentsResponse]
+Asked = Mapping[tuple[str, int], Sequence[int] | None]
+Listing = Divided[ListPartitionReassignmentsResponse]
+Partition = tuple[str, int]
+
+
+if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
+    from kbroker.controller.cluster.cluster_controller import ClusterController
+
+
+@handles(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, "0-1")
+def alter_partition_reassignments(
+    ctx: RequestContext, request: AlterPartitionReassignmentsRequest
+) -> Divided[AlterPartitionReassignmentsResponse | Awaitable[Alteration]]:
+    """Begin, or cancel; of a partition that is named again the last wish counts."""
+    asked: dict[tuple[str, int], Sequence[int] | None] = {}
+    for topic in request.topics:
+        for each in topic.partitions:
+            asked[topic.name, each.partition_index] = each.replicas
+            yield
+        yield
+    may_change_factor = request.allow_replication_factor_change
+    services, cluster = ctx.services, ctx.services.cluster
+    if cluster is not None:
+        return _altered(cluster.controller, asked, may_change_factor=may_change_factor)
+    if not asked:
+        return AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change_factor, error_message="")
+    state = services.controller.state
+    done = yield from single_broker.alter_reassignments(state, services.node_id, asked)
+    return (yield from _alteration(done, may_change_factor=may_change_factor))
+
+
+async def _altered(controller: ClusterController, asked: Asked, *, may_change_factor: bool) -> Alteration:
+    results = await controller.alter_reassignments(asked, may_change_factor=may_change_factor)
+    return _alteration(results, may_change_factor=may_change_factor)
+
+
+def _alteration(results: Mapping[tuple[str, int], ApiError | None], *, may_change_factor: bool) -> Alteration:
+    topics: dict[str, ReassignableTopicResponse] = {}
+    for (name, index), error in results.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = ReassignableTopicResponse(name)
+        code, message = (0, None) if error is None else (error.code, error.message)
+        topic.partitions.append(ReassignablePartitionResponse(index, code, message))
+        yield
+    return AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=may_change_factor, error_message=None, responses=list(topics.values())
+    )
+
+
+if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
+    from kbroker.controller.cluster.assigned_replicas import Replicas
+    from kbroker.controller.cluster.cluster_controller import ClusterController
+
+
+@handles(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, "0")
+def list_partition_reassignments(
+    ctx: RequestContext, request: ListPartitionReassignmentsRequest
+) -> Divided[ListPartitionReassignmentsResponse | Awaitable[Listing]]:
+    """List those of some partitions, or all."""
+    wanted: dict[Partition, None] | None = None
+    if request.topics is not None:
+        wanted = {}
+        for topic in request.topics:
+            for index in topic.partition_indexes:
+                wanted[topic.name, index] = None
+                yield
+            yield
+    cluster = ctx.services.cluster
+    if cluster is None:
+        return ListPartitionReassignmentsResponse(error_message=None)
+    return _listed(cluster.controller, wanted)
+
+
+async def _listed(controller: ClusterController, wanted: dict[Partition, None] | None) -> Listing:
+    return _listing(await controller.list_reassignments(wanted))
+
+
+def _listing(found: Mapping[Partition, Replicas]) -> Listing:
+    topics: dict[str, OngoingTopicReassignment] = {}
+    for (name, index), each in found.items():
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = OngoingTopicReassignment(name)
+        moved = OngoingPartitionReassignment(index, list(each.replicas), list(each.adding), list(each.removing))
+        topic.partitions.append(moved)
+        yield
+    return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))

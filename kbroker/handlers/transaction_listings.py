@@ -1,0 +1,137 @@
+"""The APIs that list and describe transactions (KIP-664).
+
+DescribeTransactions (key 65), version 0: the state of transactions, for administrators (KIP-664).
+
+Behaviour: an entry for each transactional id, with an error of its own. While an outcome is being written the
+partitions are those without a marker yet.
+
+ListTransactions (key 66), versions 0-2: the transactional ids that this broker coordinates (KIP-664).
+
+Behaviour: filtered by state, producer id, since v1 by how long a transaction has been open, since v2 by a pattern that
+the whole id matches (KIP-1152). States that nobody knows are named in the answer, and match nothing.
+Differs from Kafka: patterns are of RE2's syntax, which has no back references and no lookaround, so that no pattern
+takes more than linear time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kbroker.divided import Divided, each
+from kbroker.handlers.groups import distinct
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.transaction_listings import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    ListedTransaction,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
+from kbroker.txn.states import NAMES
+from kbroker.txn.transaction import Transaction
+
+MAX_REPEATED = 1_000_000
+"""Partitions that are listed again because their transaction is named again, in one answer: some 4 MB."""
+_BY_NAME = {name: state for state, name in NAMES.items()}
+
+
+def _on_error(
+    request: DescribeTransactionsRequest, code: int, _message: str | None
+) -> Divided[DescribeTransactionsResponse]:
+    failed = each(request.transactional_ids, lambda name: TransactionState(error_code=code, transactional_id=name))
+    return DescribeTransactionsResponse(transaction_states=(yield from failed))
+
+
+@handles(DescribeTransactionsRequest, DescribeTransactionsResponse, "0", _on_error)
+def describe_transactions(
+    ctx: RequestContext, request: DescribeTransactionsRequest
+) -> Divided[DescribeTransactionsResponse]:
+    """Describe transactional ids; one that is named again shares its answer, within a bound."""
+    known: dict[str, TransactionState] = {}
+    left = MAX_REPEATED
+    states = []
+    for transactional_id in request.transactional_ids:
+        state = known.get(transactional_id)
+        if state is None:
+            state = known[transactional_id] = yield from _describe(ctx, transactional_id)
+        else:
+            left -= sum(len(topic.partitions) for topic in state.topics)
+            if left < 0:
+                state = TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
+        states.append(state)
+        yield
+    return DescribeTransactionsResponse(transaction_states=states)
+
+
+def _describe(ctx: RequestContext, transactional_id: str) -> Divided[TransactionState]:
+    try:
+        txn = ctx.services.transactions.find(transactional_id)
+    except ApiError as err:
+        return TransactionState(error_code=err.code, transactional_id=transactional_id)
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(txn.partitions):
+        by_topic.setdefault(topic, []).append(index)
+        yield
+    return TransactionState(
+        transactional_id=transactional_id,
+        transaction_state=NAMES[txn.state],
+        transaction_timeout_ms=txn.timeout_ms,
+        transaction_start_time_ms=txn.start_ms,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        topics=[TopicData(topic, indexes) for topic, indexes in by_topic.items()],
+    )
+
+
+@handles(ListTransactionsRequest, ListTransactionsResponse, "0-2")
+def list_transactions(ctx: RequestContext, request: ListTransactionsRequest) -> Divided[ListTransactionsResponse]:
+    """List transactional ids, as they are now."""
+    names = yield from distinct(request.state_filters)
+    producer_ids = yield from distinct(request.producer_id_filters)
+    unknown = []
+    for name in names:
+        if name not in _BY_NAME:
+            unknown.append(name)
+        yield
+    wanted = _filter(request, names, producer_ids, ctx.services.clock.now_ms())
+    states = []
+    for txn in ctx.services.transactions.all():
+        if wanted(txn):
+            states.append(ListedTransaction(txn.transactional_id, txn.producer_id, NAMES[txn.state]))
+        yield
+    return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states)
+
+
+def _filter(
+    request: ListTransactionsRequest, names: Mapping[str, None], producer_ids: Mapping[int, None], now_ms: int
+) -> Callable[[Transaction], bool]:
+    states = {state for name, state in _BY_NAME.items() if name in names}
+    longer_than = request.duration_filter
+    pattern = _compile(request.transactional_id_pattern)
+
+    def wanted(txn: Transaction) -> bool:
+        return (
+            (not producer_ids or txn.producer_id in producer_ids)
+            and (not names or txn.state in states)
+            and (longer_than < 0 or now_ms - txn.start_ms > longer_than)
+            and (pattern is None or bool(pattern.fullmatch(txn.transactional_id)))
+        )
+
+    return wanted
+
+
+def _compile(pattern: str | None) -> Any:
+    if not pattern:
+        return None
+    import re2  # late, as in regexes.py
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as err:
+        raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION) from err

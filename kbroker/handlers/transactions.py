@@ -1,0 +1,114 @@
+"""The APIs that begin, extend and end a transaction.
+
+InitProducerId (key 22), versions 0-5: a producer id and epoch, for idempotence or for transactions.
+
+Behaviour: without a transactional id a fresh producer id, epoch 0; with one the next epoch of that id, which fences
+every other producer of it. An open transaction is aborted first (CONCURRENT_TRANSACTIONS: ask again). Since v3 a
+producer may say which id and epoch it has, and keeps the id if nobody has taken it over.
+Version notes: before v4 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
+Gaps: v6 (two-phase commit, KIP-939) is not released in Apache Kafka 4.3 either.
+
+AddOffsetsToTxn (key 25), versions 0-4: the offsets of a group become part of a transaction.
+
+Behaviour: adds the group's partition of `__consumer_offsets`, as AddPartitionsToTxn would. Producers of transaction
+version 2 do without: TxnOffsetCommit adds it then.
+Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
+
+EndTxn (key 26), versions 0-5: commit or abort a transaction.
+
+Behaviour: answered once the outcome is in the log; the markers follow. Which answers a retry gets stands in
+txn/end_txn.py.
+Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED; v5 is transaction version 2: the end begins
+a new epoch, and the answer tells it, with another producer id where the epochs are used up (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.coordination.then import then
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.transactions import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from kbroker.txn.coordinator import Answer
+from kbroker.txn.shard import Identity
+
+_INIT_FENCED_SINCE = 4
+_ADD_OFFSETS_FENCED_SINCE = 2
+_END_FENCED_SINCE = 2
+_EPOCH_BUMP_SINCE = 5
+
+
+def _failed(code: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+@handles(InitProducerIdRequest, InitProducerIdResponse, "0-5", lambda _request, code, _message: _failed(code))
+def init_producer_id(
+    ctx: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+    """Give a producer what it writes with."""
+    if (request.producer_id == -1) != (request.producer_epoch == -1):
+        return _failed(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is None:
+        return InitProducerIdResponse(producer_id=ctx.services.producer_ids.next(), producer_epoch=0)
+    expected = None if request.producer_id == -1 else Identity(request.producer_id, request.producer_epoch)
+    version = ctx.version
+
+    def respond(answer: Answer) -> InitProducerIdResponse:
+        code = answer.code
+        if code is ErrorCode.PRODUCER_FENCED and version < _INIT_FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        if code:
+            return _failed(code)
+        return InitProducerIdResponse(producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch)
+
+    transactions = ctx.services.transactions
+    return then(
+        transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, expected), respond
+    )
+
+
+@handles(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, "0-4")
+def add_offsets_to_txn(
+    ctx: RequestContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+    """Add a group's offsets."""
+    version = ctx.version
+    partition = (OFFSETS_TOPIC, ctx.services.groups.partition_for(request.group_id))
+
+    def respond(code: ErrorCode) -> AddOffsetsToTxnResponse:
+        if code is ErrorCode.PRODUCER_FENCED and version < _ADD_OFFSETS_FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return AddOffsetsToTxnResponse(error_code=code)
+
+    producer = Identity(request.producer_id, request.producer_epoch)
+    answer = ctx.services.transactions.add_partitions(request.transactional_id, producer, [partition], 0)
+    return then(answer, respond)
+
+
+@handles(EndTxnRequest, EndTxnResponse, "0-5")
+def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+    """End a transaction."""
+    version = ctx.version
+
+    def respond(answer: Answer) -> EndTxnResponse:
+        code = answer.code
+        if code is ErrorCode.PRODUCER_FENCED and version < _END_FENCED_SINCE:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return EndTxnResponse(
+            error_code=code, producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch
+        )
+
+    producer = Identity(request.producer_id, request.producer_epoch)
+    client_version = 2 if version >= _EPOCH_BUMP_SINCE else 0
+    answer = ctx.services.transactions.end(request.transactional_id, producer, request.committed, client_version)
+    return then(answer, respond)
