@@ -16,9 +16,21 @@ from typing import Final
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.tree.security import Security
-from kbroker.controller.znode_rights import rights_of_others
-from kbroker.security.tls.ciphers import openssl_name
+from kbroker.controller.tree.security import Others, Security
+from kbroker.security.tls.contexts import openssl_name
+
+_ANYBODYS: Final = "/consumers"
+"""Where clients of long ago write; nobody may own it therefore."""
+_SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
+"""What only brokers may read, with all below."""
+
+
+def rights_of_others(path: str) -> Others:
+    """Return what others may do with a broker's znode where access is restricted."""
+    if path == _ANYBODYS:
+        return Others.CHANGE
+    return Others.NOTHING if path.startswith(_SECRET) else Others.READ
+
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,7 @@ from kbroker.config.limits import invalid
 from kbroker.config.listeners import parse_endpoint, parse_protocol_map
 from kbroker.config.model import ConfigError, ConfigKey, InvalidConfig, Mode, Value
 from kbroker.config.server_config import BrokerConfig
-from kbroker.config.synonyms import listener_base
-from kbroker.config.table import BROKER, broker_key
+from kbroker.config.table import BROKER, broker_key, listener_base
 from kbroker.config.values import parse
 from kbroker.protocol.errors import ErrorCode
 

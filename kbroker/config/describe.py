@@ -12,8 +12,7 @@ from kbroker.config.loggers import levels
 from kbroker.config.model import ConfigKey, ConfigSource, ConfigType, Mode, Value
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.stored_configs import stored_values
-from kbroker.config.synonyms import listener_base
-from kbroker.config.table import BROKER, CLIENT_METRICS, DYNAMIC_ONLY, GROUP, TOPIC, broker_key
+from kbroker.config.table import BROKER, CLIENT_METRICS, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, listener_base
 from kbroker.config.values import parse_all, to_text
 
 Synonym = tuple[str, str | None, ConfigSource]

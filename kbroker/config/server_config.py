@@ -20,8 +20,7 @@ from kbroker.config.password_encoder import PasswordEncoder
 from kbroker.config.providers import Providers
 from kbroker.config.sources import merged
 from kbroker.config.stored_configs import StoredConfigs
-from kbroker.config.synonyms import broker_synonyms, listener_base
-from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key
+from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
 from kbroker.config.values import parse, parse_text, to_text
 
 # Keys of older Kafka versions that many files still carry: no typing mistakes, so no guess at a nearer name.

@@ -1,9 +1,9 @@
 """The table of all config keys, by resource, as the files beside this one declare them.
 
 Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt`,
-`group_keys.txt` and `client_metrics_keys.txt`), and which key a name is of (a broker's synonyms: synonyms.py). Never
-parses a value that somebody set. Topic and group keys stand in the order in which Kafka checks them: when several
-values of one request are wrong, the first in this order is the one reported.
+`group_keys.txt` and `client_metrics_keys.txt`), and which key a name is of, also where keys say the same in other units
+(the synonyms of DescribeConfigs). Never parses a value that somebody set. Topic and group keys stand in the order in
+which Kafka checks them: when several values of one request are wrong, the first in this order is the one reported.
 """
 
 from __future__ import annotations
@@ -15,8 +15,33 @@ from typing import Any, Final, NamedTuple
 
 from kbroker.config import limits
 from kbroker.config.model import ConfigKey, ConfigType, Mode, Synonym, Validator
-from kbroker.config.synonyms import listener_base
 from kbroker.config.values import parse_text
+
+# Broker keys that name one thing in several units; the first that is set counts. DescribeConfigs lists them together.
+_FAMILIES: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+_SYNONYMS: Final = {name: family for family in _FAMILIES for name in family} | {
+    # The scheduler's interval is only a default of the other, so it has no synonyms itself.
+    "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+}
+
+
+def listener_base(name: str) -> str | None:
+    """Return the key behind a listener's own setting `listener.name.<listener>.<key>`, or None for other names."""
+    parts = name.split(".", 3)
+    return parts[3] if len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[2] else None
+
+
+def broker_synonyms(name: str) -> tuple[str, ...]:
+    """Return the broker keys that `name` may take its value from, best first; `name` itself is one of them."""
+    family = _SYNONYMS.get(name)
+    if family is not None:
+        return family
+    base = listener_base(name)
+    return (name,) if base is None else (name, base)
 
 
 class Section(NamedTuple):

@@ -13,9 +13,16 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from kbroker.console.confirmation import check_typed
+from kbroker.admin.errors import WrongInput
 from kbroker.console.console import Console
 from kbroker.console.values import Values
+
+
+def check_typed(values: Values, name_field: str) -> None:
+    """Raise WrongInput unless the name was typed that this destroys."""
+    if values.text("confirm") != values.needed(name_field, "the name"):
+        raise WrongInput(f"type {values.text(name_field)} to confirm")
+
 
 Facts = dict[str, Any]
 Find = Callable[[Console, Values], Awaitable[Facts]]

@@ -15,7 +15,6 @@ import struct
 from typing import Final
 
 from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin
-from kbroker.log.decompression_limits import most_unpacked
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.checksum import crc32c
 from kbroker.protocol.compression import ZSTD, codec_of
@@ -33,6 +32,18 @@ from kbroker.protocol.records import (
     parse_header,
     rewrite_timestamps,
 )
+
+_MIN_DECOMPRESSED: Final = 16 << 20
+_MIN_RECORDS: Final = 1 << 20
+
+
+def most_unpacked(max_message_bytes: int) -> tuple[int, int]:
+    """Return how many bytes, and how many records, a batch may come to where its topic asks for a look.
+
+    Kafka has neither of these bounds; without them a batch of some kilobytes could keep a broker busy for hours.
+    """
+    return max(_MIN_DECOMPRESSED, 100 * max_message_bytes), max(_MIN_RECORDS, max_message_bytes)
+
 
 _LATEST_PRODUCE: Final = 13
 

@@ -9,8 +9,7 @@ from typing import Final
 
 from kbroker.divided import Divided
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.metrics.quantiles import put_times
-from kbroker.metrics.values import Values, put, put_all
+from kbroker.metrics.values import Values, put, put_all, put_times
 
 SERVES: Final = 3
 _STARTS, _RECOVERS = 1, 2

@@ -5,7 +5,7 @@ Owns the shape. Knows neither the broker nor the page.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 Labels = dict[str, str]
@@ -25,3 +25,16 @@ def put_all(values: Values, prefix: str, found: Iterable[tuple[str, float]], lab
     """Add a value of each of some metrics that have a prefix and their labels in common."""
     for name, value in found:
         put(values, f"{prefix}_{name}", value, labels)
+
+
+QUANTILES: Final = (("0.50", 0.5), ("0.75", 0.75), ("0.95", 0.95), ("0.98", 0.98), ("0.99", 0.99), ("0.999", 0.999))
+
+
+def put_times(values: Values, name: str, seconds: Sequence[float], labels: Labels = NONE) -> None:
+    """Add the quantiles of a sample, in milliseconds; nothing where it is empty."""
+    if not seconds:
+        return
+    ordered = sorted(seconds)
+    for text, quantile in QUANTILES:
+        at = min(int(quantile * len(ordered)), len(ordered) - 1)
+        put(values, name, ordered[at] * 1000, labels | {"quantile": text})

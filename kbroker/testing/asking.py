@@ -20,8 +20,7 @@ from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.calling import Calling
-from kbroker.testing.missing import topic_state
-from kbroker.testing.refused import check
+from kbroker.testing.missing import check, topic_state
 
 Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]

@@ -14,16 +14,31 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Final, Self, Unpack
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.calling import NOT_RUNNING
-from kbroker.testing.disk_faults import WRITING, that_write
 from kbroker.testing.filters import LONGEST_DELAY_MS, LONGEST_THROTTLE_MS, Filter, Seen, check_values
 from kbroker.testing.known import check_apis, check_filters, error_code
 from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.storm import USUAL_RATE, squall
 from kbroker.testing.when import When
+
+WRITING: Final = (
+    "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
+)  # fmt: skip
+"""The APIs whose answers wait for a log."""
+
+
+def that_write(filters: Filter) -> Filter:
+    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
+    wanted = filters.get("where")
+
+    def writes(seen: Seen) -> bool:
+        stands = seen.api != "InitProducerId" or bool(seen.transactional_ids)
+        return stands and (wanted is None or wanted(seen))
+
+    return {**filters, "where": writes}
 
 
 class Kind(Enum):

@@ -27,8 +27,7 @@ from kbroker.protocol.messages.log_offsets import (
     ListOffsetsTopic,
 )
 from kbroker.testing.asking import Asking
-from kbroker.testing.missing import MissingError, told, visible
-from kbroker.testing.refused import check
+from kbroker.testing.missing import MissingError, check, told, visible
 
 TopicPartition = tuple[str, int]
 Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)

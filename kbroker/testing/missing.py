@@ -9,8 +9,17 @@ from collections.abc import Iterable
 from typing import Final
 
 from kbroker.cluster_state import ClusterState, TopicState
-from kbroker.protocol.errors import ApiError
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.testing.known import unknown
+
+
+def check(code: int, about: str, message: str | None = None) -> None:
+    """Raise ApiError for an error, told as "topic orders: ..."; nothing is raised for 0."""
+    if code:
+        error = ErrorCode(code)
+        text = message or DEFAULT_MESSAGES.get(error)
+        raise ApiError(error, f"{about}: {text}" if text else about)
+
 
 _TOLD: Final = 10
 

@@ -33,9 +33,8 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
 from kbroker.testing.asking import Asking
-from kbroker.testing.missing import MissingError, told, topic_state, visible
+from kbroker.testing.missing import MissingError, check, told, topic_state, visible
 from kbroker.testing.numbers import check_whole
-from kbroker.testing.refused import check
 
 _BYTES = 64 * 1024 * 1024
 _PIECE = 1024 * 1024

@@ -18,11 +18,12 @@ from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree
 from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.term import Term
-from kbroker.controller.cluster.unclean_election import unclean_topics
 from kbroker.controller.tree.znode import Change, Create, Reason, Refused, SetData
 from kbroker.controller.znodes import (
+    CONFIG,
     LeaderAndIsr,
     Unreadable,
+    decode_configs,
     partition_path,
     read,
     state_path,
@@ -30,6 +31,29 @@ from kbroker.controller.znodes import (
 )
 
 log = logging.getLogger(__name__)
+
+UNCLEAN = "unclean.leader.election.enable"
+
+
+async def unclean_topics(term: Term, topics: Collection[str]) -> set[str]:
+    """Return those topics that would rather lose records than be without a leader."""
+    ordered = list(topics)
+    allowed = await all_of(ordered, lambda topic: _is_unclean(term, topic))
+    return {topic for topic, unclean in zip(ordered, allowed, strict=True) if unclean}
+
+
+async def _is_unclean(term: Term, topic: str) -> bool:
+    path = f"{CONFIG}/topics/{topic}"
+    found = await term.tree.get(path)
+    if found is None:
+        return term.config.unclean_leader_election
+    try:
+        own = read(path, found.data, decode_configs).get(UNCLEAN)
+    except Unreadable as error:
+        log.error("%s", error)
+        return False
+    return term.config.unclean_leader_election if own is None else own.lower() == "true"
+
 
 WRITES_AT_ONCE = 8
 Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]

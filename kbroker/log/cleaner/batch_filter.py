@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from itertools import compress as select
 from typing import Final
 
+from kbroker.log.append_validation import most_unpacked
 from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.transactions import CleanedTransactions
-from kbroker.log.decompression_limits import most_unpacked
 from kbroker.log.record_runs import Part, read_runs, read_varint, zigzag
 from kbroker.protocol.compression import compress, unpack
 from kbroker.protocol.errors import Malformed

@@ -25,8 +25,29 @@ from typing import Any
 
 from kbroker.log.cleaner.cleaning import Cleaning
 from kbroker.log.cleaner.job_format import CleaningJob, to_line
-from kbroker.log.cleaner.throttle import UNLIMITED, Throttle
 from kbroker.protocol.errors import Malformed
+
+UNLIMITED = float("inf")
+
+
+class Throttle:
+    """How long to wait so that no more than `rate` bytes per second are spent; seconds of a clock that is passed in."""
+
+    __slots__ = ("_due", "_rate")
+
+    def __init__(self, rate: float = UNLIMITED) -> None:
+        self.change(rate)
+
+    def change(self, rate: float) -> None:
+        """Use another rate from now on; nothing is owed any more."""
+        self._rate = rate
+        self._due = 0.0  # when all that was spent so far has had its time
+
+    def spend(self, size: int, now: float) -> float:
+        """Count `size` bytes; returns how many seconds to wait."""
+        self._due = max(self._due, now) + size / self._rate
+        return self._due - now
+
 
 _NICENESS = 5  # the broker answers first; on an idle machine this changes nothing
 

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import sys
 import tempfile
 import time
@@ -24,8 +25,33 @@ from typing import Any, Final
 from kbroker.extras import how_to_install
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark.jvm import Jvm
-from kbroker.pipeline.spark.master import address_towards
 from kbroker.pipeline.spark.signals import Ending
+
+_URL: Final = re.compile(r"spark://([^/]+)")
+_PATIENCE_S: Final = 10.0
+
+
+def address_towards(master: str) -> str | None:
+    """Return the address of this machine that the master of `spark://HOST:PORT[,HOST:PORT]` sees, as Spark writes it.
+
+    None for another kind of master, or a name that Spark will refuse. Raises PipelineError when nobody answers.
+    """
+    found = _URL.fullmatch(master)
+    places = [place.rpartition(":") for place in found[1].split(",")] if found else []
+    if not places or not all(host and port.isdecimal() for host, _, port in places):
+        return None
+    reasons = []
+    for host, _, port in places:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S) as connection:
+                own = str(connection.getsockname()[0])
+                return f"[{own}]" if ":" in own else own
+        except TimeoutError:
+            reasons.append(f"{host}:{port}: no answer")
+        except (OSError, UnicodeError, OverflowError) as err:
+            reasons.append(f"{host}:{port}: {(getattr(err, 'strerror', None) or str(err)).lower()}")
+    raise PipelineError(f"no Spark master answers at {'; '.join(reasons)}")
+
 
 # Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
 _QUIET: Final = """\

@@ -11,7 +11,7 @@ from kazoo.loggingsupport import BLATHER
 from kazoo.protocol.serialization import Auth, Connect, Create, SetData, Transaction
 from kazoo.protocol.states import ZnodeStat
 
-from kbroker.controller.tree.client_log import Discreet
+from kbroker.controller.tree.zookeeper import Discreet
 
 SECRET = b"ssl.key.password=secret"
 STAT = ZnodeStat(*range(11))

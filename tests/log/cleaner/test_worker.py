@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from kbroker.log.cleaner.throttle import Throttle
+from kbroker.log.cleaner.worker import Throttle
 
 
 def test_the_throttle_spreads_bytes_over_time() -> None:

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from kbroker.cli.pipeline.options import spark_options
 from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.spark import session as starting
-from kbroker.pipeline.spark.master import address_towards
-from kbroker.pipeline.spark.session import SparkOptions, connector, open_session
+from kbroker.pipeline.spark.session import SparkOptions, address_towards, connector, open_session
 
 
 @pytest.mark.parametrize(

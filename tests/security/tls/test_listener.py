@@ -13,8 +13,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.security.principal import ANONYMOUS
 from kbroker.security.tls import development
-from kbroker.security.tls.ciphers import OF_TLS_13
-from kbroker.security.tls.contexts import client_context, server_context
+from kbroker.security.tls.contexts import OF_TLS_13, client_context, server_context
 from kbroker.security.tls.listener import TlsListener
 from kbroker.security.tls.session import Broken
 from kbroker.security.tls.settings import tls_settings
