@@ -72,7 +72,7 @@ torture: .venv/.stamp
 	$(BIN)/python -m tests.pipeline.million
 	KBROKER_TESTS=long $(BIN)/pytest compat_tests/cluster compat_tests/faults compat_tests/compared
 	KBROKER_TESTS=long $(BIN)/pytest tests --ignore=tests/crash -m "not java and not spark"
-	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py
+	KBROKER_TESTS=long $(BIN)/pytest tests/crash/test_streams.py tests/txn/test_on_kafka.py tests/fair/test_built_up.py
 
 demo: .venv-demo/.stamp
 	.venv-demo/bin/kbroker pipeline demo --out demo --jars "$$(.venv-demo/bin/python -m compat_tests.spark.session)"

@@ -14,8 +14,12 @@ from compat_tests.harness.brokers import ApacheKafka
 from kbroker.protocol.records import iter_batches, read_records
 from kbroker.txn.records import read_key, read_value, transaction_record
 from tests.figures import figure
+from tests.tries import FORM
 
-pytestmark = pytest.mark.java
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.skipif(FORM != "long", reason="asks Apache Kafka alone, which does not change: only in make torture"),
+]
 
 SETTINGS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "50"}
 DEADLINE_S = 600
