@@ -13,6 +13,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
+#include <string.h>
 
 /* Headers in one call, about 20 us; a record that has more is left to the caller. */
 #define MOST_HEADERS 4096
@@ -75,6 +76,62 @@ static int pass_headers(cursor *in, int32_t count)
     return 1;
 }
 
+/* How records without headers of one size are laid out, in bytes from the first; `size` is 0 where nothing is known.
+ *
+ * Most records of a batch have the layout of the record before: reading only what differs then, timestamp and offset,
+ * takes half of the time. Words hold what says a size, masked, as up to four bytes say it.
+ */
+typedef struct {
+    Py_ssize_t size, size_bytes, key_at, value_at;
+    uint32_t size_word, size_mask, key_word, key_mask, value_word, value_mask;
+} layout;
+
+static inline uint32_t word_at(const uint8_t *at)
+{
+    uint32_t word;
+    memcpy(&word, at, sizeof word);
+    return word;
+}
+
+/* A mask of so many first bytes of a word. */
+static const uint8_t FIRST[8][4] = {{0}, {255}, {255, 255}, {255, 255, 255}, {255, 255, 255, 255}};
+
+static inline Py_ssize_t varint_bytes(const uint8_t *at)
+{
+    Py_ssize_t bytes = 1;
+    while (*at++ >= 0x80)
+        bytes++;
+    return bytes;
+}
+
+/* Note the layout of a whole record whose key's size stands at `key_at`; nothing where a size takes over four bytes. */
+static void note_layout(layout *known, const uint8_t *record, const uint8_t *behind, const uint8_t *key_at, int32_t key)
+{
+    const uint8_t *value_at = key_at + varint_bytes(key_at) + (key > 0 ? key : 0);
+    Py_ssize_t size_bytes = varint_bytes(record), key_bytes = varint_bytes(key_at), value_bytes = varint_bytes(value_at);
+    uint32_t size_mask = word_at(FIRST[size_bytes & 7]), key_mask = word_at(FIRST[key_bytes & 7]);
+    uint32_t value_mask = word_at(FIRST[value_bytes & 7]);
+    known->size = 0;
+    if (size_bytes > 4 || key_bytes > 4 || value_bytes > 4 || behind - value_at < 4)
+        return;
+    *known = (layout){
+        behind - record, size_bytes, key_at - record, value_at - record,
+        word_at(record) & size_mask, size_mask, word_at(key_at) & key_mask, key_mask,
+        word_at(value_at) & value_mask, value_mask,
+    };
+}
+
+/* Whether a record of this layout begins here, where `known->size` bytes are left; then it is well formed. */
+static inline int has_layout(const layout *known, const uint8_t *record, int64_t *stamp, int32_t *offset)
+{
+    if ((word_at(record) & known->size_mask) != known->size_word || record[known->size - 1])
+        return 0;
+    cursor in = {record + known->size_bytes + 1, record + known->key_at};
+    return read_long(&in, stamp) && read_int(&in, offset) && in.at == in.end
+        && (word_at(in.at) & known->key_mask) == known->key_word
+        && (word_at(record + known->value_at) & known->value_mask) == known->value_word;
+}
+
 PyDoc_STRVAR(scan_doc,
 "scan(data, position, most, delta) -> (number, end, smallest, largest, first, in_order, lacks_keys, headers)\n"
 "\n"
@@ -105,20 +162,35 @@ static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_ssize_t number = 0;
     int64_t smallest = 0, largest = 0, first = 0, headers = 0;
     int in_order = 1, lacks_keys = 0;
+    layout known = {0};
+    Py_ssize_t last = 0;
     while (number < most && headers <= MOST_HEADERS) {
-        cursor in = {passed, end};
         int32_t size, offset, key, value, count;
         int64_t stamp;
-        if (!read_int(&in, &size) || size <= 0 || size > end - in.at)
-            break;
-        in.end = in.at + size;
-        in.at++; /* attributes, of which none is defined */
-        if (!read_long(&in, &stamp) || !read_int(&in, &offset) || !pass_field(&in, &key) || !pass_field(&in, &value))
-            break;
-        if (!read_int(&in, &count) || count < 0 || count > MOST_HEADERS || !pass_headers(&in, count))
-            break;
-        if (in.at != in.end)
-            break;
+        if (known.size && known.size <= end - passed && has_layout(&known, passed, &stamp, &offset)) {
+            passed += known.size;
+        } else {
+            cursor in = {passed, end};
+            if (!read_int(&in, &size) || size <= 0 || size > end - in.at)
+                break;
+            in.end = in.at + size;
+            in.at++; /* attributes, of which none is defined */
+            if (!read_long(&in, &stamp) || !read_int(&in, &offset))
+                break;
+            const uint8_t *key_at = in.at;
+            if (!pass_field(&in, &key) || !pass_field(&in, &value))
+                break;
+            if (!read_int(&in, &count) || count < 0 || count > MOST_HEADERS || !pass_headers(&in, count))
+                break;
+            if (in.at != in.end)
+                break;
+            if (!count && in.end - passed == last) /* the second of this size */
+                note_layout(&known, passed, in.end, key_at, key);
+            lacks_keys |= key < 0;
+            headers += count;
+            last = in.end - passed;
+            passed = in.end;
+        }
         if (!number)
             smallest = largest = first = stamp;
         else if (stamp < smallest)
@@ -126,10 +198,7 @@ static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
         else if (stamp > largest)
             largest = stamp;
         in_order &= offset == delta + number;
-        lacks_keys |= key < 0;
-        headers += count;
         number++;
-        passed = in.end;
     }
     Py_ssize_t behind = passed - start;
     PyBuffer_Release(&view);
