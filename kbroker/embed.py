@@ -200,7 +200,7 @@ class Broker:
     def node(self) -> BrokerNode:
         """The running broker; its state belongs to its own loop."""
         if self._node is None:
-            raise RuntimeError("the broker is not running: it does within `with broker:`, or after broker.start()")
+            raise RuntimeError("the broker is not running: use it inside `with broker:`, or call broker.start()")
         return self._node
 
     @property

@@ -12,39 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.net.sasl import register_sasl_mechanism
-from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 
 from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.model import ConfigError
 from kbroker.config.providers import PROVIDERS, Providers
 from kbroker.config.sources import parse_properties
-
-_WORD = b",tokenauth=true"
-_TOKENS: set[str] = set()
-
-
-def log_in_by_token(token_id: str) -> None:
-    """Let clients of this process that log in by this name say that it is a token's."""
-    _TOKENS.add(token_id)
-    for mechanism in ScramClient.MECHANISMS:
-        register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)
-
-
-class _Mechanism(SaslMechanismScram):  # type: ignore[misc]
-    def __init__(self, **config: Any) -> None:
-        super().__init__(**config)
-        if self.username in _TOKENS:
-            self._scram_client = _TokenClient(self.username, config["sasl_plain_password"], self.mechanism)
-
-
-class _TokenClient(ScramClient):  # type: ignore[misc]
-    def first_message(self) -> bytes:
-        message: bytes = super().first_message()
-        self.auth_message += _WORD
-        return message + _WORD
-
 
 Texts = Mapping[str, str]
 Tell = Callable[[str], None]
@@ -105,7 +78,7 @@ def _login(name: str, text: str) -> Texts:
     if "username" not in options or "password" not in options:
         raise WrongInput(f"{name} has no username, or no password; other logins cannot be set here")
     if options.get("tokenauth", "").lower() == "true":
-        from kbroker.admin.client_properties import log_in_by_token
+        from kbroker.admin.token_login import log_in_by_token
 
         log_in_by_token(options["username"])
     return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}

@@ -29,7 +29,7 @@ from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint,
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster.cluster_controller import ClusterController
-from kbroker.controller.cluster.term import ControllerConfig
+from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.features import REGISTERED
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.finalized_features import FinalizedFeatures
@@ -49,7 +49,8 @@ from kbroker.controller.znodes import (
     read,
 )
 from kbroker.handlers.services import ClusterServices, in_cluster
-from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
+from kbroker.log.cleaner.settings import cleaner_settings
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.network.server import bind, server_limits

@@ -248,7 +248,7 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
     with connection.admin() as admin:
         is_new = _is_missing(admin, topic)
         if is_new and _creates_none(admin):
-            raise click.ClickException(f"{no_such_topic(admin, topic)}; the broker creates none by itself")
+            raise click.ClickException(f"{no_such_topic(admin, topic)} (auto.create.topics.enable is false)")
     try:
         partitions = producer.partitions_for(topic)
     except KafkaTimeoutError:

@@ -43,7 +43,7 @@ def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations
     if password is None:
         password = _asked()
     if not password:
-        raise click.UsageError("the password is empty: it is asked for at a terminal, else read from standard input")
+        raise click.UsageError("the password is empty: type it at the prompt, or write it to standard input")
     with connection.admin() as admin:
         add_user(admin, name, password, mechanisms or tuple(TYPES), iterations)
     click.echo(f"user {name} has a password for {', '.join(mechanisms or TYPES)}")

@@ -1,6 +1,6 @@
-"""A verb with verbs below it, whose help tells of each in a whole sentence.
+"""A group of verbs whose help describes each verb in a whole sentence.
 
-Owns that list. click's own cuts each text off at the end of its line.
+Owns that list. The list of click cuts each sentence at the end of its line.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "c
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
 """To append to and subtract from: Kafka's controller knows no types of client metrics' keys, and refuses both."""
 _OPERATIONS = frozenset(int(op) for op in Op)
+_Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
 
 
 class Resource(Protocol):
@@ -169,12 +170,14 @@ def change(
 
 
 def _replacement_failed(request: AlterConfigsRequest, code: int, message: str | None) -> Divided[AlterConfigsResponse]:
-    responses = yield from each(request.resources, lambda resource: _replacement_answer(resource, code, message))
+    responses = yield from each(
+        request.resources, lambda resource: _result(AlterConfigsResourceResponse, resource, code, message)
+    )
     return AlterConfigsResponse(responses=responses)
 
 
-def _replacement_answer(resource: AlterConfigsResource, code: int, message: str | None) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
+def _result(result: type[_Result], resource: Resource, code: int, message: str | None) -> _Result:
+    return result(
         error_code=code,
         error_message=message,
         resource_type=resource.resource_type,
@@ -188,7 +191,7 @@ def alter_configs(
 ) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
     """Change each resource by itself."""
     done = yield from outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
-    responses = yield from each(done, lambda outcome: _replacement_answer(*outcome))
+    responses = yield from each(done, lambda outcome: _result(AlterConfigsResourceResponse, *outcome))
     return in_effect(ctx, AlterConfigsResponse(responses=responses))
 
 
@@ -199,33 +202,26 @@ def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate_only:
     yield from change(ctx, kind, name, lambda _old: configs, validate_only=validate_only)
 
 
-def _on_error(
+def _change_failed(
     request: IncrementalAlterConfigsRequest, code: int, message: str | None
 ) -> Divided[IncrementalAlterConfigsResponse]:
-    responses = yield from each(request.resources, lambda resource: _answer(resource, code, message))
+    responses = yield from each(
+        request.resources, lambda resource: _result(IncrementalResourceResponse, resource, code, message)
+    )
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
-def _answer(resource: IncrementalResource, code: int, message: str | None) -> IncrementalResourceResponse:
-    return IncrementalResourceResponse(
-        error_code=code,
-        error_message=message,
-        resource_type=resource.resource_type,
-        resource_name=resource.resource_name,
-    )
-
-
-@handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _on_error)
+@handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _change_failed)
 def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
     """Change each resource by itself."""
-    done = yield from outcomes(request.resources, lambda resource: _alter(ctx, resource, request.validate_only))
-    responses = yield from each(done, lambda outcome: _answer(*outcome))
+    done = yield from outcomes(request.resources, lambda resource: _change(ctx, resource, request.validate_only))
+    responses = yield from each(done, lambda outcome: _result(IncrementalResourceResponse, *outcome))
     return in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
 
 
-def _alter(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> Divided[None]:
+def _change(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> Divided[None]:
     kind = resource.resource_type
     entries = ((c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs)
     yield from check_request(entries, (*KINDS, BROKER_LOGGER), kind)

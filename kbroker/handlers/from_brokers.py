@@ -94,7 +94,7 @@ class BrokerHosts:
                         found[host] = {_address(str(each[4][0])) for each in told}
                     except OSError as error:
                         log.warning("the host %r of a broker cannot be resolved: %s", host, error)
-                        found[host] = self._resolved.get(host, set())  # a name server that fails moves no broker
+                        found[host] = self._resolved.get(host, set())  # a failed lookup does not move a broker
             self._resolved = found
             self._known, self._read_at = frozenset().union(*found.values()), began
         except (Unreachable, Denied, TimeoutError) as error:

@@ -42,13 +42,17 @@ from kbroker.txn.coordinator import Answer
 from kbroker.txn.shard import Identity
 
 _INIT_FENCED_SINCE = 4
-_ADD_OFFSETS_FENCED_SINCE = 2
-_END_FENCED_SINCE = 2
+_FENCED_SINCE = 2
 _EPOCH_BUMP_SINCE = 5
 
 
 def _failed(code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+
+
+def _fenced(code: ErrorCode, version: int, since: int) -> ErrorCode:
+    """Return the code for a client: versions before `since` do not have PRODUCER_FENCED."""
+    return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and version < since else code
 
 
 @handles(InitProducerIdRequest, InitProducerIdResponse, "0-5", lambda _request, code, _message: _failed(code))
@@ -64,9 +68,7 @@ def init_producer_id(
     version = ctx.version
 
     def respond(answer: Answer) -> InitProducerIdResponse:
-        code = answer.code
-        if code is ErrorCode.PRODUCER_FENCED and version < _INIT_FENCED_SINCE:
-            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        code = _fenced(answer.code, version, _INIT_FENCED_SINCE)
         if code:
             return _failed(code)
         return InitProducerIdResponse(producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch)
@@ -86,8 +88,7 @@ def add_offsets_to_txn(
     partition = (OFFSETS_TOPIC, ctx.services.groups.partition_for(request.group_id))
 
     def respond(code: ErrorCode) -> AddOffsetsToTxnResponse:
-        if code is ErrorCode.PRODUCER_FENCED and version < _ADD_OFFSETS_FENCED_SINCE:
-            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        code = _fenced(code, version, _FENCED_SINCE)
         return AddOffsetsToTxnResponse(error_code=code)
 
     producer = Identity(request.producer_id, request.producer_epoch)
@@ -101,9 +102,7 @@ def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Awa
     version = ctx.version
 
     def respond(answer: Answer) -> EndTxnResponse:
-        code = answer.code
-        if code is ErrorCode.PRODUCER_FENCED and version < _END_FENCED_SINCE:
-            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        code = _fenced(answer.code, version, _FENCED_SINCE)
         return EndTxnResponse(
             error_code=code, producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch
         )

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final, Self
 
+from kbroker.launcher.addresses import free_ports
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import Child, LauncherError, Pause, wait_until
 from kbroker.launcher.description import BrokerDescription, ClusterDescription
-from kbroker.launcher.plan import ClusterPlan, broker_command, free_ports, require_free
+from kbroker.launcher.plan import ClusterPlan, broker_command, require_free
 from kbroker.launcher.zookeeper import HOST, ZooKeeperServer, require_reachable
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")

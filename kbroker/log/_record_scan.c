@@ -78,8 +78,8 @@ static int pass_headers(cursor *in, int32_t count)
 
 /* How records without headers of one size are laid out, in bytes from the first; `size` is 0 where nothing is known.
  *
- * Most records of a batch have the layout of the record before: reading only what differs then, timestamp and offset,
- * takes half of the time. Words hold what says a size, masked, as up to four bytes say it.
+ * Most records of a batch have the layout of the record before. Then only timestamp and offset are decoded, which takes
+ * half of the time. A word holds the bytes of a size's varint; its mask covers as many bytes as the varint has.
  */
 typedef struct {
     Py_ssize_t size, size_bytes, key_at, value_at;
@@ -93,7 +93,7 @@ static inline uint32_t word_at(const uint8_t *at)
     return word;
 }
 
-/* A mask of so many first bytes of a word. */
+/* By number of bytes: the mask of the first bytes of a word. */
 static const uint8_t FIRST[8][4] = {{0}, {255}, {255, 255}, {255, 255, 255}, {255, 255, 255, 255}};
 
 static inline Py_ssize_t varint_bytes(const uint8_t *at)

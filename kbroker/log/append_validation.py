@@ -1,8 +1,8 @@
 """What a batch must be before it may be appended.
 
 Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that a header is enough for, their order, error
-codes and the texts that reach clients; and when a batch's records must be looked at (record_validation.py). Never
-appends, and knows nothing of producers' sequences.
+codes and the texts that reach clients; when a batch's records must be looked at (record_validation.py), and how many
+bytes and records it may unpack to. Never appends, and knows nothing of producers' sequences.
 
 A batch's header is always checked, but for one that a coordinator of this broker has just built, of which only the
 size is. Its records are only looked at where a rule needs it: a compacted topic, another codec,

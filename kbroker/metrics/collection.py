@@ -7,48 +7,20 @@ What was found in one piece may be older than what was found in the next.
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from kbroker.broker.base_node import Node
 from kbroker.divided import Divided
 from kbroker.metrics.coordinators import groups, loads, transactions
+from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
 from kbroker.metrics.quotas import quotas
 from kbroker.metrics.values import Values, put, put_all, put_times
 from kbroker.network.request_times import FETCH
 from kbroker.topic_metrics import Traffic
-
-_LONG_S: Final = 60.0
-_SHORT_S: Final = 0.5
-_MOST: Final = 128
-
-
-class Idle:
-    """Of one loop; asked in its thread. Where it was not asked for long, it speaks of all the time since."""
-
-    def __init__(
-        self, now: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
-    ) -> None:
-        self._now = now
-        self._worked = worked
-        self._seen: deque[tuple[float, float]] = deque(maxlen=_MOST)
-
-    def share(self) -> float:
-        """Return the share of the last minute, or of what is known of it, in which the thread did not work: 0 to 1."""
-        now, worked = self._now(), self._worked()
-        while len(self._seen) > 1 and now - self._seen[1][0] >= _LONG_S:
-            self._seen.popleft()
-        before, before_worked = self._seen[0] if self._seen else (now, worked)
-        if not self._seen or now - self._seen[-1][0] >= _SHORT_S:
-            self._seen.append((now, worked))
-        passed = now - before
-        return 1.0 if passed < _SHORT_S else min(max(1 - (worked - before_worked) / passed, 0.0), 1.0)
-
 
 MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000

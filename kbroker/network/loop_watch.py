@@ -6,8 +6,8 @@ Requests are measured where they are run, so the line can name them; so is Pytho
 threads. What else holds the loop is seen by a clock that goes off late; it cannot be named, and a short hold between
 two of its ticks is not seen. Where the machine has more to do than it has processors, or a disk is slow, what is named
 was only waiting: each line tells how long the thread can have worked at most, which is as it did since the last tick.
-Where neither who it was is known nor any of it can have been work, nobody can do anything about it: up to a second of
-that is counted, and told at DEBUG only.
+A hold without a known cause, in which the thread did not work, tells an operator nothing: below a second it is counted,
+and logged at DEBUG only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 HELD_LONG = 0.05
 """Seconds."""
 WAITED_LONG = 1.0
-"""Seconds from which on it is told that the loop only waited, for a processor or a disk."""
+"""Seconds of a hold without work (the thread waited for a processor or a disk) from which on it is a warning."""
 _TICK = 0.1
 _LINES_EACH = 1.0
 """Seconds between two lines."""

@@ -1,6 +1,6 @@
-"""What a test asks for by a name that there is not: told with the names that there are.
+"""What a test is refused: Kafka's error with its subject, or a name that does not exist, with the names that do.
 
-Owns the error, and which topics a test is told of: not the broker's own. Never asks a broker.
+Owns these errors, and which topics they name: not the broker's own. Never asks a broker.
 """
 
 from __future__ import annotations

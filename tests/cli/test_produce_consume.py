@@ -474,5 +474,5 @@ def test_a_topic_that_no_broker_creates_is_told_of_at_once():
         broker.topics.create("orders")
         cli = CommandLine(broker.bootstrap_servers)
         said = cli.fails("produce", "ordres", "-X", "max.block.ms=20000", stdin=b"x\n")
-        assert said == "topic ordres does not exist; did you mean orders?; the broker creates none by itself"
+        assert said == "topic ordres does not exist; did you mean orders? (auto.create.topics.enable is false)"
         assert cli.ok("topic", "list").lines[1:] == ["orders           1         1"]

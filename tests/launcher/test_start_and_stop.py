@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.launcher.addresses import free_ports
 from kbroker.launcher.asking import Known, ask_brokers
 from kbroker.launcher.child import Child, LauncherError, wait_until
-from kbroker.launcher.plan import free_ports, make_plan
+from kbroker.launcher.plan import make_plan
 from kbroker.launcher.start_and_stop import LocalCluster
 from tests.launcher.up import FAKE
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.metrics import collection
-from kbroker.metrics.collection import Idle, collect
+from kbroker.metrics.collection import collect
+from kbroker.metrics.idle import Idle
 from kbroker.metrics.names import BY_NAME, Name, markdown
 from kbroker.metrics.values import Values
 from tests.metrics.conftest import OPENMETRICS, Seen

@@ -21,9 +21,7 @@ def asked_once(servers: str) -> None:
 
 
 def test_before_the_start_it_is_told_how_to_start() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"is not running: it does within `with broker:`, or after broker\.start\(\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"is not running: use it inside `with broker:`, or call broker\.start\(\)"):
         _ = Broker().bootstrap_servers
 
 

@@ -30,11 +30,12 @@ from kbroker.controller.cluster import (
 from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.channel_queue import Leaderships, Outgoing, Stops
 from kbroker.controller.cluster.channels import Channels
+from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.event_queue import Event, EventQueue
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, Sleep, SteadyTree, claim
 from kbroker.controller.cluster.takeover import take_over
-from kbroker.controller.cluster.term import ControllerConfig, Term
+from kbroker.controller.cluster.term import Term
 from kbroker.controller.features import FeatureUpdate
 from kbroker.controller.tree.znode import Check, Delete, Denied, MetadataTree, Refused, Session, Unreachable
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable

@@ -89,8 +89,8 @@ _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
 """Questions on their way. kazoo's 279th that is not sent yet, as while ZooKeeper is frozen, would hold the loop."""
 _NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""What ZooKeeper's PathUtils refuses, which an answer does not tell from other faults. What has more than 16 bits are
-two surrogates to it."""
+"""What ZooKeeper's PathUtils refuses, which an answer does not tell from other faults. It sees a character
+beyond 16 bits as two surrogates."""
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
     KazooState.SUSPENDED: Session.UNREACHABLE,
