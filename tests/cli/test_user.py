@@ -76,7 +76,7 @@ def test_what_cannot_be_is_refused_before_anybody_is_asked(kbroker, arguments):
 def test_a_standard_input_without_a_password_is_told_of(kbroker):
     done = kbroker("user", "add", "bob")
     assert done.status == 2
-    assert done.err.endswith("it is asked for at a terminal, else read from standard input\n")
+    assert done.err.endswith("type it at the prompt, or write it to standard input\n")
 
 
 def test_verbs_log_in_by_a_file_of_settings(inside, alice):
