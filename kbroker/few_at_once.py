@@ -7,10 +7,10 @@ slice of time is spent on waiting. Never knows what the work is.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
 
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 
 _T = TypeVar("_T")
 
@@ -18,9 +18,9 @@ _T = TypeVar("_T")
 class _Job(Generic[_T]):
     __slots__ = ("begin", "done", "error", "result", "work")
 
-    def __init__(self, begin: Callable[[], Divided[_T]]) -> None:
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, _T]]) -> None:
         self.begin = begin
-        self.work: Divided[_T] | None = None
+        self.work: Coroutine[Any, Any, _T] | None = None
         self.done = False
         self.result: _T
         self.error: Exception | None = None
@@ -28,7 +28,7 @@ class _Job(Generic[_T]):
     def step(self) -> None:
         assert self.work is not None
         try:
-            next(self.work)
+            self.work.send(None)
         except StopIteration as end:
             self.result, self.done = end.value, True
         except Exception as error:  # noqa: BLE001 - raised where the result is waited for
@@ -57,7 +57,9 @@ class FewAtOnce(Generic[_T]):
         """How many are at work, or wait for it."""
         return len(self._active) + len(self._waiting)
 
-    def run(self, begin: Callable[[], Divided[_T]], begun: Divided[_T] | None = None) -> Divided[_T]:
+    async def run(
+        self, begin: Callable[[], Coroutine[Any, Any, _T]], begun: Coroutine[Any, Any, _T] | None = None
+    ) -> _T:
         """Do what `begin` returns when it has its turn; what has `begun` of it goes on, if that is at once."""
         job = _Job(begin)
         if len(self._active) < self._most:
@@ -70,7 +72,7 @@ class FewAtOnce(Generic[_T]):
         try:
             while not job.done:
                 self._step()
-                yield
+                await turn
         finally:
             self._leave(job)
         try:

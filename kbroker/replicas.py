@@ -7,7 +7,7 @@ leads: it follows the controller's published state. Every mutable thing here bel
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -17,7 +17,6 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import TOPIC
 from kbroker.config.values import to_text
-from kbroker.divided import Divided
 from kbroker.few_at_once import FewAtOnce
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.directories.log_manager import LogManager
@@ -25,6 +24,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, TakesLonger
+from kbroker.long_work import step, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
 from kbroker.replication import leader_epoch_check, min_insync_replicas
@@ -206,7 +206,9 @@ class Replicas:
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.traffic = TopicMetrics()
-        self._hosting: dict[str, tuple[TopicState, Divided[None]]] = {}  # those put off that are begun, and the way on
+        self._hosting: dict[
+            str, tuple[TopicState, Coroutine[Any, Any, None]]
+        ] = {}  # those put off that are begun, and the way on
         self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
@@ -364,13 +366,13 @@ class Replicas:
         """Call once all that was put off is hosted, so that who created it finds it, or was not taken by the disk."""
         self._when_hosted.append(call)
 
-    def hosted_of(self, name: str) -> Divided[None]:
+    async def hosted_of(self, name: str) -> None:
         """Do so for one topic, before others."""
         while name in self._later:
             if next(iter(self._later)) != name:
                 self._later = {name: self._later.pop(name), **self._later}
             self._host_next()
-            yield
+            await turn
 
     def host_now(self, name: str, index: int) -> None:
         """Host one partition of what was put off."""
@@ -384,17 +386,15 @@ class Replicas:
         begun = self._hosting.get(name)
         if begun is None or begun[0] is not topic:
             begun = self._hosting[name] = topic, self._host_each(topic)
-        try:
-            next(begun[1])
-        except StopIteration:
+        if step(begun[1]):
             del self._later[name], self._hosting[name]
 
-    def _host_each(self, topic: TopicState) -> Divided[None]:
+    async def _host_each(self, topic: TopicState) -> None:
         """Host a topic, partition by partition. Once the disk does not take one, those left are tried by `tick`."""
         for index in range(len(topic.partitions)):
             if topic.name not in self._refused or (topic.name, index) in self._partitions:
                 self._host(topic, (index,), sync=False)
-                yield
+                await turn
 
     def tick(self) -> None:
         """Try again to host what the cluster has and the disk did not take."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 import pytest
 
-from kbroker.divided import Divided, whole
 from kbroker.few_at_once import FewAtOnce
+from kbroker.long_work import turn, whole
 
 
 class Log:
@@ -21,18 +22,18 @@ class Log:
         self.steps: list[str] = []
         self.closed: list[str] = []
 
-    def work(self, name: str, count: int, error: Exception | None = None) -> Divided[str]:
+    async def work(self, name: str, count: int, error: Exception | None = None) -> str:
         try:
             for _ in range(count):
                 self.steps.append(name)
-                yield
+                await turn
             if error is not None:
                 raise error
             return name
         finally:
             self.closed.append(name)
 
-    def begin(self, name: str, count: int, error: Exception | None = None) -> Callable[[], Divided[str]]:
+    def begin(self, name: str, count: int, error: Exception | None = None) -> Callable[[], Coroutine[Any, Any, str]]:
         return partial(self.work, name, count, error)
 
 
@@ -50,7 +51,7 @@ def test_only_a_few_have_begun_and_every_slice_brings_all_further() -> None:
     log = Log()
     runs = {name: line.run(log.begin(name, 4)) for name in "abcd"}
     for run in runs.values():
-        next(run)
+        run.send(None)
     assert set(log.steps) == {"a", "b"}
     results = []
     turns = 0
@@ -58,7 +59,7 @@ def test_only_a_few_have_begun_and_every_slice_brings_all_further() -> None:
         for name, run in list(runs.items()):
             turns += 1
             try:
-                next(run)
+                run.send(None)
             except StopIteration as end:
                 results.append(end.value)
                 del runs[name]
@@ -73,14 +74,14 @@ def test_what_has_begun_goes_on_if_there_is_room_and_begins_again_if_not() -> No
     line: FewAtOnce[str] = FewAtOnce(1)
     log = Log()
     begun = log.work("a", 3)
-    next(begun)
+    begun.send(None)
     first = line.run(log.begin("a", 3), begun)
-    next(first)
+    first.send(None)
     assert log.steps == ["a", "a"]
     other = log.work("b", 3)
-    next(other)
+    other.send(None)
     second = line.run(log.begin("b", 3), other)
-    next(second)
+    second.send(None)
     assert log.closed == ["b"], "what waits holds nothing"
     assert (whole(first), whole(second)) == ("a", "b")
     assert log.steps.count("b") == 4
@@ -91,7 +92,7 @@ def test_whoever_gives_up_leaves_room() -> None:
     log = Log()
     runs = [line.run(log.begin(name, 5)) for name in "abc"]
     for run in runs:
-        next(run)
+        run.send(None)
     runs[1].close()
     runs[0].close()
     assert whole(runs[2]) == "c"
@@ -107,10 +108,10 @@ def test_an_error_keeps_nothing_of_the_work_that_failed() -> None:
     """Without waiting for the garbage collector: it may be some megabytes for each of many clients."""
     seen: list[weakref.ref[Held]] = []
 
-    def fail() -> Divided[str]:
+    async def fail() -> str:
         held = Held()
         seen.append(weakref.ref(held))
-        yield
+        await turn
         raise ValueError(f"no {held is None}")
 
     line: FewAtOnce[str] = FewAtOnce(2)

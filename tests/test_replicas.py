@@ -19,6 +19,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.protocol.records import build_batch
 from kbroker.replicas import Replicas
 from tests.descriptors import no_descriptors
+from tests.turns import turns
 
 NOW = 1_700_000_000_000
 COUNT = 300  # more than are hosted in one go
@@ -206,7 +207,7 @@ def test_a_new_topic_of_a_coordinator_is_hosted_later_or_as_it_is_loaded(world: 
     world.replicas.host_now("none", 0)
     assert [(p.topic, p.index, p.leading) for p in world.replicas] == [(name, 17, True)]
     steps = 0
-    for _ in world.replicas.hosted_of(name):
+    for _ in turns(world.replicas.hosted_of(name)):
         steps += 1
     assert steps >= 50
     assert {p.topic for p in world.replicas} == {name}, "before others"
@@ -228,7 +229,7 @@ def test_a_change_of_a_coordinators_topic_is_followed_at_once(world: World) -> N
 def test_two_who_wait_for_a_topic_each_do_not_keep_each_other_back(world: World) -> None:
     both = [topic("__consumer_offsets", 50), topic("__transaction_state", 50)]
     world.replicas.apply(world.state, world.state.with_topics(both))
-    waiting = [world.replicas.hosted_of(each.name) for each in both]
+    waiting = [turns(world.replicas.hosted_of(each.name)) for each in both]
     for _ in range(60):
         for each in waiting:
             next(each, None)

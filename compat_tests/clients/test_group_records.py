@@ -11,11 +11,11 @@ from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.exchanges.consumer_groups import beat, enter, owned
 from compat_tests.wire.session import Wire
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
-from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.describe import describe_consumer_group
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
+from kbroker.long_work import whole
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
-from typing import Any
+from collections.abc import Callable
 
 from kbroker.clock import Clock
 from kbroker.controller.cluster_metadata import ClusterMetadata
@@ -70,21 +69,5 @@ class ExpiredTokens:
             return None if token is None or token.has_ended(self._clock.now_ms()) else token
 
         known = self._metadata.state.tokens.get(token_id)
-        if await _done(self._metadata.change_token(token_id, revise)) is None and known is not None:
+        if await self._metadata.change_token(token_id, revise) is None and known is not None:
             log.info("delegation token %s of %s has expired", token_id, printable(str(known.info.owner)))
-
-
-async def _done(work: Generator[Any, Any, Token | None]) -> Token | None:
-    """Run work to its end, and wait for what it waits for."""
-    got: Any = None
-    try:
-        while True:
-            waits = work.send(got)
-            got = None
-            if waits is None:
-                await asyncio.sleep(0)
-            else:
-                got = await waits
-    except StopIteration as end:
-        token: Token | None = end.value
-        return token

@@ -30,7 +30,6 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
-from kbroker.divided import whole
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.dir_lock import LogDirError
@@ -39,6 +38,7 @@ from kbroker.log.directories.partition_dir_names import entries_of
 from kbroker.log.files import LOG_SUFFIX
 from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_state import CREDIBLE_IDS, ProducerState
+from kbroker.long_work import whole
 from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.acls import Acls

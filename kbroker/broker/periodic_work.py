@@ -11,10 +11,10 @@ import logging
 from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.clock import Clock
-from kbroker.divided import in_slices
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
+from kbroker.long_work import in_slices
 from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch

@@ -6,12 +6,12 @@ Owns the seam: controller.py stands behind it where one node is all there is, me
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.controller.features import FeatureUpdate
 from kbroker.controller.topic_plans import TopicPlans
-from kbroker.divided import Divided
 from kbroker.protocol.errors import ApiError
 from kbroker.security.authorizer.acls import Acl, AclFilter, Entry, Pattern
 from kbroker.security.tokens.token import Token
@@ -56,23 +56,29 @@ class ClusterMetadata(TopicPlans, ABC):
         """Return what is done once a topic that is being created by `auto_create` is there, or could not be created."""
 
     @abstractmethod
-    def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = ...) -> Divided[dict[str, ApiError]]:
+    def put_in_pieces(
+        self, plans: Sequence[TopicState], _timeout_ms: int = ...
+    ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Create topics that were planned a while ago; return why some were not, or took too long."""
 
     @abstractmethod
-    def validate_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+    def validate_in_pieces(self, plans: Sequence[TopicState]) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Return why topics that were planned just now would not be created, beside what the plan itself has shown."""
 
     @abstractmethod
-    def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = ...) -> Divided[dict[str, ApiError]]:
+    def grow_in_pieces(
+        self, plans: Sequence[TopicState], _timeout_ms: int = ...
+    ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Add the partitions that were planned a while ago; return why some were not, or took too long."""
 
     @abstractmethod
-    def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = ...) -> Divided[dict[bytes, ApiError]]:
+    def delete_in_pieces(
+        self, topic_ids: Iterable[bytes], _timeout_ms: int = ...
+    ) -> Coroutine[Any, Any, dict[bytes, ApiError]]:
         """Delete topics with their configs; return why some were not, or took too long. What is gone is no matter."""
 
     @abstractmethod
-    def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
+    def change_configs(self, kind: str, name: str, revise: Revise) -> Coroutine[Any, Any, None]:
         """Replace the dynamic configs of something; its kind and name are as in ClusterState. Raises ApiError.
 
         `revise` returns the new ones for those that stand, or raises ApiError; it may be asked several times.
@@ -81,19 +87,19 @@ class ClusterMetadata(TopicPlans, ABC):
     @abstractmethod
     def update_features(
         self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = ...
-    ) -> Divided[None]:
+    ) -> Coroutine[Any, Any, None]:
         """Change finalized feature levels: all or none. Raises ApiError."""
 
     @abstractmethod
-    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Divided[dict[Pattern, ApiError]]:
+    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Coroutine[Any, Any, dict[Pattern, ApiError]]:
         """Add ACLs that are valid; return why those of some patterns were not."""
 
     @abstractmethod
-    def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
+    def delete_acls(self, filters: Sequence[AclFilter]) -> Coroutine[Any, Any, list[list[Acl] | ApiError]]:
         """Remove the ACLs that filters mean; return for each filter those that were, or why it was not followed."""
 
     @abstractmethod
-    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+    def change_token(self, token_id: str, revise: ReviseToken) -> Coroutine[Any, Any, Token | None]:
         """Replace a delegation token by what `revise` makes of it, and return that; None is no token. Raises ApiError.
 
         `revise` may raise ApiError, and may be asked several times.

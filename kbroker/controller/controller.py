@@ -33,7 +33,7 @@ from kbroker.controller.store_interface import Change, Delete, MetadataStore, Pu
 from kbroker.controller.stored_acls import load_acls, stored
 from kbroker.controller.token_nodes import load_tokens, stored_token
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.uuids import parse_uuid, uuid_text
 from kbroker.quota.all_quotas import quotas_in
@@ -109,19 +109,18 @@ class Controller(PublishedState, ClusterMetadata):
             self._colliding.add(topic.name)
         _log_put(old, topics)
 
-    def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> Divided[dict[str, ApiError]]:
+    async def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
         """Store and publish new topics that were planned a while ago, some at a time; return why some were not.
 
         What has changed meanwhile is held against each plan once more: another may have created its name.
         """
         refused: dict[str, ApiError] = {}
-        yield from self._put_some_at_a_time(self._still_new(plans, refused))
+        await self._put_some_at_a_time(self._still_new(plans, refused))
         return refused
 
-    def validate_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+    async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
         """Return nothing: a plan was held against all that this node knows."""
         del plans
-        yield from ()
         return {}
 
     def _still_new(self, plans: Sequence[TopicState], refused: dict[str, ApiError]) -> Iterator[tuple[TopicState, int]]:
@@ -135,13 +134,13 @@ class Controller(PublishedState, ClusterMetadata):
                     continue
             yield plan, len(plan.partitions)
 
-    def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> Divided[dict[str, ApiError]]:
+    async def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
         """Store and publish growth that was planned a while ago, some at a time; return why some was not.
 
         Each topic grows from what it is by now: its other partitions may have changed, or it may be another topic.
         """
         refused: dict[str, ApiError] = {}
-        yield from self._put_some_at_a_time(self._still_growing(plans, refused))
+        await self._put_some_at_a_time(self._still_growing(plans, refused))
         return refused
 
     def _still_growing(
@@ -160,7 +159,7 @@ class Controller(PublishedState, ClusterMetadata):
             new = plan.partitions[count:]
             yield replace(known, partitions=known.partitions + new), len(new)
 
-    def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> Divided[None]:
+    async def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> None:
         """Store and publish topics, each with the number of its new partitions.
 
         They are looked at when they are taken from the iterator: others have no turn between that and the write.
@@ -173,16 +172,16 @@ class Controller(PublishedState, ClusterMetadata):
             if len(piece) >= PIECE_TOPICS or partitions >= PIECE_PARTITIONS:
                 self.put_topics(piece)
                 piece, partitions = [], 0
-                yield
+                await turn
         self.put_topics(piece)
 
-    def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> Divided[dict[bytes, ApiError]]:
+    async def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> dict[bytes, ApiError]:
         """Forget some topics at a time; those that another request has deleted meanwhile are gone already."""
         left = iter(topic_ids)
         while piece := list(islice(left, PIECE_TOPICS)):
             known = self.decided.topic_names
             self.delete_topics([known[topic_id] for topic_id in piece if topic_id in known])
-            yield
+            await turn
         return {}
 
     def delete_topics(self, names: Iterable[str]) -> None:
@@ -246,13 +245,12 @@ class Controller(PublishedState, ClusterMetadata):
 
     # --- configs
 
-    def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
+    async def change_configs(self, kind: str, name: str, revise: Revise) -> None:
         """Replace the dynamic configs of something, in one step."""
         old = self.decided.configs(kind, name)
         configs = revise(old)
         if configs != old:
             self.set_configs(kind, name, configs)
-        yield from ()
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
         """Replace the dynamic configs of something; its kind and name are as in ClusterState."""
@@ -267,12 +265,11 @@ class Controller(PublishedState, ClusterMetadata):
 
     # --- features
 
-    def update_features(
+    async def update_features(
         self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = 0
-    ) -> Divided[None]:
+    ) -> None:
         """Change finalized feature levels, in one step."""
         self.set_features(updates, _node_id, validate_only=validate_only)
-        yield from ()
 
     def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
         """Change finalized feature levels: all or none. Raises ApiError."""
@@ -293,21 +290,21 @@ class Controller(PublishedState, ClusterMetadata):
 
     # --- access control lists
 
-    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Divided[dict[Pattern, ApiError]]:
+    async def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, ApiError]:
         """Add ACLs, those of some patterns at a time."""
         left = iter(acls.items())
         while piece := dict(islice(left, PIECE_ACLS)):
             self._change_acls({each: new for each, new in piece.items() if new - self._entries(each)}, added)
-            yield
+            await turn
         return {}
 
-    def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
         """Find what the filters mean, and remove it, some patterns at a time."""
-        answers, gone = yield from meant(self.decided.acls, filters)
+        answers, gone = await meant(self.decided.acls, filters)
         left = iter(gone.items())
         while piece := dict(islice(left, PIECE_ACLS)):
             self._change_acls({each: some for each, some in piece.items() if some & self._entries(each)}, without)
-            yield
+            await turn
         return answers
 
     def replace_acls(self, wanted: Acls) -> None:
@@ -335,7 +332,7 @@ class Controller(PublishedState, ClusterMetadata):
 
     # --- delegation tokens
 
-    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+    async def change_token(self, token_id: str, revise: ReviseToken) -> Token | None:
         """Replace or remove a delegation token, in one step."""
         old = self.decided.tokens.get(token_id)
         new = revise(old)
@@ -346,7 +343,6 @@ class Controller(PublishedState, ClusterMetadata):
                 return replace(state, version=state.version + 1, tokens=tokens)
 
             self.decide([stored_token(token_id, None if new is None else new.info)], step)
-        yield from ()
         return new
 
     # --- producer ids

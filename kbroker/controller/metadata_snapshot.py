@@ -21,7 +21,7 @@ Steps = Generator["Callable[[], object] | None", None, None]
 """Work in pieces, which yields None where others may go first, and what is to be called on a thread: it waits for the
 disk, and what it raises is thrown in."""
 _AT_ONCE = 64
-"""Nodes written between two yields: some 0.1 ms, unless they are large topics."""
+"""Nodes written between two turns: some 0.1 ms, unless they are large topics."""
 _BEGIN, _END = b'[["load",{', b"}]]"
 _HEAD = b"%08x "
 

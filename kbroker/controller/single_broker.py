@@ -13,7 +13,7 @@ from heapq import nsmallest
 from typing import Final
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 
 Partition = tuple[str, int]
@@ -34,14 +34,14 @@ def with_replica(partition: PartitionState, node_id: int) -> PartitionState:
     return replace(partition, leader=node_id, leader_epoch=partition.leader_epoch + 1, offline=())
 
 
-def elect_leaders(
+async def elect_leaders(
     state: ClusterState, kind: int, partitions: Iterable[Partition]
-) -> Divided[dict[Partition, ApiError | None]]:
+) -> dict[Partition, ApiError | None]:
     """Return why nobody is elected, for each partition."""
     results: dict[Partition, ApiError | None] = {}
     for name, index in partitions:
         results[name, index] = _why_not_elected(state, kind, name, index)
-        yield
+        await turn
     return results
 
 
@@ -58,20 +58,20 @@ def _why_not_elected(state: ClusterState, kind: int, name: str, index: int) -> A
     return _by_default(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
 
 
-def alter_reassignments(
+async def alter_reassignments(
     state: ClusterState, node_id: int, asked: Mapping[Partition, Sequence[int] | None]
-) -> Divided[dict[Partition, ApiError | None]]:
+) -> dict[Partition, ApiError | None]:
     """Return why partitions cannot go where they are to, None for those that are there."""
     results: dict[Partition, ApiError | None] = {}
     for (name, index), target in asked.items():
-        results[name, index] = yield from _why_not_moved(state, node_id, (name, index), target)
-        yield
+        results[name, index] = await _why_not_moved(state, node_id, (name, index), target)
+        await turn
     return results
 
 
-def _why_not_moved(
+async def _why_not_moved(
     state: ClusterState, node_id: int, partition: Partition, target: Sequence[int] | None
-) -> Divided[ApiError | None]:
+) -> ApiError | None:
     name, index = partition
     if name not in state.topics:
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
@@ -79,20 +79,20 @@ def _why_not_moved(
         return ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
     if target is None:
         return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    text = yield from _why_not_there(node_id, target)
+    text = await _why_not_there(node_id, target)
     if text is not None:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment includes {text}")
     return None
 
 
-def _why_not_there(node_id: int, target: Sequence[int]) -> Divided[str | None]:
+async def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
     """Look at the two lowest ids, as Kafka goes through them in order: with one broker, one of those is wrong."""
     if not target:
         return "an empty replica list."
     lowest: list[int] = []
     for start in range(0, len(target), _AT_ONCE):
         lowest = nsmallest(2, [*lowest, *target[start : start + _AT_ONCE]])
-        yield
+        await turn
     for each in lowest:
         if each != node_id:
             return f"broker {each}, but no such broker is registered."

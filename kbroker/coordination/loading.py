@@ -11,9 +11,11 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from kbroker.coordination.interfaces import UnreadableRecord
+from kbroker.long_work import step
 
 LOAD_SLICE_SECONDS = 0.002
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
@@ -27,17 +29,17 @@ def pause_ms(attempts: int) -> int:
 
 
 class LoadQueue:
-    """The loads of one coordinator; a load is an iterator that does a little with each step and raises nothing."""
+    """The loads of one coordinator; a load gives way often and raises nothing."""
 
     __slots__ = ("_burst_start", "_loads", "_name", "_task")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._loads: deque[tuple[Iterator[None], Callable[[], bool]]] = deque()
+        self._loads: deque[tuple[Coroutine[Any, Any, None], Callable[[], bool]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._burst_start = 0.0
 
-    def begin(self, steps: Iterator[None], is_wanted: Callable[[], bool]) -> None:
+    def begin(self, steps: Coroutine[Any, Any, None], is_wanted: Callable[[], bool]) -> None:
         """Begin a load, and go on with it in the loop where it takes longer; it is left off once nobody wants it."""
         now = time.perf_counter()
         if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
@@ -69,17 +71,17 @@ class LoadQueue:
             while self._loads:
                 steps, is_wanted = self._loads[0]
                 if not is_wanted() or _slice(steps, time.perf_counter() + LOAD_SLICE_SECONDS):
-                    self._loads.popleft()
+                    self._loads.popleft()[0].close()
                 await asyncio.sleep(0)
         finally:
             self._task = None
+            while self._loads:
+                self._loads.pop()[0].close()
 
 
-def _slice(steps: Iterator[None], until: float) -> bool:
+def _slice(steps: Coroutine[Any, Any, None], until: float) -> bool:
     """Advance a load until `until`; return whether it is over."""
     while time.perf_counter() < until:
-        try:
-            next(steps)
-        except StopIteration:
+        if step(steps):
             return True
     return False

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -31,7 +31,7 @@ from kbroker.coordination.loading import LoadQueue
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
-from kbroker.divided import Divided
+from kbroker.long_work import awaited
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -201,15 +201,15 @@ class Runtime(Generic[S]):
 
     # -- loading
 
-    def _load(self, partition: int, state: _Partition[S]) -> Iterator[None]:
-        """Replay the log, then serve; yields every few records. One that fails is begun anew later.
+    async def _load(self, partition: int, state: _Partition[S]) -> None:
+        """Replay the log, giving way every few records, then serve. One that fails is begun anew later.
 
         What the leader before has appended last may be lost until all in-sync replicas have it: nobody is told of it
         sooner, and nothing is done upon it. That is less than the high watermark asks for, which stays where fewer are
         in sync than min.insync.replicas: what was committed is told then as well, and nothing can be written.
         """
         try:
-            end = state.last_end = yield from self._log.replay(partition, state.shard)
+            end = state.last_end = await self._log.replay(partition, state.shard)
             awaitable = self._writer.copied(partition, end)
             if awaitable is None:
                 self._begin(partition, state)
@@ -330,21 +330,21 @@ class Runtime(Generic[S]):
         self._wait(partition, state, entry)
         return entry.future
 
-    def read_divided(
+    async def read_divided(
         self,
         partition: int,
-        look: Callable[[S, int], Divided[R]],
+        look: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
-    ) -> Divided[R | Awaitable[R]]:
+    ) -> R:
         """As `read`, where looking may take long: what is decided meanwhile may have been seen or not."""
         try:
             state = self._active(partition)
-            reply = yield from look(state.shard, self._clock.now_ms())
+            reply = await look(state.shard, self._clock.now_ms())
             if self._active(partition) is not state:
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
         except ApiError as err:
             return on_error(err.code, err.message)
-        return self.read(partition, lambda _shard, _now_ms: reply, on_error)
+        return await awaited(self.read(partition, lambda _shard, _now_ms: reply, on_error))
 
     def _apply(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False

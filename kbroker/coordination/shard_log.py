@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Generator
 
 from kbroker.coordination.batches import marker_batch, record_batch, split
 from kbroker.coordination.interfaces import Shard, UnreadableRecord, Writer
 from kbroker.coordination.outcome import CoordinatorRecord, Encoded, EndOfTransaction, InTransaction, Outcome
+from kbroker.long_work import turn
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import iter_batches, stream_records
@@ -147,8 +147,8 @@ class ShardLog:
         if found == 1:
             log.error("%s %d: %s; it is stepped over", self._name, partition, unreadable)
 
-    def replay(self, partition: int, shard: Shard) -> Generator[None, None, int]:
-        """Replay the log into a shard; yields every few records, so that the caller may do something else.
+    async def replay(self, partition: int, shard: Shard) -> int:
+        """Replay the log into a shard, giving way every few records.
 
         Returns the offset behind what was replayed. Raises UnreadableRecord where the shard steps over none.
         """
@@ -168,7 +168,7 @@ class ShardLog:
                     continue
                 for record in stream_records(batch, max_bytes=MAX_RECORD_BYTES):
                     if record is None:
-                        yield
+                        await turn
                         continue
                     count += 1
                     if record.key is not None:
@@ -177,8 +177,8 @@ class ShardLog:
                         except (Malformed, ValueError) as err:
                             self._not_read(partition, shard, record.offset, err)
                     if not count & 127:
-                        yield
-            yield
+                        await turn
+            await turn
         more = self.unreadable.get(partition, 1) - 1
         if more:
             log.error("%s %d: %d more records were stepped over", self._name, partition, more)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from kbroker.coordination.batches import EncodedRecords
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.divided import Divided
 from kbroker.group_coordinator.records.offsets import OFFSET_COMMIT, offset_commit, read_offset_value
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -95,7 +95,7 @@ class Commit:
         self.values.append(read_offset_value(OFFSET_COMMIT, record.value or b""))
 
 
-def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int) -> Divided[Commit]:
+async def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int) -> Commit:
     """Build what an OffsetCommit of partitions that exist writes; raises ApiError where that has no bytes.
 
     A batch of more than `most_bytes` is not built, as it would not be taken.
@@ -114,15 +114,15 @@ def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int,
                 value.expire_timestamp, value.topic_id = expire, topic.topic_id
                 commit.add(topic.name, topic.topic_id, asked.partition_index, value)
             partitions.append(OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code))
-            yield
+            await turn
         topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions))
     commit.reply = OffsetCommitResponse(topics=topics)
     return commit
 
 
-def build_commit_in_transaction(
+async def build_commit_in_transaction(
     request: TxnOffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int
-) -> Divided[Commit]:
+) -> Commit:
     """Build what a TxnOffsetCommit of partitions that exist writes, as `build_commit` does."""
     commit = Commit(request.group_id, now_ms, most_bytes, metadata_limit)
     topics = []
@@ -135,7 +135,7 @@ def build_commit_in_transaction(
                     return commit
                 commit.add(topic.name, b"", index, _value(asked, now_ms))
             partitions.append(TxnOffsetCommitResponsePartition(partition_index=index, error_code=code))
-            yield
+            await turn
         topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
     commit.reply = TxnOffsetCommitResponse(topics=topics)
     return commit

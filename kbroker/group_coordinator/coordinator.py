@@ -8,7 +8,7 @@ A method returns its response, or an awaitable of it where a member must wait or
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -18,17 +18,17 @@ from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.interfaces import Writer
 from kbroker.coordination.outcome import EndOfTransaction, Outcome
 from kbroker.coordination.service import CoordinatorService
-from kbroker.coordination.then import then_divided
-from kbroker.divided import Divided, each, every
 from kbroker.group_coordinator.classic.join_group import why_no_join
 from kbroker.group_coordinator.commit_building import Commit, build_commit, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig, Settings
 from kbroker.group_coordinator.consumer.heartbeat import distinct_topics, validate
 from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
+from kbroker.group_coordinator.groups.store import Group
 from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
+from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
 from kbroker.protocol.messages.classic_groups import (
@@ -81,7 +81,8 @@ from kbroker.protocol.messages.groups import (
     ListGroupsResponse,
 )
 
-FEW_MEMBERS = 100
+FEW_MEMBERS = FEW_TOPICS = 100
+FEW_ASSIGNMENTS = 1_000
 """So many members leave without a look at them beforehand."""
 DELETED_AT_ONCE = 20
 _RETRY_ELSEWHERE = (
@@ -126,7 +127,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     # -- membership
 
-    def consumer_group_heartbeat(
+    async def consumer_group_heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
         *,
@@ -134,8 +135,12 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         client_id: str,
         client_host: str,
         may_see: MaySee = everything,
-    ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat (KIP-848). Patterns stand for topics that the member `may_see`."""
+    ) -> ConsumerGroupHeartbeatResponse:
+        """ConsumerGroupHeartbeat (KIP-848). Patterns stand for topics that the member `may_see`.
+
+        Of many topics each counts once, and all have to fit into a record.
+        """
+        partition = self.partition_for(request.group_id)
 
         def failed(code: ErrorCode, message: str | None) -> ConsumerGroupHeartbeatResponse:
             text = message or DEFAULT_MESSAGES.get(code)
@@ -145,47 +150,32 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             validate(request, version, self.config.consumer_assignors)
         except ApiError as err:
             return failed(err.code, err.message)
-
-        return self._runtime.run(
-            self.partition_for(request.group_id),
-            lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now, may_see),
-            failed,
+        names = request.subscribed_topic_names
+        if names is not None and len(names) > FEW_TOPICS:
+            names = await distinct_topics(names, self._most_bytes(partition))
+            if names is None:
+                return failed(answerable(ErrorCode.MESSAGE_TOO_LARGE), None)
+            request.subscribed_topic_names = names
+            await self._topics.prepared(names)
+        return await awaited(
+            self._runtime.run(
+                partition,
+                lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now, may_see),
+                failed,
+            )
         )
 
-    def long_consumer_group_heartbeat(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        *,
-        version: int,
-        client_id: str,
-        client_host: str,
-        may_see: MaySee = everything,
-    ) -> Divided[ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]]:
-        """ConsumerGroupHeartbeat of many topics: each counts once, and all have to fit into a record."""
-        most_bytes = self._most_bytes(self.partition_for(request.group_id))
-        names = yield from distinct_topics(request.subscribed_topic_names or (), most_bytes)
-        if names is None:
-            code = answerable(ErrorCode.MESSAGE_TOO_LARGE)
-            return ConsumerGroupHeartbeatResponse(error_code=code, error_message=DEFAULT_MESSAGES.get(code))
-        request.subscribed_topic_names = names
-        yield from self._topics.prepared(request.subscribed_topic_names)
-        return self.consumer_group_heartbeat(
-            request, version=version, client_id=client_id, client_host=client_host, may_see=may_see
-        )
-
-    def describe_consumer_groups(
-        self, group_ids: Iterable[str]
-    ) -> Divided[list[consumer_group_describe.DescribedGroup]]:
+    async def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[consumer_group_describe.DescribedGroup]:
         """ConsumerGroupDescribe: an answer for each group, in order."""
-        return (yield from every(group_ids, self._describe_consumer_group))
+        return await every(group_ids, self._describe_consumer_group)
 
-    def _describe_consumer_group(self, group_id: str) -> Divided[consumer_group_describe.DescribedGroup]:
+    async def _describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
         if not group_id:
             return consumer_group_describe.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
         try:
             shard = self._runtime.shard(self.partition_for(group_id))
             default = self.config.consumer_assignors[0]
-            return (yield from describe_consumer_group(shard.groups, group_id, default, self._topics))
+            return await describe_consumer_group(shard.groups, group_id, default, self._topics)
         except ApiError as err:
             return consumer_group_describe.DescribedGroup(
                 group_id=group_id, error_code=err.code, error_message=err.message
@@ -205,31 +195,27 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             lambda code, _message: JoinGroupResponse(error_code=code),
         )
 
-    def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
-        """SyncGroup: parked until the leader's assignment is in the log."""
+    async def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse:
+        """SyncGroup: parked until the leader's assignment is in the log.
+
+        Of many assignments the last one of each member counts, and strangers have none.
+        """
         if not request.group_id:
             return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-
-        return self._runtime.run_parked(
-            self.partition_for(request.group_id),
-            lambda shard, parked, _now: shard.sync(request, parked),
-            lambda code, _message: SyncGroupResponse(error_code=code),
+        partition = self.partition_for(request.group_id)
+        if len(request.assignments) > FEW_ASSIGNMENTS:
+            try:
+                members = self._runtime.shard(partition).groups.get(request.group_id)
+            except ApiError as err:
+                return SyncGroupResponse(error_code=err.code)
+            request.assignments = await _assigned(request.assignments, members)
+        return await awaited(
+            self._runtime.run_parked(
+                partition,
+                lambda shard, parked, _now: shard.sync(request, parked),
+                lambda code, _message: SyncGroupResponse(error_code=code),
+            )
         )
-
-    def sync_long_group(self, request: SyncGroupRequest) -> Divided[SyncGroupResponse | Awaitable[SyncGroupResponse]]:
-        """SyncGroup with many assignments: the last one counts of each member, and strangers have none."""
-        assignments: dict[str, SyncGroupRequestAssignment] = {}
-        try:
-            shard = self._runtime.shard(self.partition_for(request.group_id))
-            group = shard.groups.get(request.group_id)
-            for assignment in request.assignments:
-                if group is not None and assignment.member_id in group.members:
-                    assignments[assignment.member_id] = assignment
-                yield
-        except ApiError as err:
-            return SyncGroupResponse(error_code=err.code)
-        request.assignments = list(assignments.values())
-        return self.sync_group(request)
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
         """Heartbeat. While the group is loading it is simply taken for good: the session starts anew after that."""
@@ -243,9 +229,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         partition = self.partition_for(request.group_id)
         return self._runtime.run(partition, lambda shard, _now: shard.heartbeat(request), failed)
 
-    def leave_group(
-        self, request: LeaveGroupRequest, *, version: int
-    ) -> Divided[LeaveGroupResponse | Awaitable[Divided[LeaveGroupResponse]]]:
+    async def leave_group(self, request: LeaveGroupRequest, *, version: int) -> LeaveGroupResponse:
         """LeaveGroup, of one member (before version 3) or several.
 
         All go in one decision. Of a long list only those are taken there who may be members, and each once.
@@ -258,25 +242,25 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         leaving = Leaving(members)
         if len(members) > FEW_MEMBERS:
             try:
-                yield from leaving.sift(self._runtime.shard(partition).groups.get(group_id))
+                await leaving.sift(self._runtime.shard(partition).groups.get(group_id))
             except ApiError as err:
                 return LeaveGroupResponse(error_code=err.code)
             if not leaving.members:
-                return (yield from leaving.answer(LeaveGroupResponse()))
+                return await leaving.answer(LeaveGroupResponse())
         answer = self._runtime.run(
             partition, lambda shard, now: shard.leave(group_id, leaving.members, now), leaving.failed
         )
-        return (yield from then_divided(answer, leaving.answer))
+        return await leaving.answer(await awaited(answer))
 
     # -- offsets
 
-    def build_commit(self, request: OffsetCommitRequest) -> Divided[Commit]:
+    async def build_commit(self, request: OffsetCommitRequest) -> Commit:
         """Build what `commit_offsets` writes. Raises ApiError."""
         limit, most_bytes = (
             self.config.offset_metadata_max_bytes,
             self._most_bytes(self.partition_for(request.group_id)),
         )
-        return build_commit(request, self._clock.now_ms(), limit, most_bytes)
+        return await build_commit(request, self._clock.now_ms(), limit, most_bytes)
 
     def commit_offsets(
         self, request: OffsetCommitRequest, commit: Commit, *, version: int
@@ -291,13 +275,13 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             lambda code, _message: code,
         )
 
-    def build_commit_in_transaction(self, request: TxnOffsetCommitRequest) -> Divided[Commit]:
+    async def build_commit_in_transaction(self, request: TxnOffsetCommitRequest) -> Commit:
         """Build what `commit_offsets_in_transaction` writes. Raises ApiError."""
         limit, most_bytes = (
             self.config.offset_metadata_max_bytes,
             self._most_bytes(self.partition_for(request.group_id)),
         )
-        return build_commit_in_transaction(request, self._clock.now_ms(), limit, most_bytes)
+        return await build_commit_in_transaction(request, self._clock.now_ms(), limit, most_bytes)
 
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object, commit: Commit
@@ -326,9 +310,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         outcome = Outcome(reply=ErrorCode.NONE, marker=end)
         return self._runtime.run(partition, lambda _shard, _now: outcome, lambda code, _message: code)
 
-    def fetch_offsets(
+    async def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
-    ) -> Divided[OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]]:
+    ) -> OffsetFetchResponseGroup:
         """One group of an OffsetFetch; `topics` None means all."""
 
         def failed(code: ErrorCode, _message: str | None) -> OffsetFetchResponseGroup:
@@ -336,15 +320,13 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             code = ErrorCode.NOT_COORDINATOR if code in _RETRY_ELSEWHERE else code
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
 
-        return self._runtime.read_divided(
+        return await self._runtime.read_divided(
             self.partition_for(request.group_id),
             lambda shard, _now: shard.offsets.fetch(request, require_stable),
             failed,
         )
 
-    def delete_offsets(
-        self, request: OffsetDeleteRequest
-    ) -> Divided[OffsetDeleteResponse | Awaitable[Divided[OffsetDeleteResponse]]]:
+    async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
         """OffsetDelete of partitions that exist; each is decided about once, and answered as often as it is named."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -352,8 +334,8 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         for topic in request.topics:
             for partition in topic.partitions:
                 wanted.setdefault(topic.name, {})[partition.partition_index] = partition
-                yield
-            yield
+                await turn
+            await turn
         once = OffsetDeleteRequest(
             group_id=request.group_id,
             topics=[OffsetDeleteRequestTopic(name, list(partitions.values())) for name, partitions in wanted.items()],
@@ -363,62 +345,56 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             lambda shard, _now: shard.offsets.delete(once),
             lambda code, _message: OffsetDeleteResponse(error_code=code),
         )
-        return (yield from then_divided(answer, lambda decided: _deleted(request, decided)))
+        return await _deleted(request, await awaited(answer))
 
     # -- groups as a whole
 
-    def describe_groups(self, group_ids: Iterable[str], *, version: int) -> Divided[list[DescribedGroup]]:
+    async def describe_groups(self, group_ids: Iterable[str], *, version: int) -> list[DescribedGroup]:
         """DescribeGroups: an answer for each group, in order."""
-        return (yield from every(group_ids, lambda group_id: self._describe_group(group_id, version)))
+        return await every(group_ids, lambda group_id: self._describe_group(group_id, version))
 
-    def _describe_group(self, group_id: str, version: int) -> Divided[DescribedGroup]:
+    async def _describe_group(self, group_id: str, version: int) -> DescribedGroup:
         try:
             shard = self._runtime.shard(self.partition_for(group_id))
-            return (yield from describe_group(shard.groups, group_id, version))
+            return await describe_group(shard.groups, group_id, version)
         except ApiError as err:
             return DescribedGroup(group_id=group_id, error_code=err.code)
 
-    def list_groups(self, request: ListGroupsRequest) -> Divided[ListGroupsResponse]:
+    async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
         """ListGroups: all or nothing, as long as a partition is loading. Case does not matter in filters."""
         if self._closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         states: set[str] = set()
         for state in request.states_filter:
             states.add(state.strip().lower())
-            yield
+            await turn
         types: set[str] = set()
         for name in request.types_filter:
             types.add(name.lower())
-            yield
+            await turn
         groups: list[ListedGroup] = []
         for _, shard in list(self._runtime.shards()):
             if shard is None:
                 return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            groups += yield from list_groups(list(shard.groups), states, types)
+            groups += await list_groups(list(shard.groups), states, types)
         return ListGroupsResponse(groups=groups)
 
-    def delete_groups(
-        self, group_ids: Iterable[str]
-    ) -> Divided[DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]]:
+    async def delete_groups(self, group_ids: Iterable[str]) -> DeleteGroupsResponse:
         """DeleteGroups; partition by partition, and of one partition some at a time, each time as one batch."""
         by_partition: dict[int, dict[str, None]] = {}
         for group_id in group_ids:
             by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None
-            yield
+            await turn
         parts: list[Any] = []
-        waits = False
         for partition, names in by_partition.items():
             left = iter(names)
             while piece := list(islice(left, DELETED_AT_ONCE)):
                 parts.append(self._delete_groups(partition, piece))
-                waits = waits or isinstance(parts[-1], Awaitable)
-                yield
-        if waits:
-            return _gather_deleted(parts)
+                await turn
         results: list[DeletableGroupResult] = []
         for part in parts:
-            results += part
-            yield
+            results += await awaited(part)
+            await turn
         return DeleteGroupsResponse(results=results)
 
     def _delete_groups(self, partition: int, group_ids: list[str]) -> Any:
@@ -429,67 +405,72 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
 
-def commit_error(request: OffsetCommitRequest, code: int) -> Divided[OffsetCommitResponse]:
+async def _assigned(
+    assignments: Iterable[SyncGroupRequestAssignment], group: Group | None
+) -> list[SyncGroupRequestAssignment]:
+    """Return the last assignment of each member of a group."""
+    last: dict[str, SyncGroupRequestAssignment] = {}
+    for assignment in assignments:
+        if group is not None and assignment.member_id in group.members:
+            last[assignment.member_id] = assignment
+        await turn
+    return list(last.values())
+
+
+async def commit_error(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
     """Return an OffsetCommit answer with one error for all partitions: the API has no other place for it."""
 
     def failed(asked: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
         return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
 
-    def topic(asked: OffsetCommitRequestTopic) -> Divided[OffsetCommitResponseTopic]:
-        partitions = yield from each(asked.partitions, failed)
+    async def topic(asked: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
+        partitions = await each(asked.partitions, failed)
         return OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions)
 
-    return OffsetCommitResponse(topics=(yield from every(request.topics, topic)))
+    return OffsetCommitResponse(topics=await every(request.topics, topic))
 
 
-def txn_commit_error(request: TxnOffsetCommitRequest, code: int) -> Divided[TxnOffsetCommitResponse]:
+async def txn_commit_error(request: TxnOffsetCommitRequest, code: int) -> TxnOffsetCommitResponse:
     """Return a TxnOffsetCommit answer with one error for all partitions."""
 
     def failed(asked: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
         return TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
 
-    def topic(asked: TxnOffsetCommitRequestTopic) -> Divided[TxnOffsetCommitResponseTopic]:
-        partitions = yield from each(asked.partitions, failed)
+    async def topic(asked: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
+        partitions = await each(asked.partitions, failed)
         return TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions)
 
-    return TxnOffsetCommitResponse(topics=(yield from every(request.topics, topic)))
+    return TxnOffsetCommitResponse(topics=await every(request.topics, topic))
 
 
-def fetch_error(request: OffsetFetchRequestGroup, code: int) -> Divided[OffsetFetchResponseGroup]:
+async def fetch_error(request: OffsetFetchRequestGroup, code: int) -> OffsetFetchResponseGroup:
     """Return an OffsetFetch answer with an error for every partition of a group."""
 
     def failed(index: int) -> OffsetFetchResponsePartitions:
         return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
 
-    def topic(asked: OffsetFetchRequestTopics) -> Divided[OffsetFetchResponseTopics]:
-        partitions = yield from each(asked.partition_indexes, failed)
+    async def topic(asked: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
+        partitions = await each(asked.partition_indexes, failed)
         return OffsetFetchResponseTopics(name=asked.name, partitions=partitions)
 
-    topics = yield from every(request.topics or [], topic)
+    topics = await every(request.topics or [], topic)
     return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
 
-def _deleted(request: OffsetDeleteRequest, decided: OffsetDeleteResponse) -> Divided[OffsetDeleteResponse]:
+async def _deleted(request: OffsetDeleteRequest, decided: OffsetDeleteResponse) -> OffsetDeleteResponse:
     """Answer for every partition that was named: the code is the topic's."""
     if decided.error_code:
         return decided
     codes = {topic.name: topic.partitions[0].error_code for topic in decided.topics}
 
-    def answered(asked: OffsetDeleteRequestTopic) -> Divided[OffsetDeleteResponseTopic]:
+    async def answered(asked: OffsetDeleteRequestTopic) -> OffsetDeleteResponseTopic:
         code = codes.get(asked.name, 0)
-        partitions = yield from each(
+        partitions = await each(
             asked.partitions, lambda partition: OffsetDeleteResponsePartition(partition.partition_index, code)
         )
         return OffsetDeleteResponseTopic(asked.name, partitions)
 
-    return OffsetDeleteResponse(topics=(yield from every(request.topics, answered)))
-
-
-async def _gather_deleted(parts: Sequence[Any]) -> DeleteGroupsResponse:
-    results: list[DeletableGroupResult] = []
-    for part in parts:
-        results += part if isinstance(part, list) else await part
-    return DeleteGroupsResponse(results=results)
+    return OffsetDeleteResponse(topics=await every(request.topics, answered))
 
 
 def _ignore(_code: ErrorCode, _message: str | None) -> None:

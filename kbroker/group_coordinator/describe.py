@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-from kbroker.divided import Divided, each
 from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.groups.consumer_group import NOTHING
 from kbroker.group_coordinator.groups.consumer_member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember
 from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
 from kbroker.protocol.messages.consumer_group_describe import Assignment, TopicPartitions
@@ -26,7 +26,7 @@ _NOBODY: Final[list[DescribedGroupMember]] = []
 """The members of all groups that are not there: a list for each of 500,000 would take 36 MB. Never changed."""
 
 
-def describe_group(groups: Groups, group_id: str, version: int) -> Divided[DescribedGroup]:
+async def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
     """Answer DescribeGroups. A group that does not exist is Dead, and an error only since version 6 (KIP-1043)."""
     group = groups.get(group_id)
     if not isinstance(group, ClassicGroup):
@@ -57,13 +57,13 @@ def describe_group(groups: Groups, group_id: str, version: int) -> Divided[Descr
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=protocol or "",
-        members=(yield from each(list(group.members.values()), described)),
+        members=await each(list(group.members.values()), described),
     )
 
 
-def describe_consumer_group(
+async def describe_consumer_group(
     groups: Groups, group_id: str, default_assignor: str, topics: Topics
-) -> Divided[consumer_group_describe.DescribedGroup]:
+) -> consumer_group_describe.DescribedGroup:
     """Answer ConsumerGroupDescribe; raises GROUP_ID_NOT_FOUND.
 
     Of each member: what it has, which includes what it is to give up, and what it is to have.
@@ -76,7 +76,7 @@ def describe_consumer_group(
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor() or default_assignor,
     )
-    described.members = yield from each(
+    described.members = await each(
         list(group.members.values()),
         lambda member: _member(member, group.target.get(member.member_id, NOTHING), topics),
     )
@@ -113,7 +113,7 @@ def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> As
     )
 
 
-def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> Divided[list[ListedGroup]]:
+async def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> list[ListedGroup]:
     """List the groups in these states and of these types, in lower case; an empty filter is none."""
     listed = []
     for group in groups:
@@ -126,5 +126,5 @@ def list_groups(groups: Iterable[Group], states: Container[str], types: Containe
                     group_type=group.TYPE,
                 )
             )
-        yield
+        await turn
     return listed

@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 
 from kbroker.coordination.partitioning import java_hash
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 
 _AT_ONCE = 200
-"""Names whose hashes are taken between two yields."""
+"""Names whose hashes are taken between two turns."""
 
 
 def in_javas_order(names: Iterable[str]) -> list[str]:
@@ -24,18 +24,18 @@ def in_javas_order(names: Iterable[str]) -> list[str]:
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
 
 
-def many_in_javas_order(names: Collection[str]) -> Divided[list[str]]:
+async def many_in_javas_order(names: Collection[str]) -> list[str]:
     """Return the same of many strings, which do not change meanwhile, in steps."""
     mask = _table_size(len(names)) - 1
     left = enumerate(names)
     pieces: list[list[tuple[int, int, str]]] = []
     while piece := sorted((_spread(java_hash(name)) & mask, at, name) for at, name in islice(left, _AT_ONCE)):
         pieces.append(piece)
-        yield
+        await turn
     merged, found = heapq.merge(*pieces), list[str]()
     while step := [name for _, _, name in islice(merged, _AT_ONCE)]:
         found += step
-        yield
+        await turn
     return found
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kbroker.divided import Divided
 from kbroker.group_coordinator.groups.classic_group import ClassicGroup
 from kbroker.group_coordinator.groups.store import Group
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.classic_groups import LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -26,7 +26,7 @@ class Leaving:
         self._repeated: dict[int, int] = {}
         self.members: list[MemberIdentity] = list(named)
 
-    def sift(self, group: Group | None) -> Divided[None]:
+    async def sift(self, group: Group | None) -> None:
         """Keep those who may be members of the group, each once: the rest is unknown to it, whatever it decides."""
         places: list[int] = []
         first: dict[tuple[str, str | None], int] = {}
@@ -37,7 +37,7 @@ class Leaving:
                     places.append(place)
                 else:
                     self._repeated[place] = first[key]
-            yield
+            await turn
         self._places = places
         self.members = [self._named[place] for place in places]
 
@@ -47,7 +47,7 @@ class Leaving:
             return LeaveGroupResponse(error_code=code)
         return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])
 
-    def answer(self, decided: LeaveGroupResponse) -> Divided[LeaveGroupResponse]:
+    async def answer(self, decided: LeaveGroupResponse) -> LeaveGroupResponse:
         """Return the answer for all that were named. Who has left already is unknown when named again."""
         if self._places is None or decided.error_code:
             return decided
@@ -60,7 +60,7 @@ class Leaving:
                 code = before.error_code if before is not None else _UNKNOWN
                 answer = _answer(identity, code or _UNKNOWN)
             answers.append(answer)
-            yield
+            await turn
         return LeaveGroupResponse(members=answers)
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome
-from kbroker.divided import Divided
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.records.offsets import offset_tombstone
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
@@ -112,7 +112,7 @@ class Offsets:
 
     # -- fetch
 
-    def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> Divided[OffsetFetchResponseGroup]:
+    async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
         """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets, which is no error."""
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
@@ -147,9 +147,9 @@ class Offsets:
                             metadata=value.metadata,
                         )
                     )
-                yield
+                await turn
             topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=partitions))
-            yield
+            await turn
         return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
     def _shown(self, name: str, held: Mapping[int, Stored]) -> list[int]:

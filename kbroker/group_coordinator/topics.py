@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from kbroker.cluster_state import ClusterState, TopicState
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 
 
 class Topics:
@@ -76,13 +76,13 @@ class Topics:
             digest.update(self._topic_hash(self.state.topics[name]).to_bytes(8, "big"))
         return int.from_bytes(digest.digest(), "big", signed=True)
 
-    def prepared(self, names: Iterable[str]) -> Divided[None]:
+    async def prepared(self, names: Iterable[str]) -> None:
         """Look at topics in pieces, so that `hash_of` is short then."""
         for name in names:
             topic = self.state.topics.get(name)
             if topic is not None:
                 self._topic_hash(topic)
-            yield
+            await turn
 
     def _topic_hash(self, topic: TopicState) -> int:
         found = self._hashes.get(topic.name)

@@ -13,12 +13,11 @@ DeleteAcls (key 31), versions 1-3: remove the access control lists that filters 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Final, Protocol
 
-from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.acls import (
     AclCreation,
@@ -104,7 +103,7 @@ def filter_of(wanted: Filter) -> AclFilter:
 
 
 @handles(DescribeAclsRequest, DescribeAclsResponse, "1-3")
-def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> Divided[DescribeAclsResponse]:
+async def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
     """Describe what is found; codes that nobody knows find nothing."""
     check_filter(request)
     check_enabled(ctx, "No Authorizer is configured on the broker")
@@ -123,12 +122,12 @@ def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> Divided[
                 )
             described = AclDescription(entry.principal, entry.host, entry.operation, entry.permission)
             answer.resources[-1].acls.append(described)
-        yield
+        await turn
     return answer
 
 
-def _creations_failed(request: CreateAclsRequest, number: int, message: str | None) -> Divided[CreateAclsResponse]:
-    return CreateAclsResponse(results=(yield from each(request.creations, lambda _: _result(number, message))))
+async def _creations_failed(request: CreateAclsRequest, number: int, message: str | None) -> CreateAclsResponse:
+    return CreateAclsResponse(results=await each(request.creations, lambda _: _result(number, message)))
 
 
 def _result(number: int, message: str | None) -> AclCreationResult:
@@ -136,13 +135,11 @@ def _result(number: int, message: str | None) -> AclCreationResult:
 
 
 @handles(CreateAclsRequest, CreateAclsResponse, "1-3", _creations_failed)
-def create_acls(
-    ctx: RequestContext, request: CreateAclsRequest
-) -> Divided[CreateAclsResponse | Awaitable[CreateAclsResponse]]:
+async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Check each, and add those that are valid."""
     for asked in request.creations:
         check_known(asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type)
-        yield
+        await turn
     check_enabled(ctx, "No Authorizer is configured.")
     if len(request.creations) > MAX_ACLS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
@@ -156,14 +153,14 @@ def create_acls(
         else:
             wanted.append(acl)
             more.setdefault(acl.pattern, set()).add(acl.entry)
-        yield
-    refused = yield from ctx.services.controller.create_acls((yield from frozen(more)))
+        await turn
+    refused = await ctx.services.controller.create_acls(await frozen(more))
     results = []
     for outcome in wanted:
         fault = refused.get(outcome.pattern) if isinstance(outcome, Acl) else outcome
         results.append(AclCreationResult() if fault is None else _result(fault.code, fault.message))
-        yield
-    return in_effect(ctx, CreateAclsResponse(results=results))
+        await turn
+    return await in_effect(ctx, CreateAclsResponse(results=results))
 
 
 def _acl(asked: AclCreation) -> Acl:
@@ -194,8 +191,8 @@ def _acl(asked: AclCreation) -> Acl:
     return Acl(Pattern(kind, asked.resource_name, pattern), entry)
 
 
-def _deletions_failed(request: DeleteAclsRequest, code: int, message: str | None) -> Divided[DeleteAclsResponse]:
-    return DeleteAclsResponse(filter_results=(yield from each(request.filters, lambda _: _failed(code, message))))
+async def _deletions_failed(request: DeleteAclsRequest, code: int, message: str | None) -> DeleteAclsResponse:
+    return DeleteAclsResponse(filter_results=await each(request.filters, lambda _: _failed(code, message)))
 
 
 def _failed(code: int, message: str | None) -> DeleteAclsFilterResult:
@@ -203,13 +200,11 @@ def _failed(code: int, message: str | None) -> DeleteAclsFilterResult:
 
 
 @handles(DeleteAclsRequest, DeleteAclsResponse, "1-3", _deletions_failed)
-def delete_acls(
-    ctx: RequestContext, request: DeleteAclsRequest
-) -> Divided[DeleteAclsResponse | Awaitable[DeleteAclsResponse]]:
+async def delete_acls(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Remove what each filter means; what two mean is told for both."""
     for asked in request.filters:
         check_filter(asked)
-        yield
+        await turn
     check_enabled(ctx, "No Authorizer is configured.")
     if len(request.filters) > MAX_ACLS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
@@ -219,8 +214,8 @@ def delete_acls(
             wanted.append(filter_of(asked))
         except ApiError as error:
             wanted.append(error)
-        yield
-    found = yield from ctx.services.controller.delete_acls([f for f in wanted if isinstance(f, AclFilter)])
+        await turn
+    found = await ctx.services.controller.delete_acls([f for f in wanted if isinstance(f, AclFilter)])
     answers = iter(found)
     results = []
     for asked_for in wanted:
@@ -228,10 +223,10 @@ def delete_acls(
         if isinstance(outcome, ApiError):
             results.append(_failed(outcome.code, outcome.message))
         else:
-            matching = yield from each(outcome, _matching)
+            matching = await each(outcome, _matching)
             results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
-        yield
-    return in_effect(ctx, DeleteAclsResponse(filter_results=results))
+        await turn
+    return await in_effect(ctx, DeleteAclsResponse(filter_results=results))
 
 
 def _matching(acl: Acl) -> DeleteAclsMatchingAcl:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from kbroker.coordination.then import later, then
-from kbroker.divided import Divided, each
+from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import awaited, each, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -33,18 +33,16 @@ _FIRST_FENCED_VERSION = 2
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def _on_error(
-    request: AddPartitionsToTxnRequest, code: int, _message: str | None
-) -> Divided[AddPartitionsToTxnResponse]:
-    wanted = yield from _partitions(request.v3_and_below_topics)
-    results = yield from _results(dict.fromkeys(wanted, ErrorCode(code)))
+async def _on_error(request: AddPartitionsToTxnRequest, code: int, _message: str | None) -> AddPartitionsToTxnResponse:
+    wanted = await _partitions(request.v3_and_below_topics)
+    results = await _results(dict.fromkeys(wanted, ErrorCode(code)))
     return AddPartitionsToTxnResponse(error_code=code, results_by_topic_v3_and_below=results)
 
 
 @handles(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, "0-5", _on_error)
-def add_partitions_to_txn(
+async def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest, *, may_write: Callable[[str], bool] = lambda _topic: True
-) -> Divided[AddPartitionsToTxnResponse | Awaitable[Divided[AddPartitionsToTxnResponse]]]:
+) -> AddPartitionsToTxnResponse:
     """Add or verify partitions, transaction by transaction; `may_write` tells to which topics a producer may write."""
     if ctx.version < _BATCHED_SINCE:
         single = AddPartitionsToTxnTransaction(
@@ -53,40 +51,24 @@ def add_partitions_to_txn(
             producer_epoch=request.v3_and_below_producer_epoch,
             topics=request.v3_and_below_topics,
         )
-        answer = yield from _one(ctx, single, lambda topic: topic not in INTERNAL_TOPICS and may_write(topic))
-        return later(answer, _of_one) if isinstance(answer, Awaitable) else (yield from _of_one(answer))
+        answer = await _one(ctx, single, lambda topic: topic not in INTERNAL_TOPICS and may_write(topic))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _results(await awaited(answer)))
     answers: dict[str, Codes | Awaitable[Codes]] = {}
-    waits = False
     for asked in request.transactions:
-        answer = yield from _one(ctx, asked)
-        answers[asked.transactional_id] = answer
-        waits = waits or isinstance(answer, Awaitable)
-        yield
-    return later(_gather(answers), _batched) if waits else (yield from _batched(answers))
-
-
-async def _gather(answers: Mapping[str, Codes | Awaitable[Codes]]) -> Mapping[str, Codes | Awaitable[Codes]]:
-    return {name: each if isinstance(each, Mapping) else await each for name, each in answers.items()}
-
-
-def _of_one(codes: Codes) -> Divided[AddPartitionsToTxnResponse]:
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=(yield from _results(codes)))
-
-
-def _batched(answers: Mapping[str, Codes | Awaitable[Codes]]) -> Divided[AddPartitionsToTxnResponse]:
+        answers[asked.transactional_id] = await _one(ctx, asked)
+        await turn
     results = []
     for name, codes in answers.items():
-        if isinstance(codes, Mapping):
-            topics = yield from _results(codes)
-            results.append(AddPartitionsToTxnResult(transactional_id=name, topic_results=topics))
-        yield
+        topics = await _results(await awaited(codes))
+        results.append(AddPartitionsToTxnResult(transactional_id=name, topic_results=topics))
+        await turn
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-def _one(
+async def _one(
     ctx: RequestContext, asked: AddPartitionsToTxnTransaction, may_write: Callable[[str], bool] | None = None
-) -> Divided[Codes | Awaitable[Codes]]:
-    wanted = yield from _partitions(asked.topics)
+) -> Codes | Awaitable[Codes]:
+    wanted = await _partitions(asked.topics)
     state = ctx.services.controller.state
     codes: dict[TopicPartition, ErrorCode] = {}
     is_refused = False
@@ -98,7 +80,7 @@ def _one(
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         codes[partition] = code
         is_refused = is_refused or code is not ErrorCode.OPERATION_NOT_ATTEMPTED
-        yield
+        await turn
     if is_refused:
         return codes
     producer = Identity(asked.producer_id, asked.producer_epoch)
@@ -116,20 +98,20 @@ def _one(
     return then(answer, respond)
 
 
-def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Divided[Collection[TopicPartition]]:
+async def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Collection[TopicPartition]:
     """Return the partitions that are named, each once, in order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in topics:
         for index in topic.partitions:
             wanted[topic.name, index] = None
-            yield
-        yield
+            await turn
+        await turn
     return wanted.keys()
 
 
-def _results(codes: Codes) -> Divided[list[AddPartitionsToTxnTopicResult]]:
+async def _results(codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
     by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
     for (topic, index), code in codes.items():
         by_topic.setdefault(topic, []).append(AddPartitionsToTxnPartitionResult(index, code))
-        yield
-    return (yield from each(by_topic.items(), lambda found: AddPartitionsToTxnTopicResult(*found)))
+        await turn
+    return await each(by_topic.items(), lambda found: AddPartitionsToTxnTopicResult(*found))

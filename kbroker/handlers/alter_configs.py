@@ -14,8 +14,8 @@ Behaviour: levels of loggers are set in this process (KIP-412), nothing of them 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from kbroker.config.changes_while_running import validate_broker
 from kbroker.config.loggers import check_levels, set_levels
@@ -24,10 +24,10 @@ from kbroker.config.operations import Op, apply_broker_ops, apply_ops
 from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
-from kbroker.divided import Divided, each
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
     AlterConfigsRequest,
@@ -58,30 +58,30 @@ class Resource(Protocol):
     resource_name: str
 
 
-def outcomes(resources: Sequence[R], alter: Callable[[R], Divided[None]]) -> Divided[list[tuple[R, int, str | None]]]:
+async def outcomes(
+    resources: Sequence[R], alter: Callable[[R], Coroutine[Any, Any, None]]
+) -> list[tuple[R, int, str | None]]:
     """Change each resource by itself; return error code and message of each. One that is named twice is refused."""
     seen: dict[tuple[int, str], int] = {}
     for resource in resources:
         key = (resource.resource_type, resource.resource_name)
         seen[key] = seen.get(key, 0) + 1
-        yield
+        await turn
     found: list[tuple[R, int, str | None]] = []
     for resource in resources:
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            yield from alter(resource)
+            await alter(resource)
         except ApiError as err:
             found.append((resource, err.code, err.message or DEFAULT_MESSAGES.get(err.code)))
         else:
             found.append((resource, 0, None))
-        yield
+        await turn
     return found
 
 
-def check_request(
-    entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int
-) -> Divided[None]:
+async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
     """Check what can be said without knowing the resource: duplicate keys, null values, a type not among `kinds`."""
     names: set[str] = set()
     nulls: list[str] = []
@@ -91,7 +91,7 @@ def check_request(
         names.add(name)
         if value is None:
             nulls.append(name)
-        yield
+        await turn
     if nulls:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
     if resource_type not in kinds:
@@ -129,14 +129,14 @@ def _check_node(ctx: RequestContext, name: str) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
-def change(
+async def change(
     ctx: RequestContext,
     resource_type: int,
     name: str,
     compute: Callable[[Mapping[str, str]], dict[str, str]],
     *,
     validate_only: bool,
-) -> Divided[None]:
+) -> None:
     """Compute a resource's new configs from its old ones, check them, and store them unless `validate_only`."""
     config = ctx.services.config
     is_same = False
@@ -163,14 +163,14 @@ def change(
     if validate_only:
         revise(controller.decided.configs(kind, name))
     else:
-        yield from controller.change_configs(kind, name, revise)
+        await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
             config.look_up_again()
             ctx.services.tls.follow(config)  # the files that its configs name may have been replaced
 
 
-def _replacement_failed(request: AlterConfigsRequest, code: int, message: str | None) -> Divided[AlterConfigsResponse]:
-    responses = yield from each(
+async def _replacement_failed(request: AlterConfigsRequest, code: int, message: str | None) -> AlterConfigsResponse:
+    responses = await each(
         request.resources, lambda resource: _result(AlterConfigsResourceResponse, resource, code, message)
     )
     return AlterConfigsResponse(responses=responses)
@@ -186,45 +186,43 @@ def _result(result: type[_Result], resource: Resource, code: int, message: str |
 
 
 @handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _replacement_failed)
-def alter_configs(
-    ctx: RequestContext, request: AlterConfigsRequest
-) -> Divided[AlterConfigsResponse | Awaitable[AlterConfigsResponse]]:
+async def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Change each resource by itself."""
-    done = yield from outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
-    responses = yield from each(done, lambda outcome: _result(AlterConfigsResourceResponse, *outcome))
-    return in_effect(ctx, AlterConfigsResponse(responses=responses))
+    done = await outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
+    responses = await each(done, lambda outcome: _result(AlterConfigsResourceResponse, *outcome))
+    return await in_effect(ctx, AlterConfigsResponse(responses=responses))
 
 
-def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> Divided[None]:
-    yield from check_request(((c.name, c.value) for c in resource.configs), KINDS, resource.resource_type)
+async def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
+    await check_request(((c.name, c.value) for c in resource.configs), KINDS, resource.resource_type)
     configs = {c.name: c.value or "" for c in resource.configs}
     kind, name = resource.resource_type, resource.resource_name
-    yield from change(ctx, kind, name, lambda _old: configs, validate_only=validate_only)
+    await change(ctx, kind, name, lambda _old: configs, validate_only=validate_only)
 
 
-def _change_failed(
+async def _change_failed(
     request: IncrementalAlterConfigsRequest, code: int, message: str | None
-) -> Divided[IncrementalAlterConfigsResponse]:
-    responses = yield from each(
+) -> IncrementalAlterConfigsResponse:
+    responses = await each(
         request.resources, lambda resource: _result(IncrementalResourceResponse, resource, code, message)
     )
     return IncrementalAlterConfigsResponse(responses=responses)
 
 
 @handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _change_failed)
-def incremental_alter_configs(
+async def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
-) -> Divided[IncrementalAlterConfigsResponse | Awaitable[IncrementalAlterConfigsResponse]]:
+) -> IncrementalAlterConfigsResponse:
     """Change each resource by itself."""
-    done = yield from outcomes(request.resources, lambda resource: _change(ctx, resource, request.validate_only))
-    responses = yield from each(done, lambda outcome: _result(IncrementalResourceResponse, *outcome))
-    return in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
+    done = await outcomes(request.resources, lambda resource: _change(ctx, resource, request.validate_only))
+    responses = await each(done, lambda outcome: _result(IncrementalResourceResponse, *outcome))
+    return await in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
 
 
-def _change(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> Divided[None]:
+async def _change(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> None:
     kind = resource.resource_type
     entries = ((c.name, "" if c.config_operation == Op.DELETE else c.value) for c in resource.configs)
-    yield from check_request(entries, (*KINDS, BROKER_LOGGER), kind)
+    await check_request(entries, (*KINDS, BROKER_LOGGER), kind)
     ops = []
     for config in resource.configs:
         if config.config_operation not in _OPERATIONS:
@@ -236,10 +234,10 @@ def _change(ctx: RequestContext, resource: IncrementalResource, validate_only: b
         return
     name = resource.resource_name
     if kind == BROKER:
-        yield from change(ctx, kind, name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
+        await change(ctx, kind, name, lambda old: apply_broker_ops(old, ops), validate_only=validate_only)
         return
     keys = _KEYS[kind]
-    yield from change(ctx, kind, name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
+    await change(ctx, kind, name, lambda old: apply_ops(keys, old, ops), validate_only=validate_only)
 
 
 def _alter_levels(ctx: RequestContext, name: str, ops: list[tuple[str, Op, str | None]], validate_only: bool) -> None:

@@ -26,9 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from kbroker.coordination.then import later, then
-from kbroker.divided import Divided
-from kbroker.handlers.registry import Reply, RequestContext, handles
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import awaited
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.classic_groups import (
     HeartbeatRequest,
@@ -43,33 +42,27 @@ from kbroker.protocol.messages.classic_groups import (
 
 NULLABLE_NAME_SINCE = 7
 PROTOCOL_REQUIRED_SINCE = 5
-FEW_ASSIGNMENTS = 1_000
 LIST_SINCE = 3
 
 
 @handles(JoinGroupRequest, JoinGroupResponse, "0-9")
-def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     """Let a member into the next generation of its group."""
     absent = None if ctx.version >= NULLABLE_NAME_SINCE else ""
-
-    def finish(response: JoinGroupResponse) -> JoinGroupResponse:
-        response.protocol_name = response.protocol_name or absent
-        return response
-
     answer = ctx.services.groups.join_group(
         request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host
     )
-    return then(answer, finish)
+    response = await awaited(answer)
+    response.protocol_name = response.protocol_name or absent
+    return response
 
 
 @handles(SyncGroupRequest, SyncGroupResponse, "0-5")
-def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> Reply[SyncGroupResponse]:
+async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     """Hand a member its assignment."""
     if ctx.version >= PROTOCOL_REQUIRED_SINCE and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    if len(request.assignments) > FEW_ASSIGNMENTS:
-        return ctx.services.groups.sync_long_group(request)
-    return ctx.services.groups.sync_group(request)
+    return await ctx.services.groups.sync_group(request)
 
 
 @handles(HeartbeatRequest, HeartbeatResponse, "0-4")
@@ -79,26 +72,9 @@ def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatRespon
 
 
 @handles(LeaveGroupRequest, LeaveGroupResponse, "0-5")
-def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> Reply[LeaveGroupResponse]:
+async def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members from their group."""
-    answer = ctx.services.groups.leave_group(request, version=ctx.version)
-    return answer if ctx.version >= LIST_SINCE else _leave_one(answer)
-
-
-def _leave_one(
-    leaving: Divided[LeaveGroupResponse | Awaitable[Divided[LeaveGroupResponse]]],
-) -> Divided[LeaveGroupResponse | Awaitable[Divided[LeaveGroupResponse]]]:
-    answer = yield from leaving
-    if isinstance(answer, LeaveGroupResponse):
-        return _of_one(answer)
-    return later(answer, _spread)
-
-
-def _spread(work: Divided[LeaveGroupResponse]) -> Divided[LeaveGroupResponse]:
-    return _of_one((yield from work))
-
-
-def _of_one(response: LeaveGroupResponse) -> LeaveGroupResponse:
-    if not response.error_code and response.members:
+    response = await ctx.services.groups.leave_group(request, version=ctx.version)
+    if ctx.version < LIST_SINCE and not response.error_code and response.members:
         response.error_code = response.members[0].error_code
     return response

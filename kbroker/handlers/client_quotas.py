@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from kbroker.coordination.partitioning import java_hash
-from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
@@ -45,9 +44,9 @@ def _description_refused(
 
 
 @handles(DescribeClientQuotasRequest, DescribeClientQuotasResponse, "0-1", _description_refused)
-def describe_client_quotas(
+async def describe_client_quotas(
     ctx: RequestContext, request: DescribeClientQuotasRequest
-) -> Divided[DescribeClientQuotasResponse]:
+) -> DescribeClientQuotasResponse:
     """Describe what is in effect. A filter names each type once, so a long one is refused at its fourth component."""
     components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
     wanted = QuotaFilter(components, strict=request.strict)
@@ -56,22 +55,20 @@ def describe_client_quotas(
         if wanted.matches(entity):
             names = [EntityData(kind, name) for kind, name in entity.parts().items()]
             entries.append(EntryData(names, [ValueData(key, value) for key, value in values.items()]))
-        yield
+        await turn
     return DescribeClientQuotasResponse(entries=entries)
 
 
-def _changes_refused(
+async def _changes_refused(
     request: AlterClientQuotasRequest, code: int, _message: str | None
-) -> Divided[AlterClientQuotasResponse]:
+) -> AlterClientQuotasResponse:
     text = DEFAULT_MESSAGES.get(ErrorCode(code))
-    entries = yield from each(request.entries, lambda entry: AlteredEntryData(code, text, entry.entity))
+    entries = await each(request.entries, lambda entry: AlteredEntryData(code, text, entry.entity))
     return AlterClientQuotasResponse(entries=entries)
 
 
 @handles(AlterClientQuotasRequest, AlterClientQuotasResponse, "0-1", _changes_refused)
-def alter_client_quotas(
-    ctx: RequestContext, request: AlterClientQuotasRequest
-) -> Divided[AlterClientQuotasResponse | Awaitable[AlterClientQuotasResponse]]:
+async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     """Alter what may be altered; the answer comes once that is in effect."""
     answers: list[AlteredEntryData] = []
     known: dict[frozenset[tuple[str, str | None]], AlteredEntryData] = {}
@@ -79,8 +76,8 @@ def alter_client_quotas(
         parts: _Parts = {}
         for named in entry.entity:
             parts[named.entity_type] = named.entity_name
-            yield
-        told = yield from each(parts.items(), lambda part: AlteredEntity(*part))
+            await turn
+        told = await each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=told)
         if len(parts) <= _TYPES:  # else there is one among them that does not exist
             key = frozenset(parts.items())
@@ -89,55 +86,52 @@ def alter_client_quotas(
         else:
             is_first = True
         try:
-            ops = yield from _ops(entry)
+            ops = await _ops(entry)
             if ops is None or not is_first:
                 raise ApiError(ErrorCode.INVALID_REQUEST, f"Ignoring duplicate entity {_as_java(parts)}")
-            yield from _alter(ctx, parts, ops, validate_only=request.validate_only)
+            await _alter(ctx, parts, ops, validate_only=request.validate_only)
         except ApiError as error:
             answer.error_code, answer.error_message = error.code, error.message
         if is_first:
             answers.append(answer)
-        yield
-    return in_effect(ctx, AlterClientQuotasResponse(entries=answers))
+        await turn
+    return await in_effect(ctx, AlterClientQuotasResponse(entries=answers))
 
 
-def _ops(entry: AlteredEntry) -> Divided[dict[str, float | None] | None]:
+async def _ops(entry: AlteredEntry) -> dict[str, float | None] | None:
     """Return what is asked for, by key; None where a key comes twice."""
     ops: dict[str, float | None] = {}
     for op in entry.ops:
         if op.key in ops:
             return None
         ops[op.key] = None if op.remove else op.value
-        yield
+        await turn
     return ops
 
 
-def _alter(
-    ctx: RequestContext, parts: _Parts, ops: Mapping[str, float | None], *, validate_only: bool
-) -> Divided[None]:
+async def _alter(ctx: RequestContext, parts: _Parts, ops: Mapping[str, float | None], *, validate_only: bool) -> None:
     entity = checked_entity(parts)
     if entity.ip:
-        yield from _check_address(entity.ip)
+        await _check_address(entity.ip)
     changes = []
     for key, value in ops.items():
         if value is not None:
             check_value(entity, key, value)
         if key in KEYS:
             changes.append((key, value))
-        yield
+        await turn
     if not validate_only:
         kind, name = entity.path()
-        yield from ctx.services.controller.change_configs(kind, name, partial(revised, ops=changes))
+        await ctx.services.controller.change_configs(kind, name, partial(revised, ops=changes))
 
 
-def _check_address(ip: str) -> Divided[None]:
+async def _check_address(ip: str) -> None:
     """Refuse what is no address, and no name of one."""
     try:
         ipaddress.ip_address(ip)
     except ValueError:
-        asked: Any = asyncio.get_running_loop().getaddrinfo(ip, None)  # who runs this awaits what it yields
         try:
-            yield asked
+            await asyncio.get_running_loop().getaddrinfo(ip, None)
         except (OSError, ValueError):  # ValueError: such a name cannot even be looked up
             text = f"{ip} is not a valid IP or resolvable host."
             raise ApiError(ErrorCode.INVALID_REQUEST, text) from None

@@ -18,14 +18,13 @@ after which clients push no more. Without a receiver it is unpacked and dropped,
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
 from functools import partial
 from typing import Final
 
 from kbroker.config import client_match
-from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import Services
+from kbroker.long_work import turn
 from kbroker.protocol.compression import unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.client_telemetry import (
@@ -64,9 +63,9 @@ def now_ms(ctx: RequestContext) -> float:
     return ctx.services.clock.monotonic_ms() // 1
 
 
-def instance_of(ctx: RequestContext, telemetry: ClientTelemetry, instance_id: bytes) -> Divided[Instance]:
+async def instance_of(ctx: RequestContext, telemetry: ClientTelemetry, instance_id: bytes) -> Instance:
     """Return the instance of who asks."""
-    instance, made = yield from telemetry.of(instance_id, _texts(ctx), now_ms(ctx))
+    instance, made = await telemetry.of(instance_id, _texts(ctx), now_ms(ctx))
     if made:
         ctx.on_closed = partial(telemetry.forget, instance_id)
     return instance
@@ -96,13 +95,13 @@ def client_of(ctx: RequestContext, instance_id: bytes) -> Client:
 
 
 @handles(GetTelemetrySubscriptionsRequest, GetTelemetrySubscriptionsResponse, "0", advertised=is_received)
-def get_telemetry_subscriptions(
+async def get_telemetry_subscriptions(
     ctx: RequestContext, request: GetTelemetrySubscriptionsRequest
-) -> Divided[GetTelemetrySubscriptionsResponse]:
+) -> GetTelemetrySubscriptionsResponse:
     """Answer with what the subscriptions come to for a client, which gets an id where it has none."""
     telemetry = telemetry_of(ctx)
     instance_id = telemetry.id_for(bytes(request.client_instance_id))
-    instance = yield from instance_of(ctx, telemetry, instance_id)
+    instance = await instance_of(ctx, telemetry, instance_id)
     error = telemetry.asked(instance, now_ms(ctx))
     if error is not ErrorCode.NONE:
         return GetTelemetrySubscriptionsResponse(error_code=error)
@@ -118,15 +117,13 @@ def get_telemetry_subscriptions(
 
 
 @handles(PushTelemetryRequest, PushTelemetryResponse, "0", advertised=is_received)
-def push_telemetry(
-    ctx: RequestContext, request: PushTelemetryRequest
-) -> Divided[PushTelemetryResponse | Awaitable[PushTelemetryResponse]]:
+async def push_telemetry(ctx: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
     """Refuse what comes too early, is too large, or goes by other subscriptions; hand the rest to the receiver."""
     telemetry = telemetry_of(ctx)
     instance_id = bytes(request.client_instance_id)
     if instance_id in RESERVED_UUIDS:
         return PushTelemetryResponse(error_code=ErrorCode.INVALID_REQUEST)
-    instance = yield from instance_of(ctx, telemetry, instance_id)
+    instance = await instance_of(ctx, telemetry, instance_id)
     error = telemetry.pushed(instance, request, now_ms(ctx))
     if error is not ErrorCode.NONE:
         return PushTelemetryResponse(error_code=error)
@@ -134,12 +131,12 @@ def push_telemetry(
     if receiver is not None and request.metrics:
         data = bytes(request.metrics)
         push = Push(request.compression_type, data, instance.wanted.interval_ms, request.terminating)
-        return _export(telemetry, receiver, instance, client_of(ctx, instance_id), push)
+        return await _export(telemetry, receiver, instance, client_of(ctx, instance_id), push)
     if receiver is not None and request.terminating:
         receiver.forget(instance_id)
     try:
         for _piece in unpack(request.compression_type, request.metrics, MOST_UNPACKED_BYTES) if request.metrics else ():
-            yield
+            await turn
     except Malformed:
         return _failed(telemetry, instance, ErrorCode.INVALID_RECORD)
     return PushTelemetryResponse()

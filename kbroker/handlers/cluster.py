@@ -18,16 +18,15 @@ controller.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Final
 
 from kbroker.cluster_state import BrokerEndpoint
 from kbroker.controller.features import UPGRADE, FeatureUpdate
-from kbroker.divided import Divided
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import Services
+from kbroker.long_work import turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.cluster import (
     DescribeClusterBroker,
@@ -86,13 +85,13 @@ def _refused(_request: DescribeQuorumRequest, code: int, message: str | None) ->
 
 
 @handles(DescribeQuorumRequest, DescribeQuorumResponse, "0-2", _refused, advertised=_is_alone)
-def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -> Divided[DescribeQuorumResponse]:
+async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Answer for the one partition that there is."""
     services = ctx.services
     if not _is_alone(services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     if not _is_metadata(request):
-        return (yield from _unknown(request))
+        return await _unknown(request)
     state, now_ms = services.controller.state, services.clock.now_ms()
     me = ReplicaState(
         services.node_id,
@@ -115,16 +114,16 @@ def _is_metadata(request: DescribeQuorumRequest) -> bool:
     return len(partitions) == 1 and partitions[0].partition_index == 0
 
 
-def _unknown(request: DescribeQuorumRequest) -> Divided[DescribeQuorumResponse]:
+async def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = []
     for topic in request.topics:
         told = TopicData(topic.topic_name)
         for each in topic.partitions:
             told.partitions.append(PartitionData(each.partition_index, code, DEFAULT_MESSAGES[code]))
-            yield
+            await turn
         topics.append(told)
-        yield
+        await turn
     return DescribeQuorumResponse(topics=topics)
 
 
@@ -134,18 +133,16 @@ def _node(broker: BrokerEndpoint) -> Node:
 
 
 @handles(UpdateFeaturesRequest, UpdateFeaturesResponse, "0-2")
-def update_features(
-    ctx: RequestContext, request: UpdateFeaturesRequest
-) -> Divided[UpdateFeaturesResponse | Awaitable[UpdateFeaturesResponse]]:
+async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
     """Change levels; of a feature that is named again the last update counts, as in Kafka's controller."""
     by_name: dict[str, FeatureUpdate] = {}
     for asked in request.feature_updates:
         kind = asked.upgrade_type if ctx.version else UPGRADE
         by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
-        yield
+        await turn
     services = ctx.services
     # Without one fault there are no more of them than features, and the first fault ends it.
-    yield from services.controller.update_features(
+    await services.controller.update_features(
         list(by_name.values()),
         services.node_id,
         validate_only=request.validate_only,
@@ -154,4 +151,4 @@ def update_features(
     results: list[UpdatableFeatureResult] = []
     if ctx.version <= _LAST_WITH_RESULTS:
         results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]
-    return in_effect(ctx, UpdateFeaturesResponse(error_message=None, results=results))
+    return await in_effect(ctx, UpdateFeaturesResponse(error_message=None, results=results))

@@ -17,10 +17,10 @@ Version notes: v1 says of each member which protocol it speaks.
 from __future__ import annotations
 
 from kbroker.controller.features import GROUP_VERSION
-from kbroker.divided import Divided, each
 from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.handlers.groups import ALL_OPERATIONS, REFUSAL, as_often, distinct, paired
-from kbroker.handlers.registry import Reply, RequestContext, handles
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
@@ -33,58 +33,47 @@ from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
 )
 
-FEW_TOPICS = 100
-
 
 @handles(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, "0-1")
-def consumer_group_heartbeat(
+async def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
-) -> Reply[ConsumerGroupHeartbeatResponse]:
+) -> ConsumerGroupHeartbeatResponse:
     """Keep a member in its consumer group; its pattern stands for topics that it `may_see`."""
     groups = ctx.services.groups
     if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    names = request.subscribed_topic_names
-    if names is not None and len(names) > FEW_TOPICS:
-        return groups.long_consumer_group_heartbeat(
-            request,
-            version=ctx.version,
-            client_id=ctx.client_id or "",
-            client_host=ctx.client_host,
-            may_see=may_see,
-        )
-    return groups.consumer_group_heartbeat(
+    return await groups.consumer_group_heartbeat(
         request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host, may_see=may_see
     )
 
 
-def _failed(
+async def _failed(
     request: ConsumerGroupDescribeRequest, code: int, _message: str | None
-) -> Divided[ConsumerGroupDescribeResponse]:
+) -> ConsumerGroupDescribeResponse:
     failed = each(request.group_ids, lambda group_id: DescribedGroup(group_id=group_id, error_code=code))
-    return ConsumerGroupDescribeResponse(groups=(yield from failed))
+    return ConsumerGroupDescribeResponse(groups=await failed)
 
 
 @handles(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, "0-1", _failed)
-def consumer_group_describe(
+async def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
-) -> Divided[ConsumerGroupDescribeResponse]:
+) -> ConsumerGroupDescribeResponse:
     """Describe consumer groups."""
     coordinator = ctx.services.groups
     if not coordinator.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     version = ctx.version
-    names = yield from distinct(request.group_ids)
-    groups = yield from coordinator.describe_consumer_groups(names)
+    names = await distinct(request.group_ids)
+    groups = await coordinator.describe_consumer_groups(names)
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
                 group.authorized_operations = ALL_OPERATIONS
-            yield
+            await turn
     if len(names) < len(request.group_ids):
-        groups = yield from as_often(
+        groups = await as_often(
             request.group_ids,
-            (yield from paired(names, groups)),
+            await paired(names, groups),
             lambda group: len(encode(ConsumerGroupDescribeResponse(groups=[group]), version)),
             lambda name: DescribedGroup(group_id=name, error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL),
         )

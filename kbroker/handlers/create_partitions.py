@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 from kbroker.cluster_state import TopicState
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.divided import Divided, each
 from kbroker.handlers.create_topics import check_room
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -24,9 +24,9 @@ MAX_TOPICS = 10_000
 """Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
-def _on_error(request: CreatePartitionsRequest, code: int, message: str | None) -> Divided[CreatePartitionsResponse]:
+async def _on_error(request: CreatePartitionsRequest, code: int, message: str | None) -> CreatePartitionsResponse:
     failed = each(request.topics, lambda t: _failed(t.name, ErrorCode(code), message))
-    return CreatePartitionsResponse(results=(yield from failed))
+    return CreatePartitionsResponse(results=await failed)
 
 
 def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
@@ -34,9 +34,7 @@ def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitions
 
 
 @handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", _on_error)
-def create_partitions(
-    ctx: RequestContext, request: CreatePartitionsRequest
-) -> Divided[CreatePartitionsResponse | Awaitable[CreatePartitionsResponse]]:
+async def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Check every topic, then store the growth of those that may grow, some at a time."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
@@ -45,12 +43,12 @@ def create_partitions(
     seen: dict[str, int] = {}
     for topic in request.topics:
         seen[topic.name] = seen.get(topic.name, 0) + 1
-        yield
+        await turn
     results: dict[str, CreatePartitionsTopicResult] = {}
     for name, count in seen.items():
         if count > 1:
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-        yield
+        await turn
     controller = ctx.services.controller
     left = MAX_PARTITIONS_PER_REQUEST
     grown: list[TopicState] = []
@@ -68,12 +66,12 @@ def create_partitions(
                 left -= added
                 grown.append(plan)
                 results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
-        yield
+        await turn
     if not request.validate_only:
         left_ms = time_left(ctx, request.timeout_ms, began_ms)
-        refused = yield from controller.grow_in_pieces(grown, left_ms)
+        refused = await controller.grow_in_pieces(grown, left_ms)
         results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
-    return in_effect(ctx, CreatePartitionsResponse(results=list(results.values())))
+    return await in_effect(ctx, CreatePartitionsResponse(results=list(results.values())))
 
 
 def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kbroker.cluster_state import TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
     CreatableTopic,
@@ -25,8 +25,8 @@ _FIRST_STRICT_VERSION = 6
 _METADATA_TOPIC = "__cluster_metadata"
 
 
-def _on_error(request: CreateTopicsRequest, code: int, message: str | None) -> Divided[CreateTopicsResponse]:
-    return CreateTopicsResponse(topics=(yield from each(request.topics, lambda t: _failed(t.name, code, message))))
+async def _on_error(request: CreateTopicsRequest, code: int, message: str | None) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=await each(request.topics, lambda t: _failed(t.name, code, message)))
 
 
 def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
@@ -36,24 +36,22 @@ def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
 
 
 @handles(CreateTopicsRequest, CreateTopicsResponse, "2-7", _on_error)
-def create_topics(
-    ctx: RequestContext, request: CreateTopicsRequest
-) -> Divided[CreateTopicsResponse | Awaitable[CreateTopicsResponse]]:
+async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Check every topic, then store those that may be, some at a time."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     seen: dict[str, int] = {}
     for topic in request.topics:
         seen[topic.name] = seen.get(topic.name, 0) + 1
-        yield
-    yield from _check_total(ctx, request.topics, seen)
+        await turn
+    await _check_total(ctx, request.topics, seen)
     results: dict[str, CreatableTopicResult] = {}
     planned = []
     entries: _Entries = {}
     for topic in request.topics:
         if _may_be(topic.name, seen):
             try:
-                plan = yield from _plan(ctx, topic)
+                plan = await _plan(ctx, topic)
                 check_room(ctx, len(plan.partitions))
                 if ctx.metering is not None:
                     ctx.metering.mutate(len(plan.partitions), strict=ctx.version >= _FIRST_STRICT_VERSION)
@@ -62,12 +60,12 @@ def create_topics(
             else:
                 planned.append(plan)
                 results[topic.name] = _created(ctx, plan, entries)
-        yield
+        await turn
     if request.validate_only:
-        refused = yield from ctx.services.controller.validate_in_pieces(planned)
+        refused = await ctx.services.controller.validate_in_pieces(planned)
     else:
         left_ms = time_left(ctx, request.timeout_ms, began_ms)
-        refused = yield from ctx.services.controller.put_in_pieces(planned, left_ms)
+        refused = await ctx.services.controller.put_in_pieces(planned, left_ms)
     results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     for name, count in seen.items():
         if count > 1:
@@ -75,8 +73,8 @@ def create_topics(
         elif name == _METADATA_TOPIC:
             text = f"Creation of internal topic {_METADATA_TOPIC} is prohibited."
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, text)
-        yield
-    return in_effect(ctx, CreateTopicsResponse(topics=list(results.values())))
+        await turn
+    return await in_effect(ctx, CreateTopicsResponse(topics=list(results.values())))
 
 
 def check_room(ctx: RequestContext, partitions: int) -> None:
@@ -89,12 +87,12 @@ def _may_be(name: str, seen: Mapping[str, int]) -> bool:
     return seen[name] == 1 and name != _METADATA_TOPIC
 
 
-def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], seen: Mapping[str, int]) -> Divided[None]:
+async def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], seen: Mapping[str, int]) -> None:
     """Refuse a request for so many partitions that planning them would exhaust memory."""
     default = ctx.services.config.get_int("num.partitions")
     total = 0
     for topic in topics:
-        yield
+        await turn
         if not _may_be(topic.name, seen):
             continue
         if topic.assignments:
@@ -105,7 +103,7 @@ def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], seen: Ma
             raise ApiError(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
 
 
-def _plan(ctx: RequestContext, topic: CreatableTopic) -> Divided[TopicState]:
+async def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
     controller = ctx.services.controller
     controller.check_new_name(topic.name)
     nulls: list[str] = []
@@ -114,7 +112,7 @@ def _plan(ctx: RequestContext, topic: CreatableTopic) -> Divided[TopicState]:
         if config.value is None:
             nulls.append(config.name)
         configs[config.name] = config.value or ""
-        yield
+        await turn
     if nulls:
         text = f"Null value not supported for topic configs: {','.join(nulls)}"
         raise ApiError(ErrorCode.INVALID_CONFIG, text)
@@ -125,7 +123,7 @@ def _plan(ctx: RequestContext, topic: CreatableTopic) -> Divided[TopicState]:
             text = f"Found multiple manual partition assignments for partition {assignment.partition_index}"
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
         assignments[assignment.partition_index] = assignment.broker_ids
-        yield
+        await turn
     return controller.plan_topic(topic.name, topic.num_partitions, topic.replication_factor, assignments, configs)
 
 

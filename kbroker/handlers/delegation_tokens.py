@@ -24,12 +24,12 @@ them. An empty list of owners is answered by none, and none at all by all that m
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
-from kbroker.divided import Divided
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.delegation_tokens import (
     CreateDelegationTokenRequest,
@@ -117,9 +117,9 @@ def _on_error(_request: CreateDelegationTokenRequest, code: int, _text: str | No
 
 
 @handles(CreateDelegationTokenRequest, CreateDelegationTokenResponse, "1-3", _on_error)
-def create_delegation_token(
+async def create_delegation_token(
     ctx: RequestContext, request: CreateDelegationTokenRequest
-) -> Divided[CreateDelegationTokenResponse | Awaitable[CreateDelegationTokenResponse]]:
+) -> CreateDelegationTokenResponse:
     """Make a token, unless there is a reason not to."""
     owner, requester = owner_of(ctx, request), ctx.principal
     if not is_allowed(ctx):
@@ -129,9 +129,9 @@ def create_delegation_token(
         if each.principal_type != USER:
             return refused(owner, requester, ErrorCode.INVALID_PRINCIPAL_TYPE)
         renewers.append(Principal(each.principal_type, each.principal_name))
-        yield
+        await turn
     try:
-        token = yield from _made(ctx, owner, renewers, request.max_lifetime_ms)
+        token = await _made(ctx, owner, renewers, request.max_lifetime_ms)
     except ApiError as error:
         # As Kafka's controller answers, which leaves the times at zero.
         return refused(owner, requester, error.code, 0)
@@ -143,57 +143,57 @@ def create_delegation_token(
     answer.max_timestamp_ms = info.max_ms
     answer.token_id = info.token_id
     answer.hmac = token.hmac
-    return in_effect(ctx, answer)
+    return await in_effect(ctx, answer)
 
 
-def _made(ctx: RequestContext, owner: Principal, renewers: list[Principal], lifetime_ms: int) -> Divided[Token]:
+async def _made(ctx: RequestContext, owner: Principal, renewers: list[Principal], lifetime_ms: int) -> Token:
     controller, settings = ctx.services.controller, settings_of(ctx)
     known = controller.decided.tokens
     now_ms = ctx.services.clock.now_ms()
     token = new_token(settings, known, owner, ctx.principal, renewers, lifetime_ms, now_ms)
-    return existing((yield from controller.change_token(token.info.token_id, lambda _none: token)))
+    return existing(await controller.change_token(token.info.token_id, lambda _none: token))
 
 
 @handles(RenewDelegationTokenRequest, RenewDelegationTokenResponse, "1-2")
-def renew_delegation_token(
+async def renew_delegation_token(
     ctx: RequestContext, request: RenewDelegationTokenRequest
-) -> Divided[RenewDelegationTokenResponse | Awaitable[RenewDelegationTokenResponse]]:
+) -> RenewDelegationTokenResponse:
     """Renew a token for its owner, or who may renew it."""
     if not is_allowed(ctx):
         return RenewDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
     settings, who, now_ms = settings_of(ctx), ctx.principal, ctx.services.clock.now_ms()
     token_id = token_id_of(ctx, bytes(request.hmac))
-    token = yield from ctx.services.controller.change_token(
+    token = await ctx.services.controller.change_token(
         token_id, lambda old: renewed(settings, existing(old), who, request.renew_period_ms, now_ms)
     )
     log.info("delegation token %s is renewed", token_id)
-    return in_effect(ctx, RenewDelegationTokenResponse(ErrorCode.NONE, existing(token).info.expires_ms))
+    return await in_effect(ctx, RenewDelegationTokenResponse(ErrorCode.NONE, existing(token).info.expires_ms))
 
 
 @handles(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse, "1-2")
-def expire_delegation_token(
+async def expire_delegation_token(
     ctx: RequestContext, request: ExpireDelegationTokenRequest
-) -> Divided[ExpireDelegationTokenResponse | Awaitable[ExpireDelegationTokenResponse]]:
+) -> ExpireDelegationTokenResponse:
     """Let a token end, for its owner or who may renew it."""
     if not is_allowed(ctx):
         return ExpireDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
     settings_of(ctx)
     who, now_ms = ctx.principal, ctx.services.clock.now_ms()
     token_id = token_id_of(ctx, bytes(request.hmac))
-    token = yield from ctx.services.controller.change_token(
+    token = await ctx.services.controller.change_token(
         token_id, lambda old: ended(existing(old), who, request.expiry_time_period_ms, now_ms)
     )
     ends_ms = now_ms if token is None else token.info.expires_ms
     log.info("delegation token %s %s", token_id, "is removed" if token is None else "ends at another time")
-    return in_effect(ctx, ExpireDelegationTokenResponse(ErrorCode.NONE, ends_ms))
+    return await in_effect(ctx, ExpireDelegationTokenResponse(ErrorCode.NONE, ends_ms))
 
 
 @handles(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse, "1-3")
-def describe_delegation_token(
+async def describe_delegation_token(
     ctx: RequestContext,
     request: DescribeDelegationTokenRequest,
     may_see: Callable[[Token], bool] = lambda _token: True,
-) -> Divided[DescribeDelegationTokenResponse]:
+) -> DescribeDelegationTokenResponse:
     """Describe tokens; `may_see` is asked of those that are not who asks's own."""
     if not is_allowed(ctx):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
@@ -202,14 +202,14 @@ def describe_delegation_token(
     for each in request.owners or ():
         assert owners is not None
         owners.add(Principal(each.principal_type, each.principal_name))
-        yield
+        await turn
     own = frozenset((ctx.principal,))
     found: list[DescribedDelegationToken] = []
     if owners is None or owners:
         for token in ctx.services.controller.state.tokens:
             if (owners is None or token.is_of(owners)) and (token.is_of(own) or may_see(token)):
                 found.append(_described(token))
-            yield
+            await turn
     return DescribeDelegationTokenResponse(tokens=found)
 
 

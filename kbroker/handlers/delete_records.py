@@ -6,11 +6,10 @@ Behaviour: in a cluster the answer waits until all live replicas have done so to
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from typing import NamedTuple
 
-from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
     DeleteRecordsPartitionResult,
@@ -33,12 +32,12 @@ class _Behind(NamedTuple):
     result: DeleteRecordsPartitionResult
 
 
-def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> Divided[DeleteRecordsResponse]:
-    def topic(asked: DeleteRecordsTopic) -> Divided[DeleteRecordsTopicResult]:
-        partitions = yield from each(asked.partitions, lambda partition: _result(partition.partition_index, code))
+async def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> DeleteRecordsResponse:
+    async def topic(asked: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
+        partitions = await each(asked.partitions, lambda partition: _result(partition.partition_index, code))
         return DeleteRecordsTopicResult(asked.name, partitions)
 
-    return DeleteRecordsResponse(topics=(yield from every(request.topics, topic)))
+    return DeleteRecordsResponse(topics=await every(request.topics, topic))
 
 
 def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPartitionResult:
@@ -46,9 +45,7 @@ def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPart
 
 
 @handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", _on_error)
-def delete_records(
-    ctx: RequestContext, request: DeleteRecordsRequest
-) -> Divided[DeleteRecordsResponse | Awaitable[DeleteRecordsResponse]]:
+async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete partition by partition; a partition named twice counts once, with its last offset."""
     topics: dict[str, dict[int, int]] = {}
     behind: list[_Behind] = []
@@ -56,18 +53,18 @@ def delete_records(
         offsets = topics.setdefault(topic.name, {})
         for partition in topic.partitions:
             offsets[partition.partition_index] = partition.offset
-            yield
-        yield
+            await turn
+        await turn
 
-    def of_topic(asked: tuple[str, dict[int, int]]) -> Divided[DeleteRecordsTopicResult]:
+    async def of_topic(asked: tuple[str, dict[int, int]]) -> DeleteRecordsTopicResult:
         name, offsets = asked
-        results = yield from each(offsets.items(), lambda wanted: _delete(ctx, name, *wanted, behind))
+        results = await each(offsets.items(), lambda wanted: _delete(ctx, name, *wanted, behind))
         return DeleteRecordsTopicResult(name, results)
 
-    results = yield from every(topics.items(), of_topic)
+    results = await every(topics.items(), of_topic)
     ctx.services.replicas.logs.save_log_starts()
     answer = DeleteRecordsResponse(topics=results)
-    return _deleted_by_all(answer, behind, request.timeout_ms) if behind else answer
+    return await _deleted_by_all(answer, behind, request.timeout_ms) if behind else answer
 
 
 async def _deleted_by_all(

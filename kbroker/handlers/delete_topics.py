@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from kbroker.cluster_state import ClusterState
-from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from kbroker.protocol.uuids import ZERO_UUID
@@ -23,9 +23,9 @@ MAX_TOPICS = 10_000
 """Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
-def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> Divided[DeleteTopicsResponse]:
-    named = yield from each(request.topic_names, lambda name: _result(name, ZERO_UUID, code, message))
-    both = yield from each(request.topics, lambda topic: _result(topic.name, topic.topic_id, code, message))
+async def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> DeleteTopicsResponse:
+    named = await each(request.topic_names, lambda name: _result(name, ZERO_UUID, code, message))
+    both = await each(request.topics, lambda topic: _result(topic.name, topic.topic_id, code, message))
     return DeleteTopicsResponse(responses=named + both)
 
 
@@ -34,9 +34,7 @@ def _result(name: str | None, topic_id: bytes, code: int, message: str | None) -
 
 
 @handles(DeleteTopicsRequest, DeleteTopicsResponse, "1-6", _on_error)
-def delete_topics(
-    ctx: RequestContext, request: DeleteTopicsRequest
-) -> Divided[DeleteTopicsResponse | Awaitable[DeleteTopicsResponse]]:
+async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Sort the request into names and ids, refuse what is ambiguous, delete the rest, some at a time."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
@@ -45,25 +43,25 @@ def delete_topics(
             raise ApiError(ErrorCode.INVALID_REQUEST, "This version does not support topic deletion.")
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
     results: list[DeletableTopicResult] = []
-    names, ids = yield from _sort(request, results)
-    doomed = yield from _found(ctx.services.controller.state, names, ids, results)
+    names, ids = await _sort(request, results)
+    doomed = await _found(ctx.services.controller.state, names, ids, results)
     if len(doomed) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     if ctx.metering is not None:
-        doomed = yield from _within_quota(ctx, ctx.metering, doomed, results)
+        doomed = await _within_quota(ctx, ctx.metering, doomed, results)
     left_ms = time_left(ctx, request.timeout_ms, began_ms)
-    refused = yield from ctx.services.controller.delete_in_pieces(doomed, left_ms)
+    refused = await ctx.services.controller.delete_in_pieces(doomed, left_ms)
     for topic_id, name in doomed.items():
         why = refused.get(topic_id)
         code, text = (ErrorCode.NONE, None) if why is None else (why.code, why.message)
         results.append(_result(name, topic_id, code, text))
-        yield
-    return in_effect(ctx, DeleteTopicsResponse(responses=results))
+        await turn
+    return await in_effect(ctx, DeleteTopicsResponse(responses=results))
 
 
-def _within_quota(
+async def _within_quota(
     ctx: RequestContext, metering: Metering, doomed: Mapping[bytes, str], results: list[DeletableTopicResult]
-) -> Divided[dict[bytes, str]]:
+) -> dict[bytes, str]:
     """Return those that the client's quota of mutations lets it delete, and add the answers for the rest."""
     allowed = {}
     for topic_id, name in doomed.items():
@@ -73,13 +71,13 @@ def _within_quota(
             allowed[topic_id] = name
         except ApiError as error:
             results.append(_result(name, topic_id, error.code, error.message))
-        yield
+        await turn
     return allowed
 
 
-def _found(
+async def _found(
     state: ClusterState, names: Iterable[str], ids: Iterable[bytes], results: list[DeletableTopicResult]
-) -> Divided[dict[bytes, str]]:
+) -> dict[bytes, str]:
     """Return the topics to delete, and add the answers for those that cannot be."""
     doomed: dict[bytes, str] = {}
     for topic_id in ids:
@@ -89,7 +87,7 @@ def _found(
             results.append(_result(None, topic_id, code, DEFAULT_MESSAGES[code]))
         else:
             doomed[topic_id] = known
-        yield
+        await turn
     for name in names:
         topic = state.topics.get(name)
         if topic is None:
@@ -101,17 +99,17 @@ def _found(
             results.append(_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
         else:
             doomed[topic.topic_id] = name
-        yield
+        await turn
     return doomed
 
 
-def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> Divided[tuple[list[str], list[bytes]]]:
+async def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> tuple[list[str], list[bytes]]:
     """Return the names and the ids that stand once, and add the answers for the rest."""
     names: dict[str, int] = {}
     ids: dict[bytes, int] = {}
     for name in request.topic_names:
         names[name] = names.get(name, 0) + 1
-        yield
+        await turn
     for topic in request.topics:
         if topic.name is not None and topic.topic_id != ZERO_UUID:
             text = "You may not specify both topic name and topic id."
@@ -123,14 +121,14 @@ def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> 
         else:
             text = "Neither topic name nor id were specified."
             refused.append(_result(None, ZERO_UUID, ErrorCode.INVALID_REQUEST, text))
-        yield
+        await turn
     code = ErrorCode.INVALID_REQUEST
-    once = yield from _once(names, lambda name: refused.append(_result(name, ZERO_UUID, code, "Duplicate topic name.")))
-    by_id = yield from _once(ids, lambda each: refused.append(_result(None, each, code, "Duplicate topic id.")))
+    once = await _once(names, lambda name: refused.append(_result(name, ZERO_UUID, code, "Duplicate topic name.")))
+    by_id = await _once(ids, lambda each: refused.append(_result(None, each, code, "Duplicate topic id.")))
     return once, by_id
 
 
-def _once(counts: Mapping[_Key, int], refuse: Callable[[_Key], None]) -> Divided[list[_Key]]:
+async def _once(counts: Mapping[_Key, int], refuse: Callable[[_Key], None]) -> list[_Key]:
     """Return what is named once; the rest is refused."""
     once = []
     for key, count in counts.items():
@@ -138,5 +136,5 @@ def _once(counts: Mapping[_Key, int], refuse: Callable[[_Key], None]) -> Divided
             once.append(key)
         else:
             refuse(key)
-        yield
+        await turn
     return once

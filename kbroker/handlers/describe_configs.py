@@ -14,9 +14,9 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.controller.features import GROUP_VERSION
-from kbroker.divided import Divided, each
 from kbroker.handlers.groups import MAX_REPEATED_BYTES
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -31,10 +31,10 @@ from kbroker.topic_names import check_topic_name
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
-def _on_error(request: DescribeConfigsRequest, code: int, _message: str | None) -> Divided[DescribeConfigsResponse]:
+async def _on_error(request: DescribeConfigsRequest, code: int, _message: str | None) -> DescribeConfigsResponse:
     text = DEFAULT_MESSAGES.get(ErrorCode(code))
     failed = each(request.resources, lambda resource: _failed(resource, code, text))
-    return DescribeConfigsResponse(results=(yield from failed))
+    return DescribeConfigsResponse(results=await failed)
 
 
 def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -> DescribeConfigsResult:
@@ -47,7 +47,7 @@ def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -
 
 
 @handles(DescribeConfigsRequest, DescribeConfigsResponse, "1-4", _on_error)
-def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> Divided[DescribeConfigsResponse]:
+async def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe each resource by itself."""
     views = _Views(ctx, request)
     results = []
@@ -55,7 +55,7 @@ def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> Di
         if resource.resource_type not in (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP):
             text = f"Unexpected resource type UNKNOWN for resource {resource.resource_name}"
             raise ApiError(ErrorCode.INVALID_REQUEST, text)
-        wanted = yield from _wanted(resource)
+        wanted = await _wanted(resource)
         try:
             configs = views.of(resource, wanted)
         except ApiError as err:
@@ -66,16 +66,16 @@ def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> Di
                     resource_type=resource.resource_type, resource_name=resource.resource_name, configs=configs
                 )
             )
-        yield
+        await turn
     return DescribeConfigsResponse(results=results)
 
 
-def _wanted(resource: DescribeConfigsResource) -> Divided[dict[str, int]]:
+async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
     """Return the keys asked for, each with its place in the answer; none means all."""
     wanted: dict[str, int] = {}
     for key in resource.configuration_keys or ():
         wanted.setdefault(key, len(wanted))
-        yield
+        await turn
     return wanted
 
 

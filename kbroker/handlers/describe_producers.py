@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.long_work import each, every
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.protocol.messages.transaction_listings import (
     DescribeProducersRequest,
@@ -21,12 +21,12 @@ MAX_REPEATED = 100_000
 """Producers that are listed again because their partition is named again, in one answer: some 4 MB."""
 
 
-def _on_error(request: DescribeProducersRequest, code: int, message: str | None) -> Divided[DescribeProducersResponse]:
-    def topic(asked: TopicRequest) -> Divided[TopicResponse]:
+async def _on_error(request: DescribeProducersRequest, code: int, message: str | None) -> DescribeProducersResponse:
+    async def topic(asked: TopicRequest) -> TopicResponse:
         failed = each(asked.partition_indexes, lambda index: _failed(index, ErrorCode(code), message))
-        return TopicResponse(asked.name, (yield from failed))
+        return TopicResponse(asked.name, await failed)
 
-    return DescribeProducersResponse(topics=(yield from every(request.topics, topic)))
+    return DescribeProducersResponse(topics=await every(request.topics, topic))
 
 
 def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:
@@ -34,12 +34,12 @@ def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionRespon
 
 
 @handles(DescribeProducersRequest, DescribeProducersResponse, "0", _on_error)
-def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> Divided[DescribeProducersResponse]:
+async def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """List producers, partition by partition; one that is named again shares its list, within a bound."""
     known: dict[Partition, list[ProducerState]] = {}
     left = MAX_REPEATED
 
-    def one(topic: str, index: int) -> Divided[PartitionResponse]:
+    async def one(topic: str, index: int) -> PartitionResponse:
         nonlocal left
         refused = _refused(ctx, topic, index)
         partition = ctx.services.replicas.get((topic, index))
@@ -47,17 +47,17 @@ def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -
             return refused or _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
         producers = known.get(partition)
         if producers is None:
-            producers = known[partition] = yield from each(partition.log.active_producers(), _state)
+            producers = known[partition] = await each(partition.log.active_producers(), _state)
         else:
             left -= len(producers)
             if left < 0:
                 return _failed(index, ErrorCode.INVALID_REQUEST, "The request names this partition too often.")
         return PartitionResponse(partition_index=index, active_producers=producers)
 
-    def of_topic(asked: TopicRequest) -> Divided[TopicResponse]:
-        return TopicResponse(asked.name, (yield from every(asked.partition_indexes, lambda i: one(asked.name, i))))
+    async def of_topic(asked: TopicRequest) -> TopicResponse:
+        return TopicResponse(asked.name, await every(asked.partition_indexes, lambda i: one(asked.name, i)))
 
-    return DescribeProducersResponse(topics=(yield from every(request.topics, of_topic)))
+    return DescribeProducersResponse(topics=await every(request.topics, of_topic))
 
 
 def _refused(ctx: RequestContext, topic: str, index: int) -> PartitionResponse | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.divided import Divided, each, in_order
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, in_order, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (
     Cursor,
@@ -21,27 +21,27 @@ from kbroker.protocol.messages.metadata import (
 from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 
-def _on_error(
+async def _on_error(
     request: DescribeTopicPartitionsRequest, code: int, _message: str | None
-) -> Divided[DescribeTopicPartitionsResponse]:
+) -> DescribeTopicPartitionsResponse:
     def failed(topic: TopicRequest) -> DescribeTopicPartitionsResponseTopic:
         return DescribeTopicPartitionsResponseTopic(
             error_code=code, name=topic.name, topic_authorized_operations=NOT_ASKED
         )
 
-    return DescribeTopicPartitionsResponse(topics=(yield from each(request.topics, failed)))
+    return DescribeTopicPartitionsResponse(topics=await each(request.topics, failed))
 
 
 @handles(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, "0", _on_error)
-def describe_topic_partitions(
+async def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
-) -> Divided[DescribeTopicPartitionsResponse]:
+) -> DescribeTopicPartitionsResponse:
     """Return at most `response_partition_limit` partitions, and the cursor of what follows."""
-    yield from first_news(ctx)
+    await first_news(ctx)
     state = ctx.services.controller.state
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""
-    names = yield from _from(first, (t.name for t in request.topics) if request.topics else state.topics)
+    names = await _from(first, (t.name for t in request.topics) if request.topics else state.topics)
     if cursor is not None and request.topics and cursor.topic_name not in names:
         text = f"DescribeTopicPartitionsRequest topic list should contain the cursor topic: {cursor.topic_name}"
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
@@ -51,8 +51,8 @@ def describe_topic_partitions(
     cap = ctx.services.config.get_int("max.request.partition.size.limit")
     left = max(min(cap, request.response_partition_limit), 1)
     answer = DescribeTopicPartitionsResponse()
-    for name in (yield from in_order(names)):
-        yield
+    for name in await in_order(names):
+        await turn
         if left == 0:
             answer.next_cursor = Cursor(name, 0)
             break
@@ -63,7 +63,7 @@ def describe_topic_partitions(
             continue
         start = cursor.partition_index if cursor is not None and name == first else 0
         stop = min(start + left, len(topic.partitions))
-        described = yield from _describe(topic, start, stop)
+        described = await _describe(topic, start, stop)
         answer.topics.append(described)
         left -= max(stop - start, 0)
         if stop < len(topic.partitions):
@@ -72,13 +72,13 @@ def describe_topic_partitions(
     return answer
 
 
-def _from(first: str, names: Iterable[str]) -> Divided[set[str]]:
+async def _from(first: str, names: Iterable[str]) -> set[str]:
     """Return the names that are not before `first`, each once."""
     found: set[str] = set()
     for name in names:
         if name >= first:
             found.add(name)
-        yield
+        await turn
     return found
 
 
@@ -92,12 +92,12 @@ def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     )
 
 
-def _describe(topic: TopicState, start: int, stop: int) -> Divided[DescribeTopicPartitionsResponseTopic]:
+async def _describe(topic: TopicState, start: int, stop: int) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=(yield from each(range(start, stop), lambda i: _partition(i, topic.partitions[i]))),
+        partitions=await each(range(start, stop), lambda i: _partition(i, topic.partitions[i])),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 

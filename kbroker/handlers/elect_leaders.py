@@ -9,14 +9,14 @@ Version notes: v0 knows preferred leaders only, and no error of the whole reques
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from kbroker.cluster_state import ClusterState
 from kbroker.controller import single_broker
 from kbroker.controller.cluster.pacing import paced
-from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.partition_reassignments import (
     ElectLeadersRequest,
@@ -31,23 +31,21 @@ Partition = tuple[str, int]
 Results = Mapping[Partition, ApiError | None]
 
 
-def _on_error(request: ElectLeadersRequest, code: int, message: str | None) -> Divided[ElectLeadersResponse]:
+async def _on_error(request: ElectLeadersRequest, code: int, message: str | None) -> ElectLeadersResponse:
     """Tell every partition that is named, too: v0 has no other place."""
     results = []
     for each in request.topic_partitions or ():
         topic = ReplicaElectionResult(each.topic)
         for index in each.partitions:
             topic.partition_result.append(PartitionResult(index, code, message))
-            yield
+            await turn
         results.append(topic)
-        yield
+        await turn
     return ElectLeadersResponse(error_code=code, replica_election_results=results)
 
 
 @handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", _on_error)
-def elect_leaders(
-    ctx: RequestContext, request: ElectLeadersRequest
-) -> Divided[ElectLeadersResponse | Awaitable[Divided[ElectLeadersResponse]]]:
+async def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect, wait for it to be known, and answer."""
     state = ctx.services.controller.state
     kind = request.election_type if ctx.version else PREFERRED
@@ -58,26 +56,26 @@ def elect_leaders(
     if request.topic_partitions is None:
         for name, topic in state.topics.items():
             wanted.update(((name, index), None) for index in range(len(topic.partitions)))
-            yield
+            await turn
     else:
         for each in request.topic_partitions:
             for index in each.partitions:
                 wanted[each.topic, index] = None
-                yield
-            yield
+                await turn
+            await turn
     cluster = ctx.services.cluster
     if cluster is not None:
-        return _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
-    results = yield from single_broker.elect_leaders(state, kind, wanted)
+        return await _elected(cluster, kind, wanted, request.timeout_ms, of_all=of_all)
+    results = await single_broker.elect_leaders(state, kind, wanted)
     if not of_all:
-        return (yield from _answer(results))
+        return await _answer(results)
     results = {where: why for where, why in results.items() if why and why.code is not _NOT_NEEDED}
-    return (yield from _answer(results, state.topics))
+    return await _answer(results, state.topics)
 
 
 async def _elected(
     cluster: ClusterServices, kind: int, wanted: Mapping[Partition, None], timeout_ms: int, *, of_all: bool
-) -> Divided[ElectLeadersResponse]:
+) -> ElectLeadersResponse:
     elected = await cluster.controller.elect_leaders(kind, wanted)
     waited: dict[Partition, int] = {}
     results: dict[Partition, ApiError | None] = {}
@@ -88,9 +86,9 @@ async def _elected(
         else:
             results[partition] = None
             waited[partition] = result
-    for partition in await _unknown(cluster, waited, timeout_ms):
+    for partition in await asyncio.ensure_future(_unknown(cluster, waited, timeout_ms)):
         results[partition] = ApiError(ErrorCode.REQUEST_TIMED_OUT)
-    return _answer(results)
+    return await _answer(results)
 
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
@@ -120,7 +118,7 @@ async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], time
     return leaders
 
 
-def _answer(results: Results, names: Iterable[str] = ()) -> Divided[ElectLeadersResponse]:
+async def _answer(results: Results, names: Iterable[str] = ()) -> ElectLeadersResponse:
     topics = {name: ReplicaElectionResult(name) for name in names}
     for (name, index), error in results.items():
         topic = topics.get(name)
@@ -128,5 +126,5 @@ def _answer(results: Results, names: Iterable[str] = ()) -> Divided[ElectLeaders
             topic = topics[name] = ReplicaElectionResult(name)
         code, message = (0, None) if error is None else (error.code, error.message)
         topic.partition_result.append(PartitionResult(index, code, message))
-        yield
+        await turn
     return ElectLeadersResponse(replica_election_results=list(topics.values()))

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.divided import Divided
 from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -123,29 +123,29 @@ class Fetch:
     def narrow(self) -> None:
         """Take the partition from what is not to be read; `missing` then tells why."""
 
-    def prepare(self) -> Divided[None]:
+    async def prepare(self) -> None:
         """Do what is left to do before anything is read. Raises ApiError."""
         request, services = self._request, self._ctx.services
         now_ms = services.clock.monotonic_ms()
-        session = self._session = yield from self._sessions.begin_divided(request, self._version, now_ms)
+        session = self._session = await self._sessions.begin_divided(request, self._version, now_ms)
         by_id, get = self._version > 12, services.replicas.get
         wanted: dict[Key, FetchPartition] = {}
         if session is None:
             for topic in request.topics:
                 for want in topic.partitions:
                     wanted[topic.topic, topic.topic_id, want.partition] = want
-                    yield
-                yield
+                    await turn
+                await turn
         else:
             for key, cached in list(session.partitions.items()):
                 wanted[key] = cached.wanted
-                yield
+                await turn
         for key, want in wanted.items():
             name = services.controller.state.topic_names.get(key[1], "") if by_id else key[0]
             partition = get((name, key[2]))
             self.items.append((key, want, partition))
             self.readable = self.readable or partition is not None
-            yield
+            await turn
 
     @property
     def _is_of_follower(self) -> bool:
@@ -372,14 +372,14 @@ class Fetch:
                     _hint(topic, data, hints)
         response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
 
-    def answer(self, found: Iterable[PartitionData]) -> Divided[FetchResponse]:
+    async def answer(self, found: Iterable[PartitionData]) -> FetchResponse:
         """Return the answer of a long request: what was `found` of each item."""
         answered: Answered = []
         if self._metering is not None:
             size, found = 0, list(found)
             for (key, _, _), data in zip(self.items, found, strict=True):
                 size += self._size(key, data)
-                yield
+                await turn
             if self._must_pause(size):
                 return self._nothing()
         for (key, want, partition), data in zip(self.items, found, strict=True):
@@ -387,20 +387,20 @@ class Fetch:
                 self._count(partition.traffic, len(data.records))
             if self._session is None or self._must_answer(self._session, key, data):
                 answered.append((key, want, data))
-            yield
+            await turn
         session_id = 0 if self._session is None else self._session.id
         if self._session is None and self._request.session_epoch != FINAL_EPOCH and answered:
             now_ms = self._ctx.services.clock.monotonic_ms()
             of_follower = self._is_of_follower
             made = self._sessions.create_divided(answered, self._version, now_ms, of_follower=of_follower)
-            session_id = yield from made
+            session_id = await made
         response = FetchResponse(session_id=session_id)
         hints = LeaderHints(self._ctx)
         for entry in answered:
             topic = _add(response.responses, entry)
             if entry[2].error_code in _LED_ELSEWHERE and self._version >= _FIRST_HINT_VERSION:
                 _hint(topic, entry[2], hints)
-            yield
+            await turn
         response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
         return response
 

@@ -10,12 +10,11 @@ waiting; what there is to send is read again for the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from itertools import islice
 
-from kbroker.divided import Divided
 from kbroker.handlers.fetch_attempt import Fetch, is_due
 from kbroker.handlers.registry import RequestContext
+from kbroker.long_work import turn
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 from kbroker.replicas import Partition
 
@@ -25,28 +24,24 @@ LOOKED_AT = 32
 """Partitions that have moved which are looked at in one go: some 0.1 ms."""
 
 
-def fetch_many(
-    ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch
-) -> Divided[FetchResponse | Awaitable[FetchResponse | Divided[FetchResponse]]]:
+async def fetch_many(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch) -> FetchResponse:
     """Read now, or wait."""
     work = kind(ctx, request, prepared=False)
-    yield from work.prepare()
+    await work.prepare()
     many = _Many(work)
     try:
         for place in range(len(work.items)):
             many.watch(place)
             many.look(place, is_new=True)
-            yield
+            await turn
         while many.moved and not many.is_satisfied:
             many.look_at_moved()
-            yield
-    except BaseException:
+            await turn
+        if not many.is_satisfied:
+            await many.wait(work.max_wait_ms / 1000)
+    finally:
         many.forget()
-        raise
-    if many.is_satisfied:
-        many.forget()
-        return (yield from many.answer())
-    return many.wait(work.max_wait_ms / 1000)
+    return await many.answer()
 
 
 class _Watch:
@@ -76,8 +71,7 @@ class _Many:
         self._readable = work.readable
         self.moved: dict[int, None] = {}
         self._watches: list[tuple[Partition, _Watch]] = []
-        self._waiting: asyncio.Future[Divided[FetchResponse]] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.Future[None] | None = None
         self._scheduled = False
 
     @property
@@ -119,20 +113,19 @@ class _Many:
 
     # -- waiting
 
-    def wait(self, seconds: float) -> asyncio.Future[Divided[FetchResponse]]:
-        """Return what brings the answer once there is enough, or the time is over."""
+    async def wait(self, seconds: float) -> None:
+        """Return once there is enough, or the time is over."""
         loop = asyncio.get_running_loop()
         for place in self._sizes:
             self._found[place] = None
         self._waiting = loop.create_future()
+        timer = loop.call_later(seconds, self._finish)
         self._work.traffic.delayed_fetches += 1
-        self._waiting.add_done_callback(self._waited)
-        self._timer = loop.call_later(seconds, self._finish)
-        return self._waiting
-
-    def _waited(self, _future: object) -> None:
-        self._work.traffic.delayed_fetches -= 1
-        self.forget()
+        try:
+            await self._waiting
+        finally:
+            self._work.traffic.delayed_fetches -= 1
+            timer.cancel()
 
     def poke(self, place: int) -> None:
         """Note that a partition has moved; it is looked at soon, once for all that happens within this turn."""
@@ -161,19 +154,17 @@ class _Many:
 
     def _finish(self) -> None:
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(self.answer())
+            self._waiting.set_result(None)
 
     def forget(self) -> None:
         """Wait for nothing more."""
-        if self._timer is not None:
-            self._timer.cancel()
         for partition, watch in self._watches:
             self._work.waiters_of(partition).pop(watch, None)
         self._watches.clear()
 
     # -- the answer
 
-    def answer(self) -> Divided[FetchResponse]:
+    async def answer(self) -> FetchResponse:
         """Return the answer: what was found, and read again what there is to send and what has moved since."""
         found: list[PartitionData] = []
         size = 0
@@ -184,5 +175,5 @@ class _Many:
             if data.records:
                 size += len(data.records)
             found.append(data)
-            yield
-        return (yield from self._work.answer(found))
+            await turn
+        return await self._work.answer(found)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic, PartitionData
 
@@ -137,7 +137,7 @@ class FetchSessions:
         session.epoch = next_epoch(session.epoch)
         return session
 
-    def begin_divided(self, request: FetchRequest, version: int, now_ms: float) -> Divided[Session | None]:
+    async def begin_divided(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
         """As `begin`, where a request has many changes: what it changes is changed piece by piece after it."""
         bare = FetchRequest(session_id=request.session_id, session_epoch=request.session_epoch)
         session = self.begin(bare, version, now_ms)
@@ -145,7 +145,7 @@ class FetchSessions:
             return None
         for piece in _pieces(request):
             session.update(piece)
-            yield
+            await turn
         if not session.partitions:
             self._remove(session.id)
             return None
@@ -177,19 +177,19 @@ class FetchSessions:
             partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
         return self._open(partitions, version, now_ms, of_follower)
 
-    def create_divided(
+    async def create_divided(
         self,
         answered: list[tuple[Key, FetchPartition, PartitionData]],
         version: int,
         now_ms: float,
         *,
         of_follower: bool = False,
-    ) -> Divided[int]:
+    ) -> int:
         """As `create`, of many partitions."""
         partitions = {}
         for key, wanted, data in answered:
             partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
-            yield
+            await turn
         return self._open(partitions, version, now_ms, of_follower)
 
     def _open(self, partitions: dict[Key, CachedPartition], version: int, now_ms: float, of_follower: bool) -> int:

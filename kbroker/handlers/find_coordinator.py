@@ -8,12 +8,10 @@ Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as w
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.divided import Divided, each
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kbroker.protocol.uuids import parse_uuid
@@ -33,7 +31,7 @@ _TEXTS = {
 }
 
 
-def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> Divided[FindCoordinatorResponse]:
+async def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> FindCoordinatorResponse:
     text = message or _TEXTS.get(ErrorCode(code), ErrorCode(code).name)
     if not request.coordinator_keys:
         return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, host="", port=-1)
@@ -41,29 +39,20 @@ def _failed(request: FindCoordinatorRequest, code: int, message: str | None) -> 
     def fail(key: str) -> Coordinator:
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=text)
 
-    return FindCoordinatorResponse(coordinators=(yield from each(request.coordinator_keys, fail)))
+    return FindCoordinatorResponse(coordinators=await each(request.coordinator_keys, fail))
 
 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
-def find_coordinator(
-    ctx: RequestContext, request: FindCoordinatorRequest
-) -> Divided[FindCoordinatorResponse | Awaitable[Divided[FindCoordinatorResponse]]]:
+async def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     """Name the broker that coordinates each key, once there is a topic from which that can be told."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
-        return (yield from _failed(request, ErrorCode.INVALID_REQUEST, None))
+        return await _failed(request, ErrorCode.INVALID_REQUEST, None)
     some = request.coordinator_keys or ctx.version < BATCHED_SINCE
     if some and request.key_type != SHARE and not _coordinator(ctx, request.key_type).ensure_topic():
         created = ctx.services.controller.auto_created(_topic(request.key_type))
         if created is not None:
-            return _find_later(ctx, request, created)
-    return (yield from _find_all(ctx, request))
-
-
-async def _find_later(
-    ctx: RequestContext, request: FindCoordinatorRequest, created: Awaitable[None]
-) -> Divided[FindCoordinatorResponse]:
-    await created
-    return _find_all(ctx, request)
+            await created
+    return await _find_all(ctx, request)
 
 
 def _coordinator(ctx: RequestContext, key_type: int) -> GroupCoordinator | TransactionCoordinator:
@@ -74,13 +63,13 @@ def _topic(key_type: int) -> str:
     return OFFSETS_TOPIC if key_type == GROUP else TRANSACTIONS_TOPIC
 
 
-def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[FindCoordinatorResponse]:
+async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     if ctx.version >= BATCHED_SINCE:
-        found = yield from each(request.coordinator_keys, lambda key: _find(ctx, request.key_type, key))
-        yield from _hosted(ctx, request.key_type)
+        found = await each(request.coordinator_keys, lambda key: _find(ctx, request.key_type, key))
+        await _hosted(ctx, request.key_type)
         return FindCoordinatorResponse(coordinators=found)
     one = _find(ctx, request.key_type, request.key)
-    yield from _hosted(ctx, request.key_type)
+    await _hosted(ctx, request.key_type)
     return FindCoordinatorResponse(
         error_code=one.error_code,
         error_message=_TEXTS[ErrorCode(one.error_code)],
@@ -90,10 +79,10 @@ def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Divided[F
     )
 
 
-def _hosted(ctx: RequestContext, key_type: int) -> Divided[None]:
+async def _hosted(ctx: RequestContext, key_type: int) -> None:
     """Wait until the topic that was just created is hosted: the client comes with its next request at once."""
     if key_type != SHARE:
-        yield from ctx.services.replicas.hosted_of(_topic(key_type))
+        await ctx.services.replicas.hosted_of(_topic(key_type))
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:

@@ -5,18 +5,15 @@ Owns that wait, for the APIs that tell of topics. Never asks anybody.
 
 from __future__ import annotations
 
-from typing import cast
-
-from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext
 
 FIRST_NEWS_MS = 5000
 """For so long; then it answers that it knows nothing. Without a controller nobody tells it anything."""
 
 
-def first_news(ctx: RequestContext) -> Divided[None]:
+async def first_news(ctx: RequestContext) -> None:
     """Wait for it, within a request's work."""
     cluster = ctx.services.cluster
     news = cluster.metadata.news(FIRST_NEWS_MS) if cluster is not None else None
     if news is not None:
-        yield cast("None", news)  # whoever runs the work awaits what it yields
+        await news

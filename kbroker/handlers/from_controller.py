@@ -17,11 +17,8 @@ is refused, and one of a controller that is not the latest.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
-from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.handlers.services import ClusterServices, in_cluster
+from kbroker.handlers.services import in_cluster
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.from_controller import (
     LeaderAndIsrRequest,
@@ -31,56 +28,37 @@ from kbroker.protocol.messages.from_controller import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from kbroker.replica_manager.manager import ReplicaManager
-
-Answer = Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]
 
 
 @handles(LeaderAndIsrRequest, LeaderAndIsrResponse, "5-7", cluster=True)
-def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer | Awaitable[Answer]:
+async def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
     """Become leader and follower, once the configs of topics that are new here are known, and their files made."""
     cluster = in_cluster(ctx.services)
+    manager = cluster.replica_manager
     unread = cluster.metadata.read_configs([topic.topic_name for topic in request.topic_states])
-    if unread is not None or cluster.replica_manager.has_new(request):
-        return _once_prepared(unread, cluster.replica_manager, request)
-    return cluster.replica_manager.become_leader_or_follower(request)
-
-
-async def _once_prepared(
-    unread: Awaitable[None] | None, manager: ReplicaManager, request: LeaderAndIsrRequest
-) -> Answer:
     if unread is not None:
         await unread
-    return manager.with_files(request, await manager.make_ahead(request))
+    elif not manager.has_new(request):
+        return await manager.become_leader_or_follower(request)
+    return await manager.with_files(request, await manager.make_ahead(request))
 
 
 @handles(StopReplicaRequest, StopReplicaResponse, "3-4", cluster=True)
-def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Divided[StopReplicaResponse]:
+async def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
     """Stop, and delete."""
-    return in_cluster(ctx.services).replica_manager.stop_replicas(request)
+    return await in_cluster(ctx.services).replica_manager.stop_replicas(request)
 
 
 @handles(UpdateMetadataRequest, UpdateMetadataResponse, "7-8", cluster=True)
-def update_metadata(
-    ctx: RequestContext, request: UpdateMetadataRequest
-) -> UpdateMetadataResponse | Awaitable[Divided[UpdateMetadataResponse]]:
+async def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     """Take over what is told, if it is to be believed."""
     cluster = ctx.services.cluster
     assert cluster is not None
-    code = cluster.replica_manager.accept(request.controller_epoch, request.broker_epoch)
+    manager = cluster.replica_manager
+    code = manager.accept(request.controller_epoch, request.broker_epoch)
     if code is not ErrorCode.NONE:
         return UpdateMetadataResponse(error_code=code)
-    return _learn(cluster, request)
-
-
-async def _learn(cluster: ClusterServices, request: UpdateMetadataRequest) -> Divided[UpdateMetadataResponse]:
-    manager = cluster.replica_manager
-    work = await cluster.metadata.learn(request, lambda: request.controller_epoch >= manager.controller_epoch)
-    return _answered(work, manager.leave(request))
-
-
-def _answered(learning: Divided[bool], leaving: Divided[None]) -> Divided[UpdateMetadataResponse]:
-    if not (yield from learning):
+    if not await cluster.metadata.learn(request, lambda: request.controller_epoch >= manager.controller_epoch):
         return UpdateMetadataResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH)
-    yield from leaving
+    await manager.leave(request)
     return UpdateMetadataResponse()

@@ -23,11 +23,11 @@ one a request could ask for any amount. Answers beyond the bound are INVALID_REQ
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from kbroker.divided import Divided, each
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (
@@ -51,59 +51,57 @@ REFUSAL = "The request names this group too often."
 
 
 @handles(ListGroupsRequest, ListGroupsResponse, "0-5")
-def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> Divided[ListGroupsResponse]:
+async def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """List groups."""
-    return ctx.services.groups.list_groups(request)
+    return await ctx.services.groups.list_groups(request)
 
 
-def _descriptions_failed(
+async def _descriptions_failed(
     request: DescribeGroupsRequest, code: int, _message: str | None
-) -> Divided[DescribeGroupsResponse]:
+) -> DescribeGroupsResponse:
     failed = each(request.groups, lambda group_id: DescribedGroup(group_id=group_id, error_code=code))
-    return DescribeGroupsResponse(groups=(yield from failed))
+    return DescribeGroupsResponse(groups=await failed)
 
 
 @handles(DescribeGroupsRequest, DescribeGroupsResponse, "0-6", _descriptions_failed)
-def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> Divided[DescribeGroupsResponse]:
+async def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups."""
     version = ctx.version
-    names = yield from distinct(request.groups)
-    groups = yield from ctx.services.groups.describe_groups(names, version=version)
+    names = await distinct(request.groups)
+    groups = await ctx.services.groups.describe_groups(names, version=version)
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
                 group.authorized_operations = ALL_OPERATIONS
-            yield
+            await turn
     if len(names) < len(request.groups):
-        groups = yield from as_often(
+        groups = await as_often(
             request.groups,
-            (yield from paired(names, groups)),
+            await paired(names, groups),
             lambda group: len(encode(DescribeGroupsResponse(groups=[group]), version)),
             lambda name: DescribedGroup(group_id=name, error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL),
         )
     return DescribeGroupsResponse(groups=groups)
 
 
-def _deletions_failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> Divided[DeleteGroupsResponse]:
-    names = yield from distinct(request.groups_names)
+async def _deletions_failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> DeleteGroupsResponse:
+    names = await distinct(request.groups_names)
     failed = each(names, lambda group_id: DeletableGroupResult(group_id=group_id, error_code=code))
-    return DeleteGroupsResponse(results=(yield from failed))
+    return DeleteGroupsResponse(results=await failed)
 
 
 @handles(DeleteGroupsRequest, DeleteGroupsResponse, "0-2", _deletions_failed)
-def delete_groups(
-    ctx: RequestContext, request: DeleteGroupsRequest
-) -> Divided[DeleteGroupsResponse | Awaitable[DeleteGroupsResponse]]:
+async def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete groups."""
-    return ctx.services.groups.delete_groups(request.groups_names)
+    return await ctx.services.groups.delete_groups(request.groups_names)
 
 
-def as_often(
+async def as_often(
     asked: Iterable[Key],
     answers: Mapping[Key, Answer],
     size_of: Callable[[Answer], int],
     refuse: Callable[[Key], Answer],
-) -> Divided[list[Answer]]:
+) -> list[Answer]:
     """Return an answer for each of `asked`, in that order. `size_of` returns how many bytes one takes."""
     left = MAX_REPEATED_BYTES
     sizes: dict[Key, int | None] = {}
@@ -121,23 +119,23 @@ def as_often(
         else:
             sizes[key] = None
         out.append(answer)
-        yield
+        await turn
     return out
 
 
-def distinct(asked: Iterable[Key]) -> Divided[dict[Key, None]]:
+async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
     """Return what is asked for, each once, in order."""
     found: dict[Key, None] = {}
     for key in asked:
         found[key] = None
-        yield
+        await turn
     return found
 
 
-def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> Divided[dict[Key, Answer]]:
+async def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> dict[Key, Answer]:
     """Return answers by what they are for."""
     found: dict[Key, Answer] = {}
     for key, answer in zip(keys, answers, strict=True):
         found[key] = answer
-        yield
+        await turn
     return found

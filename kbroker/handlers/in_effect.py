@@ -7,7 +7,6 @@ counts from the request's arrival. Never changes anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from functools import partial
 from typing import TypeVar
 
@@ -21,15 +20,9 @@ def time_left(ctx: RequestContext, timeout_ms: int, began_ms: float) -> int:
     return timeout_ms - int(ctx.services.clock.monotonic_ms() - began_ms)
 
 
-def in_effect(ctx: RequestContext, answer: A) -> A | Awaitable[A]:
-    """Return an answer, or what becomes it once all that was decided so far is in effect; raises OSError."""
+async def in_effect(ctx: RequestContext, answer: A) -> A:
+    """Return an answer once all that was decided so far is in effect; raises OSError."""
     published = ctx.services.controller.published()
-    if published is None and ctx.services.replicas.has_hosted_all:
-        return answer
-    return _wait(ctx, published, answer)
-
-
-async def _wait(ctx: RequestContext, published: Awaitable[None] | None, answer: A) -> A:
     if published is not None:
         await published
     if not ctx.services.replicas.has_hosted_all:

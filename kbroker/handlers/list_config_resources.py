@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.divided import Divided
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC
 from kbroker.handlers.groups import distinct
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.configs import (
     ConfigResource,
@@ -17,12 +17,12 @@ from kbroker.protocol.messages.configs import (
 
 
 @handles(ListConfigResourcesRequest, ListConfigResourcesResponse, "0-1")
-def list_config_resources(
+async def list_config_resources(
     ctx: RequestContext, request: ListConfigResourcesRequest
-) -> Divided[ListConfigResourcesResponse]:
+) -> ListConfigResourcesResponse:
     """List by type; v0 knows client metrics only, of which a cluster keeps none."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
-    wanted = (yield from distinct(request.resource_types)).keys() or supported
+    wanted = (await distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:
         return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     state = ctx.services.controller.state
@@ -38,5 +38,5 @@ def list_config_resources(
     for kind, held in names.items():
         for name in held if kind in wanted else ():
             resources.append(ConfigResource(name, kind))
-            yield
+            await turn
     return ListConfigResourcesResponse(config_resources=resources)

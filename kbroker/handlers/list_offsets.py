@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.log_offsets import (
     ListOffsetsPartition,
@@ -30,49 +30,49 @@ _DEBUGGING = -2
 _FIRST_NOT_AVAILABLE_VERSION = 5
 
 
-def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> Divided[ListOffsetsResponse]:
+async def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> ListOffsetsResponse:
     def failed(partition: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         return ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
 
-    def topic(asked: ListOffsetsTopic) -> Divided[ListOffsetsTopicResponse]:
-        return ListOffsetsTopicResponse(name=asked.name, partitions=(yield from each(asked.partitions, failed)))
+    async def topic(asked: ListOffsetsTopic) -> ListOffsetsTopicResponse:
+        return ListOffsetsTopicResponse(name=asked.name, partitions=await each(asked.partitions, failed))
 
-    return ListOffsetsResponse(topics=(yield from every(request.topics, topic)))
+    return ListOffsetsResponse(topics=await every(request.topics, topic))
 
 
 @handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", _on_error)
-def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> Divided[ListOffsetsResponse]:
+async def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look each partition up."""
     asked: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             asked[key] = asked.get(key, 0) + 1
-            yield
-        yield
+            await turn
+        await turn
     topics: dict[str, list[ListOffsetsPartitionResponse]] = {}
     for topic in request.topics:
         answers = topics.setdefault(topic.name, [])
         for wanted in topic.partitions:
             key = (topic.name, wanted.partition_index)
             if asked[key] == 1:
-                answers.append((yield from _one(ctx, request, topic.name, wanted)))
+                answers.append(await _one(ctx, request, topic.name, wanted))
             elif asked[key]:
                 asked[key] = 0  # refused, once
                 answers.append(_answer(wanted, ErrorCode.INVALID_REQUEST))
-            yield
-        yield
+            await turn
+        await turn
     answered = each(topics.items(), lambda found: ListOffsetsTopicResponse(*found))
-    return ListOffsetsResponse(topics=(yield from answered))
+    return ListOffsetsResponse(topics=await answered)
 
 
 def _answer(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
     return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)
 
 
-def _one(
+async def _one(
     ctx: RequestContext, request: ListOffsetsRequest, topic: str, wanted: ListOffsetsPartition
-) -> Divided[ListOffsetsPartitionResponse]:
+) -> ListOffsetsPartitionResponse:
     timestamp = wanted.timestamp
     if timestamp < 0 and (timestamp < EARLIEST_PENDING_UPLOAD or ctx.version < _SINCE.get(timestamp, 0)):
         return _answer(wanted, ErrorCode.UNSUPPORTED_VERSION)
@@ -93,7 +93,7 @@ def _one(
         visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
         unknown = isinstance(partition, ReplicatedPartition) and log.high_watermark < partition.leadership.epoch_start
     try:
-        answer = yield from _looked_up(partition, wanted, visible_end)
+        answer = await _looked_up(partition, wanted, visible_end)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet how much its predecessor has shown to consumers (Partition.scala).
             new = ctx.version >= _FIRST_NOT_AVAILABLE_VERSION
@@ -106,9 +106,9 @@ def _one(
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def _looked_up(
+async def _looked_up(
     partition: Partition, wanted: ListOffsetsPartition, visible_end: int
-) -> Divided[ListOffsetsPartitionResponse]:
+) -> ListOffsetsPartitionResponse:
     log, timestamp = partition.log, wanted.timestamp
     answer = _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
@@ -119,13 +119,13 @@ def _looked_up(
     elif timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         answer.offset = -1
     else:
-        yield from _by_timestamp(log, timestamp, visible_end, answer)
+        await _by_timestamp(log, timestamp, visible_end, answer)
     return answer
 
 
-def _by_timestamp(
+async def _by_timestamp(
     log: PartitionLog, timestamp: int, visible_end: int, answer: ListOffsetsPartitionResponse
-) -> Divided[None]:
-    found = yield from log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp)
+) -> None:
+    found = await (log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp))
     if found is not None and found[0] < visible_end:
         answer.offset, answer.timestamp, answer.leader_epoch = found

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import Key
+from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.log_dirs import (
     AlterReplicaLogDirPartitionResult,
@@ -35,7 +35,7 @@ def _description_failed(_request: DescribeLogDirsRequest, code: int, _message: s
 
 
 @handles(DescribeLogDirsRequest, DescribeLogDirsResponse, "1-5", _description_failed)
-def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> Divided[DescribeLogDirsResponse]:
+async def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """Measure every log directory; null topics means all partitions."""
     wanted: set[Key] | None = None
     if request.topics is not None:
@@ -43,15 +43,13 @@ def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> D
         for topic in request.topics:
             for index in topic.partitions:
                 wanted.add((topic.topic, index))
-                yield
-            yield
+                await turn
+            await turn
     logs = ctx.services.replicas.logs
-    return DescribeLogDirsResponse(
-        results=(yield from every(logs.managers, lambda manager: _describe(logs, manager, wanted)))
-    )
+    return DescribeLogDirsResponse(results=await every(logs.managers, lambda manager: _describe(logs, manager, wanted)))
 
 
-def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) -> Divided[DescribeLogDirsResult]:
+async def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) -> DescribeLogDirsResult:
     if manager.failure:
         return _offline(manager)
     try:
@@ -64,15 +62,15 @@ def _describe(logs: LogManager, manager: LogDirectory, wanted: set[Key] | None) 
         if wanted is None or (topic, partition) in wanted:
             lag = max(log.high_watermark - log.log_end_offset, 0)
             topics.setdefault(topic, []).append(DescribeLogDirsPartition(partition, log.size, lag))
-        yield
+        await turn
     for (topic, partition), move in list(logs.moves.items()):
         if move.target is manager and (wanted is None or (topic, partition) in wanted):
             lag = max(move.log.log_end_offset - move.offset, 0)
             topics.setdefault(topic, []).append(DescribeLogDirsPartition(partition, move.size, lag, is_future_key=True))
-        yield
+        await turn
     return DescribeLogDirsResult(
         log_dir=manager.directory,
-        topics=(yield from each(topics.items(), lambda found: DescribeLogDirsTopic(*found))),
+        topics=await each(topics.items(), lambda found: DescribeLogDirsTopic(*found)),
         total_bytes=total,
         usable_bytes=usable,
         is_cordoned=logs.is_cordoned(manager.directory),
@@ -83,33 +81,33 @@ def _offline(manager: LogDirectory) -> DescribeLogDirsResult:
     return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=manager.directory)
 
 
-def _wanted(request: AlterReplicaLogDirsRequest) -> Divided[dict[tuple[str, int], str]]:
+async def _wanted(request: AlterReplicaLogDirsRequest) -> dict[tuple[str, int], str]:
     """Return the directory of each partition; of several the last one counts, as in Kafka."""
     wanted: dict[tuple[str, int], str] = {}
     for directory in request.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
                 wanted[topic.name, index] = directory.path
-                yield
-            yield
-        yield
+                await turn
+            await turn
+        await turn
     return wanted
 
 
-def _moves_failed(
+async def _moves_failed(
     request: AlterReplicaLogDirsRequest, code: int, _message: str | None
-) -> Divided[AlterReplicaLogDirsResponse]:
-    wanted = yield from _wanted(request)
-    return (yield from _grouped(wanted, lambda _key, _directory: code))
+) -> AlterReplicaLogDirsResponse:
+    wanted = await _wanted(request)
+    return await _grouped(wanted, lambda _key, _directory: code)
 
 
 @handles(AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse, "1-2", _moves_failed)
-def alter_replica_log_dirs(
+async def alter_replica_log_dirs(
     ctx: RequestContext, request: AlterReplicaLogDirsRequest
-) -> Divided[AlterReplicaLogDirsResponse]:
+) -> AlterReplicaLogDirsResponse:
     """Begin each move."""
-    wanted = yield from _wanted(request)
-    return (yield from _grouped(wanted, lambda key, directory: _begin(ctx, *key, directory)))
+    wanted = await _wanted(request)
+    return await _grouped(wanted, lambda key, directory: _begin(ctx, *key, directory))
 
 
 def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
@@ -128,13 +126,13 @@ def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
     return ErrorCode.NONE
 
 
-def _grouped(
+async def _grouped(
     wanted: Mapping[tuple[str, int], str], code_of: Callable[[tuple[str, int], str], int]
-) -> Divided[AlterReplicaLogDirsResponse]:
+) -> AlterReplicaLogDirsResponse:
     topics: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for key, directory in wanted.items():
         result = AlterReplicaLogDirPartitionResult(key[1], code_of(key, directory))
         topics.setdefault(key[0], []).append(result)
-        yield
+        await turn
     results = each(topics.items(), lambda found: AlterReplicaLogDirTopicResult(*found))
-    return AlterReplicaLogDirsResponse(results=(yield from results))
+    return AlterReplicaLogDirsResponse(results=await results)

@@ -7,15 +7,15 @@ in Apache Kafka: the client asks again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.divided import Divided, each, every
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (
     MetadataRequest,
@@ -39,7 +39,7 @@ _LISTENERS_SINCE = 6
 """Clients of older versions do not know LISTENER_NOT_FOUND (KafkaApis: errorUnavailableListeners)."""
 
 
-def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divided[MetadataResponse]:
+async def _on_error(request: MetadataRequest, code: int, _message: str | None) -> MetadataResponse:
     def fail(topic: MetadataRequestTopic) -> MetadataResponseTopic:
         return MetadataResponseTopic(
             error_code=code,
@@ -48,13 +48,13 @@ def _on_error(request: MetadataRequest, code: int, _message: str | None) -> Divi
             topic_authorized_operations=NOT_ASKED,
         )
 
-    return MetadataResponse(topics=(yield from each(request.topics or [], fail)), error_code=code)
+    return MetadataResponse(topics=await each(request.topics or [], fail), error_code=code)
 
 
 @handles(MetadataRequest, MetadataResponse, "0-13", _on_error)
-def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataResponse | Awaitable[MetadataResponse]]:
+async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster as it is now; who asks again finds the topics that were created."""
-    yield from first_news(ctx)
+    await first_news(ctx)
     services = ctx.services
     state = services.controller.state
     absent: list[str] = []
@@ -63,9 +63,9 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataR
     hidden = frozenset(state.brokers).difference(b.node_id for b in reached)
     manner = _Manner(operations, hidden, _hidden_code(ctx.version))
     if request.topics is None or (ctx.version == 0 and not request.topics):
-        topics = yield from every(state.topics.values(), lambda topic: _describe(topic, manner))
+        topics = await every(state.topics.values(), lambda topic: _describe(topic, manner))
     else:
-        topics = yield from _asked(ctx, request.topics, manner, absent)
+        topics = await _asked(ctx, request.topics, manner, absent)
     answer = MetadataResponse(
         brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in reached],
         cluster_id=state.cluster_id,
@@ -76,8 +76,8 @@ def metadata(ctx: RequestContext, request: MetadataRequest) -> Divided[MetadataR
         ),
     )
     if absent and request.allow_auto_topic_creation and services.config.get_bool("auto.create.topics.enable"):
-        yield from _create(ctx, absent)
-        return in_effect(ctx, answer)
+        await _create(ctx, absent)
+        return await in_effect(ctx, answer)
     return answer
 
 
@@ -94,9 +94,9 @@ def _hidden_code(version: int) -> ErrorCode:
     return ErrorCode.LISTENER_NOT_FOUND if version >= _LISTENERS_SINCE else ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def _asked(
+async def _asked(
     ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], manner: _Manner, absent: list[str]
-) -> Divided[list[MetadataResponseTopic]]:
+) -> list[MetadataResponseTopic]:
     """Describe the topics asked for: by id if any id is given, else by name; add to `absent` what could be created."""
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
@@ -107,21 +107,21 @@ def _asked(
         if topic.topic_id != ZERO_UUID:
             ids[topic.topic_id] = None
         names[topic.name or ""] = None
-        yield
+        await turn
     state = ctx.services.controller.state
     if ids:
-        return (yield from _by_id(state, ids, manner))
+        return await _by_id(state, ids, manner)
     answers = []
     for name in names:
         known = state.topics.get(name)
         if known is not None:
-            answers.append((yield from _describe(known, manner)))
+            answers.append(await _describe(known, manner))
         elif topic_name_fault(name) is not None:
             answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, manner.operations))
         else:
             answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, manner.operations))
             absent.append(name)
-        yield
+        await turn
     return answers
 
 
@@ -134,19 +134,19 @@ def _check(topic: MetadataRequestTopic, version: int) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
-def _by_id(state: ClusterState, ids: Iterable[bytes], manner: _Manner) -> Divided[list[MetadataResponseTopic]]:
+async def _by_id(state: ClusterState, ids: Iterable[bytes], manner: _Manner) -> list[MetadataResponseTopic]:
     answers = []
     for topic_id in ids:
         name = state.topic_names.get(topic_id)
         if name is None:
             answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, manner.operations))
         else:
-            answers.append((yield from _describe(state.topics[name], manner)))
-        yield
+            answers.append(await _describe(state.topics[name], manner))
+        await turn
     return answers
 
 
-def _create(ctx: RequestContext, names: Sequence[str]) -> Divided[None]:
+async def _create(ctx: RequestContext, names: Sequence[str]) -> None:
     """Create topics; as with CreateTopics, none when they have too many partitions in all."""
     controller = ctx.services.controller
     plans, partitions, refused = [], 0, ""
@@ -163,11 +163,11 @@ def _create(ctx: RequestContext, names: Sequence[str]) -> Divided[None]:
         if partitions > MAX_PARTITIONS_PER_REQUEST:
             log.warning("auto topic creation failed for %d topics: too many at once", len(names))
             return
-        yield
+        await turn
     if refused:
         count = len(names) - len(plans)
         log.warning("auto topic creation failed for %d topic(s), the first of them %s", count, refused)
-    yield from controller.put_in_pieces(plans)
+    await controller.put_in_pieces(plans)
 
 
 def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int) -> MetadataResponseTopic:
@@ -180,13 +180,13 @@ def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int
     )
 
 
-def _describe(topic: TopicState, manner: _Manner) -> Divided[MetadataResponseTopic]:
+async def _describe(topic: TopicState, manner: _Manner) -> MetadataResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions):
         partitions.append(_partition(index, state))
         if state.leader in manner.hidden:
             partitions[-1].leader_id, partitions[-1].error_code = NO_LEADER, manner.hidden_code
-        yield
+        await turn
     return MetadataResponseTopic(
         error_code=0,
         name=topic.name,

@@ -10,14 +10,16 @@ after the answer was decided is counted for the next request, as Kafka does with
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from time import perf_counter as now
-from typing import Any, Final
+from types import coroutine
+from typing import Any, Final, TypeVar, cast
 
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.quota.client_quotas import ClientQuotas
 from kbroker.security.principal import Principal
 
+_T = TypeVar("_T")
 _PERCENT: Final = 100.0
 BETWEEN_BROKERS: Final = frozenset(
     {
@@ -71,24 +73,23 @@ class Metering:
 
     # --- the time
 
-    def timed(self, steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    def timed(self, steps: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
         """Return the same steps, with the time that they take counted."""
+        return cast("Coroutine[Any, Any, _T]", self._timed(steps))
+
+    @coroutine
+    def _timed(self, steps: Coroutine[Any, Any, _T]) -> Generator[Any, None, _T]:
         self._stop()
-        value: Any = None
-        error: BaseException | None = None
         try:
             while True:
                 self._since = now()
-                waits = steps.send(value) if error is None else steps.throw(error)
+                waits = steps.send(None)
                 self._stop()
-                value = error = None
-                try:
-                    value = yield waits
-                except Exception as failed:  # noqa: BLE001 - it is the steps' to deal with
-                    error = failed
+                yield waits
         except StopIteration as end:
             self._stop()
-            return end.value
+            result: _T = end.value
+            return result
         finally:
             self.running = False
             steps.close()

@@ -8,14 +8,13 @@ v10 names topics by id (UNKNOWN_TOPIC_ID).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.client_errors import answerable
-from kbroker.coordination.then import later
-from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import commit_error
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -29,32 +28,28 @@ from kbroker.protocol.messages.group_offsets import (
 TOPIC_IDS_SINCE = 10
 
 
-def _failed(request: OffsetCommitRequest, code: int, _message: str | None) -> Divided[OffsetCommitResponse]:
-    return commit_error(request, code)
+async def _failed(request: OffsetCommitRequest, code: int, _message: str | None) -> OffsetCommitResponse:
+    return await commit_error(request, code)
 
 
 @handles(OffsetCommitRequest, OffsetCommitResponse, "2-10", _failed)
-def offset_commit(
-    ctx: RequestContext, request: OffsetCommitRequest
-) -> Divided[OffsetCommitResponse | Awaitable[Divided[OffsetCommitResponse]]]:
+async def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
     """Store a group's positions."""
     by_id, groups, controller = ctx.version >= TOPIC_IDS_SINCE, ctx.services.groups, ctx.services.controller
     refused: _Refused = {}
     while True:
         state = controller.state
-        yield from _refuse_unknown(state, request, by_id, refused)
+        await _refuse_unknown(state, request, by_id, refused)
         if not request.topics:
             return OffsetCommitResponse(topics=list(refused.values()))
         try:
-            commit = yield from groups.build_commit(request)
+            commit = await groups.build_commit(request)
         except ApiError as err:
-            return (yield from _merged(request, answerable(err.code), refused, by_id))
+            return await _merged(request, answerable(err.code), refused, by_id)
         if commit.too_large or are_still_there(request.topics, state, controller.state):
             break
-    answer = groups.commit_offsets(request, commit, version=ctx.version)
-    if isinstance(answer, Awaitable):
-        return later(answer, lambda decided: _merged(request, decided, refused, by_id))
-    return (yield from _merged(request, answer, refused, by_id))
+    decided: _Decided = await awaited(groups.commit_offsets(request, commit, version=ctx.version))
+    return await _merged(request, decided, refused, by_id)
 
 
 _Decided = OffsetCommitResponse | ErrorCode
@@ -73,7 +68,7 @@ def are_still_there(
     )
 
 
-def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bool, refused: _Refused) -> Divided[None]:
+async def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bool, refused: _Refused) -> None:
     """Take what does not exist out of a request, and put its answers into `refused`."""
     known = []
     for topic in request.topics:
@@ -86,7 +81,7 @@ def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bo
             else:
                 error = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 wrong.append(OffsetCommitResponsePartition(partition.partition_index, error))
-            yield
+            await turn
         if wrong:
             answer = refused.setdefault(
                 topic.topic_id if by_id else topic.name,
@@ -96,23 +91,23 @@ def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bo
         if existing:
             topic.partitions = existing
             known.append(topic)
-        yield
+        await turn
     request.topics = known
 
 
-def _merged(
+async def _merged(
     request: OffsetCommitRequest, decided: _Decided, refused: _Refused, by_id: bool
-) -> Divided[OffsetCommitResponse]:
+) -> OffsetCommitResponse:
     """Put what the coordinator decided behind what was refused here."""
     if not isinstance(decided, OffsetCommitResponse):
-        decided = yield from commit_error(request, decided)
+        decided = await commit_error(request, decided)
     if not refused:
         return decided
     for topic in decided.topics:
         answered = refused.setdefault(topic.topic_id if by_id else topic.name, topic)
         if answered is not topic:
             answered.partitions += topic.partitions
-        yield
+        await turn
     return OffsetCommitResponse(topics=list(refused.values()))
 
 

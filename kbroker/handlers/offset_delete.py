@@ -6,11 +6,8 @@ group with members that is no consumer group is NON_EMPTY_GROUP as a whole (KIP-
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from kbroker.coordination.then import later
-from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
@@ -22,9 +19,7 @@ from kbroker.protocol.messages.group_offsets import (
 
 
 @handles(OffsetDeleteRequest, OffsetDeleteResponse, "0")
-def offset_delete(
-    ctx: RequestContext, request: OffsetDeleteRequest
-) -> Divided[OffsetDeleteResponse | Awaitable[Divided[OffsetDeleteResponse]]]:
+async def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete a group's positions."""
     state = ctx.services.controller.state
     refused: dict[str, OffsetDeleteResponseTopic] = {}
@@ -32,7 +27,7 @@ def offset_delete(
     for topic in request.topics:
         existing = []
         for partition in topic.partitions:
-            yield
+            await turn
             if state.partition(topic.name, partition.partition_index) is not None:
                 existing.append(partition)
                 continue
@@ -43,26 +38,14 @@ def offset_delete(
             )
         if existing:
             known.append(OffsetDeleteRequestTopic(name=topic.name, partitions=existing))
-        yield
+        await turn
     request.topics = known
-
-    def merge(response: OffsetDeleteResponse) -> Divided[OffsetDeleteResponse]:
-        if response.error_code or not refused:
-            return response
-        for topic in response.topics:
-            answered = refused.setdefault(topic.name, topic)
-            if answered is not topic:
-                answered.partitions += topic.partitions
-            yield
-        return OffsetDeleteResponse(topics=list(refused.values()))
-
-    decided = yield from ctx.services.groups.delete_offsets(request)
-    if isinstance(decided, OffsetDeleteResponse):
-        return (yield from merge(decided))
-    return later(decided, lambda work: _merged_later(work, merge))
-
-
-def _merged_later(
-    work: Divided[OffsetDeleteResponse], merge: Callable[[OffsetDeleteResponse], Divided[OffsetDeleteResponse]]
-) -> Divided[OffsetDeleteResponse]:
-    return (yield from merge((yield from work)))
+    response = await ctx.services.groups.delete_offsets(request)
+    if response.error_code or not refused:
+        return response
+    for decided in response.topics:
+        answered = refused.setdefault(decided.name, decided)
+        if answered is not decided:
+            answered.partitions += decided.partitions
+        await turn
+    return OffsetDeleteResponse(topics=list(refused.values()))

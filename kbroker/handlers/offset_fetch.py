@@ -9,14 +9,13 @@ and epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.then import later, then, then_divided
-from kbroker.divided import Divided, each, every
 from kbroker.group_coordinator.coordinator import fetch_error
 from kbroker.handlers.groups import MAX_REPEATED_BYTES, as_often, paired
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, every, turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (
@@ -37,45 +36,37 @@ TOPIC_IDS_SINCE = 10
 _GROUP_ERROR_SINCE = 2
 
 
-def _failed(request: OffsetFetchRequest, code: int, _message: str | None) -> Divided[OffsetFetchResponse]:
-    groups = yield from each(
+async def _failed(request: OffsetFetchRequest, code: int, _message: str | None) -> OffsetFetchResponse:
+    groups = await each(
         request.groups, lambda group: OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
     )
     return OffsetFetchResponse(error_code=code, groups=groups)
 
 
-_One = OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]
 _Asked = tuple[int, str, str | None, int]
 """What tells a group of a request from others: its place where it names topics, group, member and epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)
-def offset_fetch(
-    ctx: RequestContext, request: OffsetFetchRequest
-) -> Divided[OffsetFetchResponse | Awaitable[Divided[OffsetFetchResponse]]]:
+async def offset_fetch(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     """Return positions of groups."""
     if ctx.version < BATCHED_SINCE:
-        return (yield from _fetch_one(ctx, request))
-    return (yield from _fetch_several(ctx, request))
+        return await _fetch_one(ctx, request)
+    return await _fetch_several(ctx, request)
 
 
-def _fetch_one(
-    ctx: RequestContext, request: OffsetFetchRequest
-) -> Divided[OffsetFetchResponse | Awaitable[Divided[OffsetFetchResponse]]]:
+async def _fetch_one(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     version, topics = ctx.version, None
     if request.topics is not None:
-        topics = yield from each(
+        topics = await each(
             request.topics,
             lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
         )
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    answer = yield from _fetch(ctx, group, request.require_stable)
-    return (yield from then_divided(answer, lambda found: _of_one(found, group, version)))
+    return await _of_one(await _fetch(ctx, group, request.require_stable), group, version)
 
 
-def _fetch_several(
-    ctx: RequestContext, request: OffsetFetchRequest
-) -> Divided[OffsetFetchResponse | Awaitable[Divided[OffsetFetchResponse]]]:
+async def _fetch_several(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     version = ctx.version
     asked: list[_Asked] = []
     groups: dict[_Asked, OffsetFetchRequestGroup] = {}
@@ -83,51 +74,30 @@ def _fetch_several(
         place = number if group.topics is not None else -1
         asked.append((place, group.group_id, group.member_id, group.member_epoch))
         groups[asked[-1]] = group
-        yield
-    answers: list[_One] = []
-    waits = False
-    for group in groups.values():
-        answer = yield from _fetch(ctx, group, request.require_stable)
-        answers.append(answer)
-        waits = waits or not isinstance(answer, OffsetFetchResponseGroup)
-        yield
-
-    def finish(found: Sequence[_One]) -> Divided[OffsetFetchResponse]:
-        there = []
-        for group in found:
-            assert isinstance(group, OffsetFetchResponseGroup)  # what was awaited is there
-            there.append(group)
-            yield
-        yield from _bound_metadata(there)
-        if len(there) == len(asked):
-            return OffsetFetchResponse(groups=there)
-        answered = yield from as_often(
-            asked,
-            (yield from paired(groups, there)),
-            lambda group: len(encode(OffsetFetchResponse(groups=[group]), version)),
-            lambda key: OffsetFetchResponseGroup(group_id=key[1], error_code=ErrorCode.INVALID_REQUEST),
-        )
-        return OffsetFetchResponse(groups=answered)
-
-    if waits:
-        return later(_gather(answers), finish)
-    return (yield from finish(answers))
+        await turn
+    found = await every(groups.values(), lambda group: _fetch(ctx, group, request.require_stable))
+    await _bound_metadata(found)
+    if len(found) == len(asked):
+        return OffsetFetchResponse(groups=found)
+    answered = await as_often(
+        asked,
+        await paired(groups, found),
+        lambda group: len(encode(OffsetFetchResponse(groups=[group]), version)),
+        lambda key: OffsetFetchResponseGroup(group_id=key[1], error_code=ErrorCode.INVALID_REQUEST),
+    )
+    return OffsetFetchResponse(groups=answered)
 
 
-async def _gather(answers: Sequence[_One]) -> Sequence[_One]:
-    return [a if isinstance(a, OffsetFetchResponseGroup) else await a for a in answers]
-
-
-def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> Divided[None]:
+async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
     """Refuse partitions that are named over and over, once what was committed with them would take too much."""
     size = 0
     for group in groups:
         for topic in group.topics:
             for partition in topic.partitions:
                 size += len(partition.metadata or "")
-                yield
-            yield
-        yield
+                await turn
+            await turn
+        await turn
     if size <= MAX_REPEATED_BYTES:
         return
     left = MAX_REPEATED_BYTES
@@ -135,7 +105,7 @@ def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> Divided[None]
     for group in groups:
         for topic in group.topics:
             for partition in topic.partitions:
-                yield
+                await turn
                 if not partition.metadata:
                     continue
                 key = (group.group_id, topic.name, partition.partition_index)
@@ -147,14 +117,13 @@ def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> Divided[None]
                 seen.add(key)
 
 
-def _fetch(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> Divided[_One]:
+async def _fetch(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
     """Fetch one group's offsets. Topics that no id names are answered behind the others."""
     version, state, groups = ctx.version, ctx.services.controller.state, ctx.services.groups
     if version < TOPIC_IDS_SINCE:
-        return (yield from groups.fetch_offsets(group, require_stable=require_stable))
+        return await groups.fetch_offsets(group, require_stable=require_stable)
     if group.topics is None:
-        answer = yield from groups.fetch_offsets(group, require_stable=require_stable)
-        return then(answer, lambda response: _with_ids(response, state))
+        return _with_ids(await groups.fetch_offsets(group, require_stable=require_stable), state)
     unknown: list[OffsetFetchResponseTopics] = []
     known = []
     for topic in group.topics:
@@ -162,25 +131,21 @@ def _fetch(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: 
         if topic.name:
             known.append(topic)
         else:
-            unknown.append((yield from _unknown_id(topic)))
-        yield
+            unknown.append(await _unknown_id(topic))
+        await turn
     group.topics = known
-
-    def finish(response: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-        if not response.error_code:
-            response.topics += unknown
-        return response
-
-    answer = yield from groups.fetch_offsets(group, require_stable=require_stable)
-    return then(answer, finish)
+    response = await groups.fetch_offsets(group, require_stable=require_stable)
+    if not response.error_code:
+        response.topics += unknown
+    return response
 
 
-def _unknown_id(topic: OffsetFetchRequestTopics) -> Divided[OffsetFetchResponseTopics]:
+async def _unknown_id(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
     def unknown(index: int) -> OffsetFetchResponsePartitions:
         code = ErrorCode.UNKNOWN_TOPIC_ID
         return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
 
-    partitions = yield from each(topic.partition_indexes, unknown)
+    partitions = await each(topic.partition_indexes, unknown)
     return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions)
 
 
@@ -193,19 +158,17 @@ def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> Offset
     return response
 
 
-def _of_one(
-    group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int
-) -> Divided[OffsetFetchResponse]:
+async def _of_one(group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
     """Return the answer of the versions that ask for one group; version 1 has only partitions to put an error in."""
     if group.error_code and version < _GROUP_ERROR_SINCE:
-        group = yield from fetch_error(asked, group.error_code)
-    yield from _bound_metadata([group])
+        group = await fetch_error(asked, group.error_code)
+    await _bound_metadata([group])
 
-    def renamed(topic: OffsetFetchResponseTopics) -> Divided[OffsetFetchResponseTopic]:
-        partitions = yield from each(topic.partitions, _partition)
+    async def renamed(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+        partitions = await each(topic.partitions, _partition)
         return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
 
-    return OffsetFetchResponse(error_code=group.error_code, topics=(yield from every(group.topics, renamed)))
+    return OffsetFetchResponse(error_code=group.error_code, topics=await every(group.topics, renamed))
 
 
 def _partition(p: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:

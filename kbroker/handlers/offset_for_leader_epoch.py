@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kbroker.divided import Divided, each, every
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, every
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.log_offsets import (
     EpochEndOffset,
@@ -17,28 +17,28 @@ from kbroker.protocol.messages.log_offsets import (
 )
 
 
-def _on_error(
+async def _on_error(
     request: OffsetForLeaderEpochRequest, code: int, _message: str | None
-) -> Divided[OffsetForLeaderEpochResponse]:
-    return _by_topic(request, lambda _topic, p: EpochEndOffset(error_code=code, partition=p.partition))
+) -> OffsetForLeaderEpochResponse:
+    return await _by_topic(request, lambda _topic, p: EpochEndOffset(error_code=code, partition=p.partition))
 
 
 @handles(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, "2-4", _on_error)
-def offset_for_leader_epoch(
+async def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
-) -> Divided[OffsetForLeaderEpochResponse]:
+) -> OffsetForLeaderEpochResponse:
     """Look each partition up."""
-    return _by_topic(request, lambda topic, partition: _one(ctx, topic, partition))
+    return await _by_topic(request, lambda topic, partition: _one(ctx, topic, partition))
 
 
-def _by_topic(
+async def _by_topic(
     request: OffsetForLeaderEpochRequest, look: Callable[[str, OffsetForLeaderPartition], EpochEndOffset]
-) -> Divided[OffsetForLeaderEpochResponse]:
-    def topic(asked: OffsetForLeaderTopic) -> Divided[OffsetForLeaderTopicResult]:
-        partitions = yield from each(asked.partitions, lambda partition: look(asked.topic, partition))
+) -> OffsetForLeaderEpochResponse:
+    async def topic(asked: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
+        partitions = await each(asked.partitions, lambda partition: look(asked.topic, partition))
         return OffsetForLeaderTopicResult(topic=asked.topic, partitions=partitions)
 
-    return OffsetForLeaderEpochResponse(topics=(yield from every(request.topics, topic)))
+    return OffsetForLeaderEpochResponse(topics=await every(request.topics, topic))
 
 
 def _one(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:

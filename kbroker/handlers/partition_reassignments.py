@@ -14,12 +14,12 @@ exist, nothing is said.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kbroker.controller import single_broker
-from kbroker.divided import Divided
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError
 from kbroker.protocol.messages.partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -32,44 +32,35 @@ from kbroker.protocol.messages.partition_reassignments import (
     ReassignableTopicResponse,
 )
 
-Alteration = Divided[AlterPartitionReassignmentsResponse]
-Asked = Mapping[tuple[str, int], Sequence[int] | None]
-Listing = Divided[ListPartitionReassignmentsResponse]
 Partition = tuple[str, int]
 
 
-if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
-    from kbroker.controller.cluster.cluster_controller import ClusterController
-
-
 @handles(AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, "0-1")
-def alter_partition_reassignments(
+async def alter_partition_reassignments(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
-) -> Divided[AlterPartitionReassignmentsResponse | Awaitable[Alteration]]:
+) -> AlterPartitionReassignmentsResponse:
     """Begin, or cancel; of a partition that is named again the last wish counts."""
-    asked: dict[tuple[str, int], Sequence[int] | None] = {}
+    asked: dict[Partition, Sequence[int] | None] = {}
     for topic in request.topics:
         for each in topic.partitions:
             asked[topic.name, each.partition_index] = each.replicas
-            yield
-        yield
+            await turn
+        await turn
     may_change_factor = request.allow_replication_factor_change
     services, cluster = ctx.services, ctx.services.cluster
     if cluster is not None:
-        return _altered(cluster.controller, asked, may_change_factor=may_change_factor)
+        results = await cluster.controller.alter_reassignments(asked, may_change_factor=may_change_factor)
+        return await _alteration(results, may_change_factor=may_change_factor)
     if not asked:
         return AlterPartitionReassignmentsResponse(allow_replication_factor_change=may_change_factor, error_message="")
     state = services.controller.state
-    done = yield from single_broker.alter_reassignments(state, services.node_id, asked)
-    return (yield from _alteration(done, may_change_factor=may_change_factor))
+    done = await single_broker.alter_reassignments(state, services.node_id, asked)
+    return await _alteration(done, may_change_factor=may_change_factor)
 
 
-async def _altered(controller: ClusterController, asked: Asked, *, may_change_factor: bool) -> Alteration:
-    results = await controller.alter_reassignments(asked, may_change_factor=may_change_factor)
-    return _alteration(results, may_change_factor=may_change_factor)
-
-
-def _alteration(results: Mapping[tuple[str, int], ApiError | None], *, may_change_factor: bool) -> Alteration:
+async def _alteration(
+    results: Mapping[Partition, ApiError | None], *, may_change_factor: bool
+) -> AlterPartitionReassignmentsResponse:
     topics: dict[str, ReassignableTopicResponse] = {}
     for (name, index), error in results.items():
         topic = topics.get(name)
@@ -77,7 +68,7 @@ def _alteration(results: Mapping[tuple[str, int], ApiError | None], *, may_chang
             topic = topics[name] = ReassignableTopicResponse(name)
         code, message = (0, None) if error is None else (error.code, error.message)
         topic.partitions.append(ReassignablePartitionResponse(index, code, message))
-        yield
+        await turn
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=may_change_factor, error_message=None, responses=list(topics.values())
     )
@@ -85,13 +76,12 @@ def _alteration(results: Mapping[tuple[str, int], ApiError | None], *, may_chang
 
 if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
     from kbroker.controller.cluster.assigned_replicas import Replicas
-    from kbroker.controller.cluster.cluster_controller import ClusterController
 
 
 @handles(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, "0")
-def list_partition_reassignments(
+async def list_partition_reassignments(
     ctx: RequestContext, request: ListPartitionReassignmentsRequest
-) -> Divided[ListPartitionReassignmentsResponse | Awaitable[Listing]]:
+) -> ListPartitionReassignmentsResponse:
     """List those of some partitions, or all."""
     wanted: dict[Partition, None] | None = None
     if request.topics is not None:
@@ -99,19 +89,15 @@ def list_partition_reassignments(
         for topic in request.topics:
             for index in topic.partition_indexes:
                 wanted[topic.name, index] = None
-                yield
-            yield
+                await turn
+            await turn
     cluster = ctx.services.cluster
     if cluster is None:
         return ListPartitionReassignmentsResponse(error_message=None)
-    return _listed(cluster.controller, wanted)
+    return await _listing(await cluster.controller.list_reassignments(wanted))
 
 
-async def _listed(controller: ClusterController, wanted: dict[Partition, None] | None) -> Listing:
-    return _listing(await controller.list_reassignments(wanted))
-
-
-def _listing(found: Mapping[Partition, Replicas]) -> Listing:
+async def _listing(found: Mapping[Partition, Replicas]) -> ListPartitionReassignmentsResponse:
     topics: dict[str, OngoingTopicReassignment] = {}
     for (name, index), each in found.items():
         topic = topics.get(name)
@@ -119,5 +105,5 @@ def _listing(found: Mapping[Partition, Replicas]) -> Listing:
             topic = topics[name] = OngoingTopicReassignment(name)
         moved = OngoingPartitionReassignment(index, list(each.replicas), list(each.adding), list(each.removing))
         topic.partitions.append(moved)
-        yield
+        await turn
     return ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))

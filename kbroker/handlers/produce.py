@@ -9,9 +9,10 @@ Version notes: up to v11 a transaction must have been told of the partition, sin
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
-from kbroker.divided import Divided, each, every, whole
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
@@ -34,6 +35,7 @@ from kbroker.handlers.produce_refusals import (
 from kbroker.handlers.registry import CloseConnection, Reply, RequestContext, handles
 from kbroker.log.append_info import AppendError
 from kbroker.log.record_validation import TakesLonger
+from kbroker.long_work import each, every, whole
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -45,7 +47,9 @@ from kbroker.protocol.messages.produce import (
 from kbroker.topic_names import INTERNAL_TOPICS
 
 
-def _on_error(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse | Divided[ProduceResponse]:
+def _on_error(
+    request: ProduceRequest, code: int, message: str | None
+) -> ProduceResponse | Coroutine[Any, Any, ProduceResponse]:
     if request.acks == 0:
         raise CloseConnection(f"a Produce with acks=0 failed with error {code}")
     answer = _failed(request, code, message)
@@ -53,15 +57,15 @@ def _on_error(request: ProduceRequest, code: int, message: str | None) -> Produc
     return whole(answer) if is_short else answer
 
 
-def _failed(request: ProduceRequest, code: int, message: str | None) -> Divided[ProduceResponse]:
+async def _failed(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse:
     def failed(data: PartitionProduceData) -> PartitionProduceResponse:
         return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
 
-    def topic(asked: TopicProduceData) -> Divided[TopicProduceResponse]:
-        partitions = yield from each(asked.partition_data, failed)
+    async def topic(asked: TopicProduceData) -> TopicProduceResponse:
+        partitions = await each(asked.partition_data, failed)
         return TopicProduceResponse(name=asked.name, topic_id=asked.topic_id, partition_responses=partitions)
 
-    return ProduceResponse(responses=(yield from every(request.topic_data, topic)))
+    return ProduceResponse(responses=await every(request.topic_data, topic))
 
 
 @handles(ProduceRequest, ProduceResponse, "3-13", _on_error)

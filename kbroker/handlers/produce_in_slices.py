@@ -6,17 +6,16 @@ anew whether it may be appended, by its settings of then. No API: produce.py and
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kbroker.divided import Divided
 from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
 from kbroker.handlers.produce_refusals import failure, unexpected
 from kbroker.handlers.registry import RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opening, TakesLonger
+from kbroker.long_work import awaited
 from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
 from kbroker.protocol.wire import Buffer
 from kbroker.replicas import Partition
@@ -45,7 +44,7 @@ def put_off(
     return Unopened(partition, records, opening, answers, len(answers) - 1, guard)
 
 
-def append_in_slices(
+async def append_in_slices(
     ctx: RequestContext,
     request: ProduceRequest,
     unopened: Sequence[Unopened],
@@ -54,11 +53,11 @@ def append_in_slices(
     later: list[Uncommitted] | None,
     *,
     failed: bool,
-) -> Divided[ProduceResponse | asyncio.Future[ProduceResponse] | None]:
+) -> ProduceResponse | None:
     """Open and append batch after batch; returns the answer to the request, whose other partitions have theirs."""
     for item in unopened:
         try:
-            info = yield from _append(ctx, request.acks, item)
+            info = await _append(ctx, request.acks, item)
         except AppendError as err:
             failed = True
             item.answers[item.slot] = failure(item.partition.index, err, item.partition.log.log_start_offset)
@@ -68,13 +67,13 @@ def append_in_slices(
         else:
             answer = item.answers[item.slot] = appended(item.partition.index, info)
             note_uncommitted(item.partition, request.acks, info, answer, uncommitted)
-    return finished(ctx, request, response, uncommitted, later, failed=failed)
+    return await awaited(finished(ctx, request, response, uncommitted, later, failed=failed))
 
 
-def _append(ctx: RequestContext, acks: int, item: Unopened) -> Divided[AppendInfo]:
+async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
     services, partition, opening = ctx.services, item.partition, item.opening
     while True:
-        opened = yield from services.replicas.openings.run(opening.again, opening.work)
+        opened = await services.replicas.openings.run(opening.again, opening.work)
         try:
             now_ms = services.clock.now_ms()
             return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)

@@ -11,7 +11,6 @@ import struct
 from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
-from kbroker.divided import Divided
 from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
 from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
 from kbroker.handlers.produce_refusals import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
@@ -20,6 +19,7 @@ from kbroker.handlers.transaction_verification import Client, Question, Verdict,
 from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import TakesLonger
+from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
@@ -39,8 +39,7 @@ _PRODUCER = struct.Struct(">21xh20xqhi")
 _KNOWS_ABORTABLE_SINCE = 11
 _ADDS_IMPLICITLY_SINCE = 12
 
-_Done = ProduceResponse | asyncio.Future[ProduceResponse] | None
-_Result = _Done | Divided[_Done]
+_Result = ProduceResponse | None | Awaitable[ProduceResponse | None]
 
 
 class _Job(NamedTuple):
@@ -170,25 +169,19 @@ def produce_in_transaction(
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
         return work.append(verdicts)
     work.keep_records()
-    if isinstance(verdicts, dict):
-        return _try_again(work, verdicts)
-    return _later(work, verdicts)
+    return asyncio.ensure_future(in_slices(_later(work, verdicts)))
 
 
-async def _later(work: _Work, verdicts: Awaitable[Verdicts]) -> _Result:
-    return await _try_again(work, await verdicts)
-
-
-async def _try_again(work: _Work, verdicts: Verdicts) -> _Result:
+async def _later(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
     """Wait a little for the transaction before to end: a producer of version 2 does not know that it has not."""
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")
     until_ms = clock.monotonic_ms() + config.get_int("add.partitions.to.txn.retry.backoff.max.ms")
+    verdicts = await awaited(answer)
     while _is_too_early(work, verdicts) and clock.monotonic_ms() < until_ms:
         await asyncio.sleep(pause_ms / 1000)
-        found = work.verify()
-        verdicts = found if isinstance(found, dict) else await found
-    return work.append(verdicts)
+        verdicts = await awaited(work.verify())
+    return await awaited(work.append(verdicts))
 
 
 def _is_too_early(work: _Work, verdicts: Verdicts) -> bool:

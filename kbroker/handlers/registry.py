@@ -3,20 +3,18 @@
 Owns the registry that `@handles` fills and that ApiVersions is derived from: what is not registered is not advertised,
 and some APIs only where there is a use for them. Never calls a handler: dispatch.py does.
 
-A handler is `def api(ctx, request) -> response`, run on the event loop, or a coroutine function (or one that returns an
-awaitable) where an answer may have to wait, or a generator function (divided.py) where a request may be long: a bare
-`yield` once an element, and as its result what a plain function would return. What an awaitable brings may be such a
-generator again. `ctx.version` is the request's version; a handler looks at it only where *behaviour*
-differs between versions. It may return None for "no answer at all" (Produce with acks=0).
+A handler is `def api(ctx, request) -> response`, run on the event loop. Where a request may be long or its answer may
+have to wait, it is a coroutine function, or returns an awaitable; it gives way as long_work.py says. `ctx.version` is
+the request's version; a handler looks at it only where *behaviour* differs between versions. It may return None for "no
+answer at all" (Produce with acks=0).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
-from kbroker.divided import Divided
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.services import Services
 from kbroker.protocol.schema import Versions
@@ -86,9 +84,7 @@ class RequestContext:
 
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
-Later: TypeAlias = Awaitable[_Answer | Awaitable[_Answer] | Divided[_Answer | Awaitable[_Answer] | None] | None]
-"""An answer that must be waited for."""
-Reply: TypeAlias = _Answer | Later[_Answer] | Divided[_Answer | Later[_Answer] | None] | None
+Reply: TypeAlias = _Answer | Awaitable[_Answer | None] | None
 """What a handler may return for a request; see the module's docstring."""
 Handler = Callable[[RequestContext, Any], Any]
 
@@ -98,7 +94,7 @@ class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
     `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it; it may
-    be a generator function, as a handler may.
+    be a coroutine function, as a handler may.
     """
 
     key: int
@@ -126,7 +122,7 @@ def handles(
     request: type[_Request],
     response: type[_Answer],
     versions: str,
-    on_error: Callable[[_Request, int, str | None], _Answer | Divided[_Answer]] | None = None,
+    on_error: Callable[[_Request, int, str | None], _Answer | Coroutine[Any, Any, _Answer]] | None = None,
     *,
     cluster: bool = False,
     advertised: Callable[[Services], bool] = lambda _services: True,

@@ -10,11 +10,11 @@ In a cluster the controller is asked, as in Apache Kafka 3.9.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
-from kbroker.divided import Divided, each
 from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.scram_credentials import (
     AlterUserScramCredentialsRequest,
@@ -39,15 +39,15 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 
 
 @handles(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, "0")
-def describe_user_scram_credentials(
+async def describe_user_scram_credentials(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
-) -> Divided[DescribeUserScramCredentialsResponse]:
+) -> DescribeUserScramCredentialsResponse:
     """Describe credentials; of all users where none is named."""
     configs = ctx.services.controller.state.user_configs
     asked: dict[str, int] = {}
     for wanted in request.users or ():
         asked[wanted.name] = asked.get(wanted.name, 0) + 1
-        yield
+        await turn
     if not asked:
         asked = dict.fromkeys(map(user_of, configs), 1)
     results = []
@@ -55,7 +55,7 @@ def describe_user_scram_credentials(
         result = _result(configs, user, times)
         if request.users or not result.error_code:
             results.append(result)
-        yield
+        await turn
     return DescribeUserScramCredentialsResponse(results=results)
 
 
@@ -71,19 +71,19 @@ def _result(configs: Mapping[str, Mapping[str, str]], user: str, times: int) -> 
     return DescribeUserScramCredentialsResult(user, credential_infos=infos)
 
 
-def _refused(
+async def _refused(
     request: AlterUserScramCredentialsRequest | None, code: int, message: str | None
-) -> Divided[AlterUserScramCredentialsResponse]:
+) -> AlterUserScramCredentialsResponse:
     changes: list[_Change] = [] if request is None else [*request.deletions, *request.upsertions]
-    users = dict.fromkeys((yield from each(changes, lambda change: change.name)))
-    results = yield from each(users, lambda user: AlterUserScramCredentialsResult(user, code, message))
+    users = dict.fromkeys(await each(changes, lambda change: change.name))
+    results = await each(users, lambda user: AlterUserScramCredentialsResult(user, code, message))
     return AlterUserScramCredentialsResponse(results=results)
 
 
 @handles(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, "0", _refused)
-def alter_user_scram_credentials(
+async def alter_user_scram_credentials(
     ctx: RequestContext, request: AlterUserScramCredentialsRequest
-) -> Divided[AlterUserScramCredentialsResponse | Awaitable[AlterUserScramCredentialsResponse]]:
+) -> AlterUserScramCredentialsResponse:
     """Change credentials; the answer comes once they are in effect."""
     controller = ctx.services.controller
     controller.check_is_controller()
@@ -102,19 +102,17 @@ def alter_user_scram_credentials(
                 changes[change.name] = change
             except ApiError as error:
                 refused[change.name] = error
-        yield
+        await turn
     results = []
     for user, change in changes.items():
         try:
-            yield from controller.change_configs(USERS, entity_name(user), _revise(change))
+            await controller.change_configs(USERS, entity_name(user), _revise(change))
             results.append(AlterUserScramCredentialsResult(user, error_message=None))
         except ApiError as error:
             refused[user] = error
-        yield
-    results += yield from each(
-        refused.items(), lambda of: AlterUserScramCredentialsResult(of[0], of[1].code, of[1].message)
-    )
-    return in_effect(ctx, AlterUserScramCredentialsResponse(results=results))
+        await turn
+    results += await each(refused.items(), lambda of: AlterUserScramCredentialsResult(of[0], of[1].code, of[1].message))
+    return await in_effect(ctx, AlterUserScramCredentialsResponse(results=results))
 
 
 def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:

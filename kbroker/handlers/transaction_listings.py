@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kbroker.divided import Divided, each
 from kbroker.handlers.groups import distinct
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.transaction_listings import (
     DescribeTransactionsRequest,
@@ -39,17 +39,17 @@ MAX_REPEATED = 1_000_000
 _BY_NAME = {name: state for state, name in NAMES.items()}
 
 
-def _on_error(
+async def _on_error(
     request: DescribeTransactionsRequest, code: int, _message: str | None
-) -> Divided[DescribeTransactionsResponse]:
+) -> DescribeTransactionsResponse:
     failed = each(request.transactional_ids, lambda name: TransactionState(error_code=code, transactional_id=name))
-    return DescribeTransactionsResponse(transaction_states=(yield from failed))
+    return DescribeTransactionsResponse(transaction_states=await failed)
 
 
 @handles(DescribeTransactionsRequest, DescribeTransactionsResponse, "0", _on_error)
-def describe_transactions(
+async def describe_transactions(
     ctx: RequestContext, request: DescribeTransactionsRequest
-) -> Divided[DescribeTransactionsResponse]:
+) -> DescribeTransactionsResponse:
     """Describe transactional ids; one that is named again shares its answer, within a bound."""
     known: dict[str, TransactionState] = {}
     left = MAX_REPEATED
@@ -57,17 +57,17 @@ def describe_transactions(
     for transactional_id in request.transactional_ids:
         state = known.get(transactional_id)
         if state is None:
-            state = known[transactional_id] = yield from _describe(ctx, transactional_id)
+            state = known[transactional_id] = await _describe(ctx, transactional_id)
         else:
             left -= sum(len(topic.partitions) for topic in state.topics)
             if left < 0:
                 state = TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
         states.append(state)
-        yield
+        await turn
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _describe(ctx: RequestContext, transactional_id: str) -> Divided[TransactionState]:
+async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionState:
     try:
         txn = ctx.services.transactions.find(transactional_id)
     except ApiError as err:
@@ -75,7 +75,7 @@ def _describe(ctx: RequestContext, transactional_id: str) -> Divided[Transaction
     by_topic: dict[str, list[int]] = {}
     for topic, index in sorted(txn.partitions):
         by_topic.setdefault(topic, []).append(index)
-        yield
+        await turn
     return TransactionState(
         transactional_id=transactional_id,
         transaction_state=NAMES[txn.state],
@@ -88,21 +88,21 @@ def _describe(ctx: RequestContext, transactional_id: str) -> Divided[Transaction
 
 
 @handles(ListTransactionsRequest, ListTransactionsResponse, "0-2")
-def list_transactions(ctx: RequestContext, request: ListTransactionsRequest) -> Divided[ListTransactionsResponse]:
+async def list_transactions(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """List transactional ids, as they are now."""
-    names = yield from distinct(request.state_filters)
-    producer_ids = yield from distinct(request.producer_id_filters)
+    names = await distinct(request.state_filters)
+    producer_ids = await distinct(request.producer_id_filters)
     unknown = []
     for name in names:
         if name not in _BY_NAME:
             unknown.append(name)
-        yield
+        await turn
     wanted = _filter(request, names, producer_ids, ctx.services.clock.now_ms())
     states = []
     for txn in ctx.services.transactions.all():
         if wanted(txn):
             states.append(ListedTransaction(txn.transactional_id, txn.producer_id, NAMES[txn.state]))
-        yield
+        await turn
     return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=states)
 
 

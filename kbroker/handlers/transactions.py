@@ -24,11 +24,9 @@ a new epoch, and the answer tells it, with another producer id where the epochs 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from kbroker.cluster_state import OFFSETS_TOPIC
-from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.long_work import awaited
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -38,7 +36,6 @@ from kbroker.protocol.messages.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
-from kbroker.txn.coordinator import Answer
 from kbroker.txn.shard import Identity
 
 _INIT_FENCED_SINCE = 4
@@ -56,58 +53,41 @@ def _fenced(code: ErrorCode, version: int, since: int) -> ErrorCode:
 
 
 @handles(InitProducerIdRequest, InitProducerIdResponse, "0-5", lambda _request, code, _message: _failed(code))
-def init_producer_id(
-    ctx: RequestContext, request: InitProducerIdRequest
-) -> InitProducerIdResponse | Awaitable[InitProducerIdResponse]:
+async def init_producer_id(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """Give a producer what it writes with."""
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _failed(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
         return InitProducerIdResponse(producer_id=ctx.services.producer_ids.next(), producer_epoch=0)
     expected = None if request.producer_id == -1 else Identity(request.producer_id, request.producer_epoch)
-    version = ctx.version
-
-    def respond(answer: Answer) -> InitProducerIdResponse:
-        code = _fenced(answer.code, version, _INIT_FENCED_SINCE)
-        if code:
-            return _failed(code)
-        return InitProducerIdResponse(producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch)
-
-    transactions = ctx.services.transactions
-    return then(
-        transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, expected), respond
+    version, transactions = ctx.version, ctx.services.transactions
+    answer = await awaited(
+        transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, expected)
     )
+    code = _fenced(answer.code, version, _INIT_FENCED_SINCE)
+    if code:
+        return _failed(code)
+    return InitProducerIdResponse(producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch)
 
 
 @handles(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, "0-4")
-def add_offsets_to_txn(
-    ctx: RequestContext, request: AddOffsetsToTxnRequest
-) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+async def add_offsets_to_txn(ctx: RequestContext, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add a group's offsets."""
     version = ctx.version
     partition = (OFFSETS_TOPIC, ctx.services.groups.partition_for(request.group_id))
-
-    def respond(code: ErrorCode) -> AddOffsetsToTxnResponse:
-        code = _fenced(code, version, _FENCED_SINCE)
-        return AddOffsetsToTxnResponse(error_code=code)
-
     producer = Identity(request.producer_id, request.producer_epoch)
     answer = ctx.services.transactions.add_partitions(request.transactional_id, producer, [partition], 0)
-    return then(answer, respond)
+    return AddOffsetsToTxnResponse(error_code=_fenced(await awaited(answer), version, _FENCED_SINCE))
 
 
 @handles(EndTxnRequest, EndTxnResponse, "0-5")
-def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+async def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse:
     """End a transaction."""
-    version = ctx.version
-
-    def respond(answer: Answer) -> EndTxnResponse:
-        code = _fenced(answer.code, version, _FENCED_SINCE)
-        return EndTxnResponse(
-            error_code=code, producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch
-        )
-
+    version, transactions = ctx.version, ctx.services.transactions
     producer = Identity(request.producer_id, request.producer_epoch)
     client_version = 2 if version >= _EPOCH_BUMP_SINCE else 0
-    answer = ctx.services.transactions.end(request.transactional_id, producer, request.committed, client_version)
-    return then(answer, respond)
+    answer = await awaited(transactions.end(request.transactional_id, producer, request.committed, client_version))
+    code = _fenced(answer.code, version, _FENCED_SINCE)
+    return EndTxnResponse(
+        error_code=code, producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch
+    )

@@ -9,16 +9,13 @@ COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.client_errors import answerable
-from kbroker.coordination.then import later
-from kbroker.divided import Divided
 from kbroker.group_coordinator.coordinator import txn_commit_error
 from kbroker.handlers.offset_commit import are_still_there
-from kbroker.handlers.registry import Later, RequestContext, handles
-from kbroker.handlers.transaction_verification import Client, Question, Verdicts, verify
+from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.transaction_verification import Client, Question, verify
+from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
@@ -37,58 +34,43 @@ _NO_SEQUENCE = -1
 _Decided = TxnOffsetCommitResponse | ErrorCode
 
 
-def _failed(request: TxnOffsetCommitRequest, code: int, _message: str | None) -> Divided[TxnOffsetCommitResponse]:
-    return txn_commit_error(request, code)
+async def _failed(request: TxnOffsetCommitRequest, code: int, _message: str | None) -> TxnOffsetCommitResponse:
+    return await txn_commit_error(request, code)
 
 
 @handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-5", _failed)
-def txn_offset_commit(
-    ctx: RequestContext, request: TxnOffsetCommitRequest
-) -> Divided[TxnOffsetCommitResponse | Later[TxnOffsetCommitResponse]]:
+async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Store positions within a transaction."""
-    version, groups, services = ctx.version, ctx.services.groups, ctx.services
     refused: _Refused = {}
+    try:
+        decided = await _decided(ctx, request, refused)
+    except ApiError as err:
+        decided = answerable(err.code)
+    return await _finished(request, decided, refused, ctx.version)
 
-    def finish(decided: _Decided) -> Divided[TxnOffsetCommitResponse]:
-        return _finished(request, decided, refused, version)
 
+async def _decided(ctx: RequestContext, request: TxnOffsetCommitRequest, refused: _Refused) -> _Decided:
+    """Commit what exists, and put the answers for the rest into `refused`. Raises ApiError."""
+    version, groups, services = ctx.version, ctx.services.groups, ctx.services
     while True:
         state = services.controller.state
-        yield from _refuse_unknown(state, request, refused)
+        await _refuse_unknown(state, request, refused)
         if not request.topics:
-            return (yield from finish(TxnOffsetCommitResponse()))
+            return TxnOffsetCommitResponse()
         if not request.group_id:
-            return (yield from finish(ErrorCode.INVALID_GROUP_ID))
-        try:
-            built = yield from groups.build_commit_in_transaction(request)
-        except ApiError as err:
-            return (yield from finish(answerable(err.code)))
+            return ErrorCode.INVALID_GROUP_ID
+        built = await groups.build_commit_in_transaction(request)
         if built.too_large or are_still_there(request.topics, state, services.controller.state):
             break
     index = groups.partition_for(request.group_id)
-    try:
-        partition = services.replicas.leader(OFFSETS_TOPIC, index)
-    except ApiError as err:
-        return (yield from finish(answerable(err.code)))
+    partition = services.replicas.leader(OFFSETS_TOPIC, index)
     producer = Identity(request.producer_id, request.producer_epoch)
     question = Question(partition, _NO_SEQUENCE)
-    verdicts = verify(services, request.transactional_id, producer, [question], _client(version))
-
-    def commit(found: Verdicts) -> _Decided | Awaitable[_Decided]:
-        code, guard = found[OFFSETS_TOPIC, index]
-        return answerable(code) if code else groups.commit_offsets_in_transaction(request, guard, built)
-
-    if isinstance(verdicts, dict):
-        answer = commit(verdicts)
-        return later(answer, finish) if isinstance(answer, Awaitable) else (yield from finish(answer))
-    return later(_committed(verdicts, commit), finish)
-
-
-async def _committed(
-    verdicts: Awaitable[Verdicts], commit: Callable[[Verdicts], _Decided | Awaitable[_Decided]]
-) -> _Decided:
-    answer = commit(await verdicts)
-    return await answer if isinstance(answer, Awaitable) else answer
+    verdicts = await awaited(verify(services, request.transactional_id, producer, [question], _client(version)))
+    code, guard = verdicts[OFFSETS_TOPIC, index]
+    if code:
+        return answerable(code)
+    return await awaited(groups.commit_offsets_in_transaction(request, guard, built))
 
 
 def _client(version: int) -> Client:
@@ -100,7 +82,7 @@ def _client(version: int) -> Client:
 _Refused = dict[str, TxnOffsetCommitResponseTopic]
 
 
-def _refuse_unknown(state: ClusterState, request: TxnOffsetCommitRequest, refused: _Refused) -> Divided[None]:
+async def _refuse_unknown(state: ClusterState, request: TxnOffsetCommitRequest, refused: _Refused) -> None:
     """Take what does not exist out of a request, and put its answers into `refused`."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     kept = []
@@ -111,30 +93,30 @@ def _refuse_unknown(state: ClusterState, request: TxnOffsetCommitRequest, refuse
                 existing.append(partition)
             else:
                 unknown.append(TxnOffsetCommitResponsePartition(partition.partition_index, code))
-            yield
+            await turn
         if unknown:
             answer = refused.setdefault(topic.name, TxnOffsetCommitResponseTopic(name=topic.name))
             answer.partitions += unknown
         if existing:
             topic.partitions = existing
             kept.append(topic)
-        yield
+        await turn
     request.topics = kept
 
 
-def _finished(
+async def _finished(
     request: TxnOffsetCommitRequest, decided: _Decided, refused: _Refused, version: int
-) -> Divided[TxnOffsetCommitResponse]:
+) -> TxnOffsetCommitResponse:
     """Return the answer: what was refused here, and behind it what the coordinator decided."""
     if not isinstance(decided, TxnOffsetCommitResponse):
         if version < _EXPECTS_LOADING_SINCE and decided == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             decided = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        decided = yield from txn_commit_error(request, decided)
+        decided = await txn_commit_error(request, decided)
     if not refused:
         return decided
     for topic in decided.topics:
         held = refused.setdefault(topic.name, topic)
         if held is not topic:
             held.partitions += topic.partitions
-        yield
+        await turn
     return TxnOffsetCommitResponse(topics=list(refused.values()))

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from kbroker.divided import Divided
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.transaction_index_checks import TransactionIndexChecks
+from kbroker.long_work import turn
 
 _AT_ONCE: Final = 16
 
@@ -32,7 +32,7 @@ class AbortedTransactions(NamedTuple):
                 break
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
-    def begun_before(self, offset: int) -> Divided[list[AbortedTxn]]:
+    async def begun_before(self, offset: int) -> list[AbortedTxn]:
         """Return those whose first record lies below `offset`, wherever their markers lie.
 
         It is void if segments are removed meanwhile.
@@ -44,5 +44,5 @@ class AbortedTransactions(NamedTuple):
             found += [txn for txn in checks.proven(index).entries if txn.first_offset < offset]
             index += 1
             if index % _AT_ONCE == 0:
-                yield
+                await turn
         return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import struct
+from functools import partial
 
-from kbroker.divided import Divided, whole
 from kbroker.failpoints import passed
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.append_validation import (
@@ -29,6 +29,7 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, is_in_order, open_at_once, open_batch
 from kbroker.log.segment.segment import Segment
 from kbroker.log.truncation import TruncatedLog
+from kbroker.long_work import whole
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header
@@ -252,16 +253,16 @@ class AppendableLog(TruncatedLog):
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
             elif self.producers.taking is None:  # or there are many rolls, and the next one takes its snapshot
-                self._later(self._snapshot_in_pieces(self.producers.begin_snapshot(offset)))
+                self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
             # Both only save work later: the indexes are checked, and the log itself tells what a snapshot would.
             logger.warning("%s-%d: rolling at %d: %s", self.topic, self.partition, offset, error)
         return segment
 
-    def _snapshot_in_pieces(self, taking: SnapshotTaking[ProducerEntry]) -> Divided[None]:
+    async def _snapshot_in_pieces(self, taking: SnapshotTaking[ProducerEntry]) -> None:
         producers, taken = self.producers, False
         try:
-            taken = yield from self._snapshots.take_in_pieces(taking, lambda: producers.taking is taking)
+            taken = await self._snapshots.take_in_pieces(taking, lambda: producers.taking is taking)
         except OSError as error:
             logger.warning("%s-%d: snapshot of the producers: %s", self.topic, self.partition, error)
         finally:
@@ -271,7 +272,7 @@ class AppendableLog(TruncatedLog):
             if taking.offset not in self.segments.bases:
                 self._snapshots.outlive(taking.offset)
             if taking.offset < self.segments.active.base_offset:  # and no snapshot was taken for what has rolled since
-                self._later(self._snapshot_in_pieces(producers.begin_snapshot(self.log_end_offset)))
+                self._later(partial(self._snapshot_in_pieces, producers.begin_snapshot(self.log_end_offset)))
 
     def _take_snapshot(self, *, sync: bool) -> None:
         self._snapshots.take(self.producers.entries.values(), self.log_end_offset, sync=sync)

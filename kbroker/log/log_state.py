@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from itertools import chain
+from typing import Any
 
-from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
 from kbroker.log.append_info import AppendError
 from kbroker.log.append_validation import BatchRules
@@ -23,7 +23,11 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.recovery import load_log
 from kbroker.log.timestamp_search import TimestampSearch
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+"""Makes long work."""
 
 
 class LogState:
@@ -73,7 +77,7 @@ class LogState:
         progress: Callable[[int], None] | None = None,
         on_disk_error: Callable[[OSError], None] = lambda _error: None,
         files: OpenFiles | None = None,
-        later: Callable[[Divided[None]], None] = whole,
+        later: Callable[[Work], None] = lambda make: whole(make()),
         on_holes: Callable[[], None] = lambda: None,
     ) -> None:
         """Open the directory, which must exist; the offsets are what the checkpoints say.
@@ -113,7 +117,7 @@ class LogState:
         self._snapshots = loaded.snapshots
         self._later = later
         self._on_holes = on_holes
-        self._rebuilding: Divided[None] | None = None  # the producers, as they are after a truncation
+        self._rebuilding: Coroutine[Any, Any, None] | None = None  # the producers, as they are after a truncation
         self._times = TimestampSearch(self.segments)
         self._trouble = DiskTrouble(self._rules.name, on_disk_error)
         self.log_start_offset = loaded.log_start_offset

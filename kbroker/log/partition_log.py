@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
+from functools import partial
 
-from kbroker.divided import Divided, whole
 from kbroker.log import retention
 from kbroker.log.aborted_transactions import AbortedTransactions
 from kbroker.log.appending import FEW_PRODUCERS, AppendableLog
@@ -28,6 +28,7 @@ from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.log.truncation import AT_ONCE
+from kbroker.long_work import turn, whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 
@@ -95,20 +96,20 @@ class PartitionLog(AppendableLog):
         """Return (producer id, first offset) of aborted transactions that overlap [start, end)."""
         return self._aborted().overlapping(start_offset, end_offset)
 
-    def aborted_before(self, offset: int) -> Divided[list[AbortedTxn]]:
+    async def aborted_before(self, offset: int) -> list[AbortedTxn]:
         """Return the aborted transactions that began before `offset`; void if segments were removed meanwhile."""
-        return self._aborted().begun_before(offset)
+        return await self._aborted().begun_before(offset)
 
     def _aborted(self) -> AbortedTransactions:
         return AbortedTransactions(self.segments, self.extent(), self._snapshots)
 
-    def find_timestamp(self, timestamp: int) -> Divided[tuple[int, int, int] | None]:
+    async def find_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Return (offset, timestamp, leader epoch) of the first record at or after `timestamp` in ms."""
-        return self._times.first_at(timestamp, self.extent)
+        return await self._times.first_at(timestamp, self.extent)
 
-    def find_max_timestamp(self) -> Divided[tuple[int, int, int] | None]:
+    async def find_max_timestamp(self) -> tuple[int, int, int] | None:
         """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
-        return self._times.largest(self.extent)
+        return await self._times.largest(self.extent)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
         """Do `find_timestamp` at once."""
@@ -147,16 +148,16 @@ class PartitionLog(AppendableLog):
         """Apply retention by start offset, size and time; returns how many segments went. Nothing >= HW is touched."""
         return whole(self.delete_what_is_due(now_ms))
 
-    def delete_what_is_due(self, now_ms: int) -> Divided[int]:
+    async def delete_what_is_due(self, now_ms: int) -> int:
         """Do as `delete_old_segments`, in pieces."""
-        deleted = yield from self.delete_below_start(now_ms)
+        deleted = await self.delete_below_start(now_ms)
         for count_due in (retention.beyond_size, retention.too_old):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
                 due = count_due(self.segments, self.config, self.log_end_offset, self.high_watermark, now_ms, AT_ONCE)
                 gone = self._delete_first(due, now_ms)
                 deleted += gone
-                yield
+                await turn
                 if not gone:
                     break  # for now
         return deleted
@@ -171,12 +172,12 @@ class PartitionLog(AppendableLog):
         self.leader_epochs.truncate_from_start(self.log_start_offset)
         return self._delete_some_below_start(now_ms)
 
-    def delete_below_start(self, now_ms: int) -> Divided[int]:
+    async def delete_below_start(self, now_ms: int) -> int:
         """Delete segments that lie wholly below the log's start, in pieces; returns how many."""
         deleted = 0
         while some := self._delete_some_below_start(now_ms):
             deleted += some
-            yield
+            await turn
         return deleted
 
     def _delete_some_below_start(self, now_ms: int) -> int:
@@ -197,7 +198,7 @@ class PartitionLog(AppendableLog):
         untold = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
         if untold and self.producers.taking is None:
             # The snapshot that was due there has failed, and now the log does not tell of its producers either.
-            self._later(self._snapshot_in_pieces(self.producers.begin_snapshot(self.log_end_offset)))
+            self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
         return len(gone)
 
     def exchange_segments(self, old: list[Segment], doomed: list[list[str]], garbage: list[str], now_ms: int) -> None:

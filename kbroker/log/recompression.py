@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from kbroker.divided import Divided
 from kbroker.log.append_validation import BatchRules
+from kbroker.long_work import turn
 from kbroker.protocol.compression import compress, pack, unpack
 from kbroker.protocol.records import (
     HEADER,
@@ -32,7 +32,7 @@ _NUMBERS: Final = 32  # bytes before a record's key: its length, attributes, tim
 _RECORDS: Final = 256  # renewed in one step: some hundred us
 
 
-def rebuild(
+async def rebuild(
     records: memoryview,
     header: BatchHeader,
     codec: int,
@@ -40,7 +40,7 @@ def rebuild(
     size: int,
     times: tuple[int, int],
     unpacked: Sequence[bytes] = (),
-) -> Divided[bytearray | None]:
+) -> bytearray | None:
     """Return the batch in another codec; None as soon as it is larger than it may be.
 
     Its records have `size` bytes, which are `unpacked` where they are not many. `times` are the first and the largest
@@ -55,13 +55,13 @@ def rebuild(
         batch += piece
         if len(batch) > rules.max_size:
             return None
-        yield
+        await turn
     return _sealed(batch, header, codec, times)
 
 
-def renumber(
+async def renumber(
     records: memoryview, header: BatchHeader, codec: int, rules: BatchRules, size: int, times: tuple[int, int]
-) -> Divided[bytearray | None]:
+) -> bytearray | None:
     """Do what `rebuild` does, with offsets from 0 on, and timestamps that count from the first record's."""
     batch = bytearray(HEADER_SIZE)
     pieces = unpack(header.codec, records[HEADER_SIZE : header.size], size)
@@ -69,7 +69,7 @@ def renumber(
         batch += piece
         if len(batch) > rules.max_size:
             return None
-        yield
+        await turn
     return _sealed(batch, header, codec, times)
 
 

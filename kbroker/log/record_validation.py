@@ -11,17 +11,17 @@ never refuses: where it is not sure, `open_batch` gives the verdict.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from kbroker.divided import Divided
 from kbroker.log import record_walk
 from kbroker.log.append_info import CLIENT, AppendError, AppendOrigin, RecordErrors
 from kbroker.log.append_validation import BatchRules, rewrite
 from kbroker.log.recompression import rebuild, renumber
 from kbroker.log.record_walk import Slice, record_slices
+from kbroker.long_work import turn
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD, unpack
 from kbroker.protocol.decompression import unpack_zstd_at_once
 from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecodable
@@ -49,9 +49,9 @@ class Opened(NamedTuple):
 class Opening(NamedTuple):
     """A batch that is being opened."""
 
-    work: Divided[Opened]
+    work: Coroutine[Any, Any, Opened]
     """What remains to be done. It holds memory."""
-    again: Callable[[], Divided[Opened]]
+    again: Callable[[], Coroutine[Any, Any, Opened]]
     """Begins all of it once more."""
 
 
@@ -146,8 +146,9 @@ def open_at_once(
     work = again()
     until = _allowance.begin()
     try:
+        work.send(None)
         while perf_counter() < until:
-            next(work)
+            work.send(None)
     except StopIteration as end:
         opened: Opened = end.value
         return opened
@@ -156,9 +157,9 @@ def open_at_once(
     raise TakesLonger(Opening(work, again))
 
 
-def open_batch(
+async def open_batch(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
-) -> Divided[Opened]:
+) -> Opened:
     """Check every record; returns the batch, rewritten where that is asked for. Raises AppendError.
 
     What may be written to is written to, at the end: attributes, largest timestamp and CRC.
@@ -177,7 +178,7 @@ def open_batch(
         ):
             if found is not None:
                 look.take(found, judge=origin is CLIENT)
-            yield
+            await turn
     except Malformed as error:
         # Kafka's validator does not expect these two, so its clients know them under this code.
         unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
@@ -193,9 +194,9 @@ def open_batch(
         raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail=f"no batch can be built with time {look.smallest}")
     times = (look.first, look.largest)
     if look.in_order and look.begins_at_base:
-        rebuilt = yield from rebuild(records, header, target, rules, look.size, times, kept)
+        rebuilt = await rebuild(records, header, target, rules, look.size, times, kept)
     else:
-        rebuilt = yield from renumber(records, header, target, rules, look.size, times)
+        rebuilt = await renumber(records, header, target, rules, look.size, times)
     if rebuilt is None:
         detail = f"batch in codec {CODEC_NAMES[target]} exceeds max.message.bytes {rules.max_size}"
         raise AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)

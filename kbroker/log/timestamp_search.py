@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kbroker.divided import Divided
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.checks_at_first_read import ends_well, proven_end
 from kbroker.log.files import read_at
 from kbroker.log.log_segments import LogExtent, Segments
 from kbroker.log.record_walk import record_slices
 from kbroker.log.segment.segment import Segment
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
@@ -36,61 +36,61 @@ class TimestampSearch:
     def __init__(self, segments: Segments) -> None:
         self._segments = segments
 
-    def first_at(self, timestamp: int, extent: Callable[[], LogExtent]) -> Divided[Found | None]:
+    async def first_at(self, timestamp: int, extent: Callable[[], LogExtent]) -> Found | None:
         """Find the first record at or after `timestamp`; raises ApiError(CORRUPT_MESSAGE)."""
         passed = 0
         while True:
             start = max(extent().start_offset, passed)
-            found = yield from self._first_batch(timestamp, extent, start)
+            found = await self._first_batch(timestamp, extent, start)
             if found is None:
                 return None
             header, batch = found
-            record = yield from _search(header, batch, timestamp, start)
+            record = await _search(header, batch, timestamp, start)
             if record is not None:
                 return record
             passed = header.last_offset + 1
-            yield
+            await turn
 
-    def _first_batch(
+    async def _first_batch(
         self, timestamp: int, extent: Callable[[], LogExtent], start: int
-    ) -> Divided[tuple[BatchHeader, bytes] | None]:
+    ) -> tuple[BatchHeader, bytes] | None:
         """Return the first batch from `start` on that says it holds such a timestamp."""
         segments = self._segments
         for index in _places(segments, segments.index_at(start - 1) if start else 0):
             if index is None:
-                yield
+                await turn
             elif not _is_older(segments, index, timestamp):
                 for found in _batches_at(segments, extent(), index, timestamp, start):
                     return found
         return None
 
-    def largest(self, extent: Callable[[], LogExtent]) -> Divided[Found | None]:
+    async def largest(self, extent: Callable[[], LogExtent]) -> Found | None:
         """Find the first record with the largest timestamp, -1 where none has one; raises ApiError(CORRUPT_MESSAGE)."""
         segments = self._segments
         while True:
-            timestamp, segment = yield from self._newest()
+            timestamp, segment = await self._newest()
             if timestamp < 0:  # nothing has one: the first record is as good as any, as UnifiedLog answers
-                return (yield from self.first_at(timestamp, extent))
+                return await self.first_at(timestamp, extent)
             start = segment.base_offset
             while (index := segments.index_of(segment)) >= 0:  # or it has been deleted or compacted meanwhile
                 found = next(_batches_at(segments, extent(), index, timestamp, start), None)
                 if found is None:
                     return None
                 header, batch = found
-                record = yield from _search(header, batch, timestamp, 0)
+                record = await _search(header, batch, timestamp, 0)
                 if record is not None:
                     return record
                 start = header.last_offset + 1
-                yield
-            yield
+                await turn
+            await turn
 
-    def _newest(self) -> Divided[tuple[int, Segment]]:
+    async def _newest(self) -> tuple[int, Segment]:
         """Return the largest timestamp, -1 without one, and the first segment that has it."""
         segments = self._segments
         largest, newest = -1, segments.active
         for index in _places(segments, 0):
             if index is None:
-                yield
+                await turn
             elif segments[index].max_timestamp > largest:
                 largest, newest = segments[index].max_timestamp, segments[index]
         return largest, newest
@@ -154,24 +154,24 @@ def _batches_at(
         raise ApiError(ErrorCode.CORRUPT_MESSAGE)
 
 
-def _search(header: BatchHeader, batch: bytes, timestamp: int, start_offset: int) -> Divided[Found | None]:
+async def _search(header: BatchHeader, batch: bytes, timestamp: int, start_offset: int) -> Found | None:
     """Return the first of a batch's records at or after `timestamp`; raises ApiError(CORRUPT_MESSAGE)."""
     base = header.base_timestamp
     try:
         for found in record_slices(memoryview(batch), header, _MAX_DECOMPRESSED):
             if found is None:
-                yield
+                await turn
                 continue
             if not header.timestamp_type:
                 stamps = list(found.stamps())
                 if base + max(stamps) < timestamp and base + min(stamps) >= -_I64:
-                    yield
+                    await turn
                     continue
             for delta, stamp, _, _ in found.rows():
                 time = header.max_timestamp if header.timestamp_type else wrap(base + stamp)
                 if time >= timestamp and header.base_offset + delta >= start_offset:
                     return header.base_offset + delta, time, header.leader_epoch
-            yield
+            await turn
     except Malformed as error:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     return None

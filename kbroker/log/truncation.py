@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.divided import Divided, whole
 from kbroker.log.append_info import AppendError
 from kbroker.log.log_state import LogState
 from kbroker.log.producers.producer_rebuild import rebuild_in_pieces
 from kbroker.log.producers.producer_state import ProducerState
 from kbroker.log.segment.segment import Segment
+from kbroker.long_work import step, turn, whole
 from kbroker.protocol.errors import ErrorCode
 
 AT_ONCE: Final = 8
@@ -31,7 +31,7 @@ class TruncatedLog(LogState):
         self._cut(offset, now_ms)
         self.finish_truncation()
 
-    def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> Divided[None]:
+    async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
         """Do as `truncate_to`: some segments at a time, and in pieces what is to be read, which may be a whole segment.
 
         It can be read meanwhile. If this is not carried to its end, `finish_truncation` comes before the next leader's
@@ -39,17 +39,17 @@ class TruncatedLog(LogState):
         """
         while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
             self._cut(self.segments.bases[-AT_ONCE], now_ms)
-            yield
+            await turn
         self._cut(offset, now_ms)
-        yield from self._finishing()
+        await self._finishing()
 
-    def _finishing(self) -> Divided[None]:
+    async def _finishing(self) -> None:
         """Do what is left of a truncation, in pieces."""
         work = self._rebuilding
         while work is not None and self._rebuilding is work:
-            if next(work, self) is self:
+            if step(work):
                 break
-            yield
+            await turn
 
     def finish_truncation(self) -> None:
         """Do at once what is left of a truncation."""
@@ -86,18 +86,18 @@ class TruncatedLog(LogState):
         self._cut_fully(offset, now_ms)
         self.finish_truncation()
 
-    def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> Divided[None]:
+    async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
         """Do as `truncate_fully`, the oldest segments first and some at a time, as if they were deleted.
 
         If this is not carried to its end, the log goes on with what is left of it.
         """
-        yield from self._finishing()  # it may read what is about to go
+        await self._finishing()  # it may read what is about to go
         while len(self.segments) > AT_ONCE:
             self.log_start_offset = self.segments.bases[AT_ONCE]
             self.set_high_watermark(self.high_watermark)
             gone = self.segments.remove_first(AT_ONCE, self.config, now_ms)
             self.segments.doomed.add_garbage([self._snapshots.forget(segment.base_offset) for segment in gone])
-            yield
+            await turn
         self.truncate_fully(offset, now_ms)
 
     def _require_whole(self) -> None:
@@ -126,13 +126,15 @@ class TruncatedLog(LogState):
         self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
         self.leader_epochs.truncate_from_end(offset, sync=False)
         self._snapshots.remove_outside(-1, offset)
+        if self._rebuilding is not None:
+            self._rebuilding.close()
         self._rebuilding = self._rebuild(offset)
 
-    def _rebuild(self, end_offset: int) -> Divided[None]:
+    async def _rebuild(self, end_offset: int) -> None:
         """Find the producers again. Until then those of before tell, to whom no transaction seems too far."""
         fresh = ProducerState()
         try:
-            yield from rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)
+            await rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)
         except OSError as error:
             self.refuse_appends(f"the producers could not be found again: {error}")
             raise

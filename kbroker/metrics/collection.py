@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from kbroker.broker.base_node import Node
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.metrics.coordinators import groups, loads, transactions
 from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import SERVES, logs
@@ -49,32 +49,32 @@ def _version() -> str:
 _VERSION: Final = _version()  # looked for once: it is read from files
 
 
-def collect(node: Node, idle: Idle, lag_s: float) -> Divided[Values]:
+async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
     """Find all values; `lag_s` is how long this waited for its turn."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
-    yield from _partitions(node, values)
-    yield from _topics(node, values)  # behind the partitions, of which some numbers come
-    yield from _requests(node, values)
-    yield from cluster(node, values)
-    yield from logs(node.logs, node.clock.now_ms(), values)
-    yield from quotas(node, values, MOST_QUOTAS)
+    await _partitions(node, values)
+    await _topics(node, values)  # behind the partitions, of which some numbers come
+    await _requests(node, values)
+    await cluster(node, values)
+    await logs(node.logs, node.clock.now_ms(), values)
+    await quotas(node, values, MOST_QUOTAS)
     loads(node, values)
-    yield from groups(node, values, MOST_OFFSETS)
-    yield from transactions(node, values)
-    yield from _telemetry(node, values)
+    await groups(node, values, MOST_OFFSETS)
+    await transactions(node, values)
+    await _telemetry(node, values)
     _network(node, values)
     _loop(node, values, idle.share(), lag_s)
     return values
 
 
-def _topics(node: Node, values: Values) -> Divided[None]:
+async def _topics(node: Node, values: Values) -> None:
     by_topic, gone = node.replicas.traffic.now()
     for count, (topic, traffic) in enumerate(by_topic):
         if count < MOST_TOPICS:
             _traffic(values, traffic, _TRAFFIC, {"topic": topic})
         gone.add(traffic)
-        yield
+        await turn
     _traffic(values, gone, _TRAFFIC | _REPLICATION, {})
     put(values, "kbroker_left_out", max(len(by_topic) - MOST_TOPICS, 0), {"kind": "topics"})
 
@@ -84,7 +84,7 @@ def _traffic(values: Values, traffic: Traffic, names: Mapping[str, str], labels:
     put_all(values, "kafka_server_brokertopicmetrics", found, labels)
 
 
-def _requests(node: Node, values: Values) -> Divided[None]:
+async def _requests(node: Node, values: Values) -> None:
     times, followers = node.server.times, node.replicas.traffic.follower_fetches
     names = node.server.dispatcher.names
     sums: dict[str, int] = {}
@@ -99,18 +99,18 @@ def _requests(node: Node, values: Values) -> Divided[None]:
             labels = {"request": name, "version": str(number)}
             put(values, "kafka_network_requestmetrics_requests_total", count, labels)
             sums[name] = sums.get(name, 0) + count
-        yield
+        await turn
     for name, count in sums.items():
         put(values, "kafka_network_requestmetrics_totaltimems_count", count, {"request": name})
     took = {names[key]: list(kept) for key, kept in times.took.items() if key in names}
     took["FetchConsumer"], took["FetchFollower"] = list(times.took_consumers), list(times.took_followers)
     for name, seconds in took.items():
         put_times(values, "kafka_network_requestmetrics_totaltimems", seconds, {"request": name})
-        yield
+        await turn
 
 
-def _partitions(node: Node, values: Values) -> Divided[None]:
-    sums: Sums = yield from partitions(node, values, MOST_PARTITIONS)
+async def _partitions(node: Node, values: Values) -> None:
+    sums: Sums = await partitions(node, values, MOST_PARTITIONS)
     put(values, "kbroker_damaged_partitions", sums.damaged)
     put(values, "kbroker_left_out", max(sums.hosted - MOST_PARTITIONS, 0), {"kind": "partitions"})
     found = {
@@ -135,11 +135,11 @@ def _partitions(node: Node, values: Values) -> Divided[None]:
     put_all(values, "kafka_server_replicamanager", found.items())
 
 
-def _telemetry(node: Node, values: Values) -> Divided[None]:
+async def _telemetry(node: Node, values: Values) -> None:
     telemetry = node.services.telemetry
     if telemetry is None:
         return
-    yield from telemetry.sweep(node.clock.monotonic_ms())
+    await telemetry.sweep(node.clock.monotonic_ms())
     found = {
         "instance_count": len(telemetry),
         "unknown_subscription_request_count": telemetry.unknown_subscriptions,

@@ -10,7 +10,7 @@ from collections import Counter
 
 from kbroker.broker.base_node import Node
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all
 from kbroker.txn.states import NAMES
 
@@ -35,20 +35,20 @@ def loads(node: Node, values: Values) -> None:
             put(values, "kbroker_coordinator_unreadable_records", count, labels)
 
 
-def groups(node: Node, values: Values, most: int) -> Divided[None]:
+async def groups(node: Node, values: Values, most: int) -> None:
     """Tell of the groups coordinated here, and of up to so many of their offsets one by one."""
     counts: Counter[str] = Counter(dict.fromkeys(["numgroups", "numoffsets", *_KAFKAS.values()], 0))
     for shard in node.groups.loaded():
         for group in list(shard.groups):
             counts["numgroups"] += 1
             counts[_KAFKAS[group.state.value]] += 1
-            yield
+            await turn
             for topic, held in list(shard.offsets.of_group(group.group_id)[0].items()):
                 for partition, (_, value) in list(held.items()):
                     if counts["numoffsets"] < most:
                         _offset(node, values, group.group_id, topic, partition, value.offset)
                     counts["numoffsets"] += 1
-                    yield
+                    await turn
     put_all(values, "kafka_coordinator_group_groupmetadatamanager", counts.items())
     put(values, "kbroker_left_out", max(counts["numoffsets"] - most, 0), {"kind": "offsets"})
 
@@ -63,12 +63,12 @@ def _offset(node: Node, values: Values, group: str, topic: str, index: int, offs
         put(values, "kbroker_group_lag", max(partition.log.high_watermark - offset, 0), labels)
 
 
-def transactions(node: Node, values: Values) -> Divided[None]:
+async def transactions(node: Node, values: Values) -> None:
     """Tell how many transactional ids coordinated here are in which state."""
     counts: Counter[str] = Counter()
     for shard in node.transactions.loaded():
         for each in list(shard.transactions.values()):
             counts[NAMES[each.state]] += 1
-            yield
+            await turn
     for state, count in counts.items():
         put(values, "kbroker_transactions", count, {"state": state})

@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kbroker.broker.base_node import Node
-from kbroker.divided import Divided
 from kbroker.log.directories.log_manager import LogManager
+from kbroker.long_work import turn
 from kbroker.metrics.partitions import is_under_min_isr
 
 LOOP_S: Final = 5.0
@@ -23,9 +23,9 @@ NAMED: Final = 20
 """Partitions that are named; all are counted."""
 
 
-def readiness(
+async def readiness(
     node: Node | None, logs: LogManager | None, *, stopping: bool, strict: bool
-) -> Divided[tuple[bool, dict[str, Any]]]:
+) -> tuple[bool, dict[str, Any]]:
     """Return whether the broker serves, and what to say of it; `logs` are those that a start is reading."""
     if stopping:
         return False, {"status": "not ready", "reasons": ["it is stopping"]}
@@ -53,7 +53,7 @@ def readiness(
             too_few += 1
             if len(named) < NAMED:
                 named.append(f"{partition.topic}-{partition.index}")
-        yield
+        await turn
     if strict and too_few:
         reasons.append("partitions have fewer replicas in sync than min.insync.replicas")
     said: dict[str, Any] = {"status": "not ready" if reasons else "ready"}

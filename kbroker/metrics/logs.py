@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.divided import Divided
 from kbroker.log.directories.log_manager import LogManager
+from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all, put_times
 
 SERVES: Final = 3
@@ -16,17 +16,17 @@ _STARTS, _RECOVERS = 1, 2
 """What Kafka's BrokerState calls STARTING, RECOVERY and RUNNING."""
 
 
-def starting(logs: LogManager | None, _lag_s: float) -> Divided[Values]:
+async def starting(logs: LogManager | None, _lag_s: float) -> Values:
     """Find what there is to tell before a broker serves."""
     values: Values = {}
     put(values, "kafka_server_kafkaserver_brokerstate", _STARTS if logs is None else _RECOVERS)
     for each in () if logs is None else logs.managers:
         _recovery(values, each.directory, each.recovery.total, each.recovery.done, each.recovery.logs)
-        yield
+        await turn
     return values
 
 
-def logs(found: LogManager, now_ms: int, values: Values) -> Divided[None]:
+async def logs(found: LogManager, now_ms: int, values: Values) -> None:
     """Add what there is to tell of the directories of a broker that serves."""
     took: list[float] = []
     flushes = read = left = 0
@@ -43,7 +43,7 @@ def logs(found: LogManager, now_ms: int, values: Values) -> Divided[None]:
         read += done.read_bytes
         left += done.left_bytes
         _recovery(values, each.directory, each.recovery.total, each.recovery.done, each.recovery.logs)
-        yield
+        await turn
     put_times(values, "kafka_log_logflushstats_logflushrateandtimems", took)
     put(values, "kafka_log_logflushstats_logflushrateandtimems_count", flushes)
     put(values, "kafka_log_logmanager_offlinelogdirectorycount", len(found.managers) - len(found.online))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kbroker.broker.base_node import Node
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition
@@ -40,7 +40,7 @@ def is_under_min_isr(partition: Partition) -> bool:
     return partition.leading and len(partition.isr) < partition.min_isr
 
 
-def partitions(node: Node, values: Values, most: int) -> Divided[Sums]:
+async def partitions(node: Node, values: Values, most: int) -> Sums:
     """Tell of each partition, up to so many, and of all of them in sums."""
     sums = Sums()
     for partition in list(node.replicas):
@@ -58,7 +58,7 @@ def partitions(node: Node, values: Values, most: int) -> Divided[Sums]:
         sums.at_min_isr += at_min
         sums.damaged += partition.log.damaged_at is not None
         sums.producers += len(partition.log.producers.entries)
-        yield
+        await turn
     return sums
 
 
@@ -91,7 +91,7 @@ def _tell(
     put_all(values, "kafka_cluster_partition", found.items(), labels)
 
 
-def cluster(node: Node, values: Values) -> Divided[None]:
+async def cluster(node: Node, values: Values) -> None:
     """Tell of the whole cluster, as its controller does; of nothing where this broker is not."""
     state = node.metadata.state
     of_cluster = node.services.cluster
@@ -102,7 +102,7 @@ def cluster(node: Node, values: Values) -> Divided[None]:
             count += 1
             offline += each.leader < 0
             imbalanced += each.leader != each.replicas[0]
-            yield
+            await turn
     found = {
         "activecontrollercount": int(active),
         "activebrokercount": len(state.brokers) * active,

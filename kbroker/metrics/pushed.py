@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kbroker.clock import Clock
-from kbroker.divided import Divided, in_slices
+from kbroker.long_work import in_slices, turn
 from kbroker.metrics.otlp import LONGEST_VALUE, Buckets, Labels, Point, Read, read_metrics
 from kbroker.metrics.values import Values, put
 from kbroker.protocol.compression import decompress
@@ -111,7 +111,7 @@ class PushedMetrics:
 
     # -- values
 
-    def _keep(self, client: Client, push: Push, read: Read) -> Divided[None]:
+    async def _keep(self, client: Client, push: Push, read: Read) -> None:
         now_ms = self._clock.monotonic_ms()
         kept = self._kept.setdefault(client.instance_id, _Kept(client))
         self._kept.move_to_end(client.instance_id)
@@ -130,7 +130,7 @@ class PushedMetrics:
                 kept.values[key] = _added(before, point)
                 kept.series += grown
                 self._series += grown
-            yield
+            await turn
             if self._kept.get(client.instance_id) is not kept:
                 return  # it had to make room, or has ended
             while self._series > MOST_SERIES:
@@ -144,13 +144,13 @@ class PushedMetrics:
             if len(self._gone) > MOST_CLIENTS:
                 self._gone.popitem(last=False)
 
-    def collect(self, values: Values) -> Divided[list[Family]]:
+    async def collect(self, values: Values) -> list[Family]:
         """Return what is to be shown, and put into `values` whose it is and how much is left out."""
         now_ms = self._clock.monotonic_ms()
         for instance_id, kept in list(self._kept.items()):
             if kept.expires_ms <= now_ms:
                 self.forget(instance_id)
-            yield
+            await turn
         self._gone = OrderedDict((each, until) for each, until in self._gone.items() if until > now_ms)
         families: dict[str, Family] = {}
         taken: set[str] = set()
@@ -165,7 +165,7 @@ class PushedMetrics:
                     left_out += 1
                 else:
                     family.samples += _samples(point, own)
-                yield
+                await turn
         put(values, "kbroker_left_out", len(self._gone), {"kind": "client instances"})
         put(values, "kbroker_left_out", left_out, {"kind": "client metrics"})
         return list(families.values())

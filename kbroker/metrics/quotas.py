@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from kbroker.broker.base_node import Node
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put
 from kbroker.quota.client_quotas import MutationQuota, RateQuota
 
@@ -21,7 +21,7 @@ _NAMES: Final = {
 """Kafka's names of the four quotas, and of what each counts."""
 
 
-def quotas(node: Node, values: Values, most: int) -> Divided[None]:
+async def quotas(node: Node, values: Values, most: int) -> None:
     """Add what was used of each quota, by user and client id as the quota has them, of so many at most."""
     clients = node.quotas.clients
     now_ms = clients.now_ms()
@@ -42,6 +42,6 @@ def quotas(node: Node, values: Values, most: int) -> Divided[None]:
             put(values, f"kafka_server_quota_{_NAMES[resource]}", used.amount, labels)
             put(values, "kafka_server_quota_throttle_time", used.pause_ms, labels)
             told += 1
-            yield
+            await turn
     known = len(clients.produced) + len(clients.fetched) + len(clients.worked) + len(clients.mutated)
     put(values, "kbroker_left_out", max(known - told, 0), {"kind": "quotas"})

@@ -18,7 +18,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from functools import partial
@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from kbroker.broker.base_node import Node
-from kbroker.divided import Divided, in_slices
 from kbroker.log.directories.log_manager import LogManager
+from kbroker.long_work import in_slices, turn
 from kbroker.metrics.collection import collect
 from kbroker.metrics.exposition import text_of
 from kbroker.metrics.health import LOOP_S, readiness
@@ -169,16 +169,16 @@ class MetricsServer:
             text, content_type = text_of(values, accept, families)
             return 200, content_type, text
 
-    def _collect(self, node: Node, lag_s: float) -> Divided[tuple[Values, Sequence[Family]]]:
-        values = yield from collect(node, self._idle, lag_s)
-        families = () if self.pushed is None else (yield from self.pushed.collect(values))
+    async def _collect(self, node: Node, lag_s: float) -> tuple[Values, Sequence[Family]]:
+        values = await collect(node, self._idle, lag_s)
+        families = () if self.pushed is None else await self.pushed.collect(values)
         return values, families
 
     def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
         """Return whether the broker serves, and what to say of it; raises NoAnswer."""
 
-        def look(_lag_s: float) -> Divided[tuple[bool, dict[str, Any]]]:
-            return readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
+        async def look(_lag_s: float) -> tuple[bool, dict[str, Any]]:
+            return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
         with self._looking:  # or as many as ask would each have their piece of every turn of the loop
             return self._ask(look, LOOP_S)
@@ -186,13 +186,13 @@ class MetricsServer:
     def lag_s(self) -> float:
         """Return how long the event loop took to answer; raises NoAnswer."""
 
-        def look(lag_s: float) -> Divided[float]:
-            yield
+        async def look(lag_s: float) -> float:
+            await turn
             return lag_s
 
         return self._ask(look, LOOP_S)
 
-    def _ask(self, work: Callable[[float], Divided[_T]], patience_s: float) -> _T:
+    def _ask(self, work: Callable[[float], Coroutine[Any, Any, _T]], patience_s: float) -> _T:
         """Have work done in the loop."""
         asked = time.monotonic()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -73,7 +73,6 @@ class State(Enum):
 _SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
-_NOTHING = (None, None)
 """What came of a wait that was none."""
 
 
@@ -110,7 +109,7 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_came", "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
+        "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
         "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_tellings", "_times",
         "_turns", "_work", "active", "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
@@ -147,7 +146,6 @@ class Connection:
         self._spill: Spill = []
         self._work: Work | None = None
         self._parked: asyncio.Future[Any] | None = None
-        self._came: tuple[Any, BaseException | None] = _NOTHING
         self._held = 0
         self._long = False
         self._reading = False
@@ -472,12 +470,10 @@ class Connection:
         """Go on with a long request until `deadline`, or until it has to wait."""
         work = self._work
         assert work is not None
-        steps = work.steps
-        (value, error), self._came = self._came, _NOTHING
+        send = work.steps.send
         before = now()
         try:
-            waits = steps.send(value) if error is None else steps.throw(error)
-            while waits is None:
+            while (waits := send(None)) is None:
                 at = now()
                 if at - before > HELD_LONG:
                     self._owner.watch.work(work.name, work.size, self._context, at - before)
@@ -485,7 +481,6 @@ class Connection:
                     self._wait_for_turn(work)
                     return
                 before = at
-                waits = next(steps)
         except StopIteration as end:
             self._worked(end.value, now() - before)
             return
@@ -577,8 +572,8 @@ class Connection:
         self.go_on(started + SLICE)
         turns.used(now() - started)
 
-    def _park(self, waits: Awaitable[Any]) -> None:
-        future = waits if isinstance(waits, asyncio.Future) else asyncio.ensure_future(waits)
+    def _park(self, future: asyncio.Future[Any]) -> None:
+        """Go on once something is done that the work awaits."""
         self._parked = future
         if self.state is not _ENDING:
             self.state = _WAITING
@@ -593,8 +588,6 @@ class Connection:
         if done.cancelled():
             self.abort()
             return
-        error = done.exception()
-        self._came = (None if error else done.result(), error)
         turns = self._turns
         if turns.spent >= TURN:  # as when a group of hundreds is answered at once
             turns.put_short(self)

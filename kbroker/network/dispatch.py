@@ -4,7 +4,7 @@ Owns the table of what is served and the place where a whole-request failure bec
 transport: connection.py feeds it frames and sends what it appends to `out`.
 
 What is long is done in steps with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes
-is decoded in steps, a handler may be a generator (divided.py), and what was not answered at once is encoded in steps.
+is decoded in steps, a handler may return a coroutine (long_work.py), and what it returns is encoded in steps.
 
     frame    api_key i16, api_version i16, correlation_id i32, client_id (i16 length), [tags], body
     answer   size i32, correlation_id i32, [tags], body          (ApiVersions answers never have header tags: KIP-511)
@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from copy import copy
 from random import Random
 from time import perf_counter
-from types import GeneratorType
+from types import CoroutineType
 from typing import Any, cast
 from weakref import WeakSet
 
-from kbroker.divided import Divided
 from kbroker.handlers.express_produce import Forms
 from kbroker.handlers.fetch_attempt import is_of_follower
 from kbroker.handlers.from_brokers import BrokerHosts, only_from_brokers
 from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
+from kbroker.long_work import turn
 from kbroker.network import request_log
 from kbroker.network.measured import Sink
 from kbroker.network.request_times import KNOWN, RequestTimes, Tally
@@ -63,7 +63,9 @@ MAX_DECODED_BYTES = 100 * 1024 * 1024
 sixty times its size on the wire."""
 Run = Callable[["RequestContext", memoryview, bytearray, Spill], "Work | None"]
 """Runs one frame, as Dispatcher.run does."""
-Steps = Generator[Any, Any, "tuple[bytearray, Spill] | None"]
+Framed = tuple[bytearray, Spill] | None
+"""A framed answer, or None where there is none."""
+Steps = Coroutine[Any, Any, Framed]
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
 
@@ -90,11 +92,11 @@ class Entry:
         self.prefix = bytes(9 if self.request_tags and api.key != API_VERSIONS_KEY else 8)
 
     def divided_decode(self) -> DividedDecoder:
-        """Return the decoder that yields once an element."""
+        """Return the decoder that gives way."""
         return divided_decoder(self.api.request, self.version)
 
     def divided_encode(self) -> DividedEncoder:
-        """Return the encoder that yields once an element."""
+        """Return the encoder that gives way."""
         return divided_encoder(self.api.response, self.version)
 
 
@@ -120,8 +122,8 @@ class Decoded:
 class Work:
     """A request that is not answered at one go.
 
-    `steps` yields None where others may go first, or what has to be awaited, whose result is sent in. Its result is the
-    framed answer, or None if there is none. `size` is the frame's in bytes, until it is decoded.
+    `steps` is a coroutine that returns the framed answer, and gives way as in long_work.py. `size` is the frame's in
+    bytes, until it is decoded.
     """
 
     __slots__ = (
@@ -147,7 +149,7 @@ class Work:
         self.keeps_frame = produces
         """Whether what it works with lies in the frame itself, between its steps."""
         self.keeps_waiting = False
-        """Whether it does so also while it waits for something; what is no generator copies the frame's part first."""
+        """Whether it does so also while it waits for a future; a handler that returns a future has copied its part."""
         self.metering: Metering | None = None
         """What it uses of quotas, where there are any."""
         self.since = 0.0
@@ -350,7 +352,7 @@ class Dispatcher:
         if answer is None:
             return None
         work = Work(entry, len(frame))
-        work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
+        work.keeps_waiting = work.keeps_frame and answer.__class__ is CoroutineType
         work.steps = self._answer(entry, correlation_id, request, answer, work)
         return work
 
@@ -371,7 +373,7 @@ class Dispatcher:
         since: float,
     ) -> Work:
         work = Work(entry, len(frame))
-        work.keeps_waiting = work.keeps_frame and answer.__class__ is GeneratorType
+        work.keeps_waiting = work.keeps_frame and answer.__class__ is CoroutineType
         work.steps = self._answer(entry, correlation_id, request, answer, work)
         self._time(work, context, correlation_id, since)
         return work
@@ -430,32 +432,31 @@ class Dispatcher:
             self._time(work, context, correlation_id, since)
         return work
 
-    def _long(self, entry: Entry, context: RequestContext, correlation_id: int, body: memoryview, work: Work) -> Steps:
+    async def _long(
+        self, entry: Entry, context: RequestContext, correlation_id: int, body: memoryview, work: Work
+    ) -> Framed:
         """Decode a long frame in steps, run it, and answer."""
         decoded = Decoded()
         try:
-            request = yield from entry.divided_decode()(body, decoded.take)
+            request = await entry.divided_decode()(body, decoded.take)
         except Malformed as err:
             raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
         work.size += decoded.bytes
-        yield None
+        await turn
         try:
             answer = entry.handler(context, request)
         except Exception as err:  # noqa: BLE001 - as in `run`
             answer = self._failed(entry, request, err)
-        return (yield from self._answer(entry, correlation_id, request, answer, work, divided=True))
+        return await self._answer(entry, correlation_id, request, answer, work, divided=True)
 
-    def _answer(
+    async def _answer(
         self, entry: Entry, correlation_id: int, request: Any, answer: Any, work: Work, *, divided: bool = False
-    ) -> Steps:
+    ) -> Framed:
         """Come to an answer by whatever a handler returned, and encode it: in steps where it was come to in steps."""
-        while answer is not None and answer.__class__ is not entry.response:
+        while answer is not None and answer.__class__ is not entry.response:  # once more where it failed
+            divided = divided or answer.__class__ is CoroutineType
             try:
-                if answer.__class__ is GeneratorType:
-                    divided = True
-                    answer = yield from answer
-                else:
-                    answer = yield answer
+                answer = await answer
             except Exception as err:  # noqa: BLE001 - as in `run`
                 answer = self._failed(entry, request, err)
         if work.metering is not None:
@@ -466,7 +467,7 @@ class Dispatcher:
             work.error_code = getattr(answer, "error_code", 0)
         out, spill = bytearray(), cast("Spill", [])
         if divided:
-            yield from encode_divided(entry, correlation_id, answer, out, spill)
+            await encode_divided(entry, correlation_id, answer, out, spill)
         else:
             encode_answer(entry, correlation_id, answer, out, spill)
         return out, spill
@@ -533,10 +534,10 @@ def skip_tags(frame: memoryview, position: int) -> int:
     return position
 
 
-def encode_divided(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> Divided[None]:
+async def encode_divided(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:
     """Append one framed answer to `out` and `spill`, which are empty, in steps."""
     out += entry.prefix
-    yield from entry.divided_encode()(answer, out, spill)
+    await entry.divided_encode()(answer, out, spill)
     _PREFIX.pack_into(out, 0, len(out) - 4 + sum(len(piece) for _, piece in spill), correlation_id)
 
 

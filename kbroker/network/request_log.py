@@ -8,16 +8,17 @@ is then run as a `Work`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator
+from collections.abc import Coroutine, Generator
 from time import perf_counter
-from typing import Any, Final
+from types import coroutine
+from typing import Any, Final, cast
 
 from kbroker.handlers.registry import RequestContext
 from kbroker.network.measured import Sink, Told
 from kbroker.security.principal import printable
 
 log = logging.getLogger("kafka.request.logger")
-Steps = Generator[Any, Any, Any]
+Steps = Coroutine[Any, Any, Any]
 _LONGEST: Final = 500
 """Characters that a line gives to a name that a client chose."""
 _LINE: Final = (
@@ -51,24 +52,21 @@ def told(
         work.entry.api.name, work.entry.api.key, context.version, correlation_id, _shown(context.client_id),
         context.client_host.removeprefix("/"), context.listener, _shown(str(context.principal)), work.size,
     )  # fmt: skip
-    return _timed(steps, work, facts, since, perf_counter() - since, sink)
+    return cast("Steps", _timed(steps, work, facts, since, perf_counter() - since, sink))
 
 
-def _timed(steps: Steps, work: Any, facts: _Facts, since: float, local: float, sink: Sink | None) -> Steps:
-    value: Any = None
-    error: BaseException | None = None
+@coroutine
+def _timed(
+    steps: Steps, work: Any, facts: _Facts, since: float, local: float, sink: Sink | None
+) -> Generator[Any, None, Any]:
     try:
         while True:
             began = perf_counter()
             try:
-                waits = steps.send(value) if error is None else steps.throw(error)
+                waits = steps.send(None)
             finally:
                 local += perf_counter() - began
-            value = error = None
-            try:
-                value = yield waits
-            except Exception as failed:  # noqa: BLE001 - it is the steps' to deal with
-                error = failed
+            yield waits
     except StopIteration as end:
         answered = 0
         if end.value is not None:

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Generator
-from types import GeneratorType
+from types import CoroutineType
 from typing import Any, Protocol
 
 from kbroker.clock import Clock
-from kbroker.divided import whole
 from kbroker.handlers.registry import CloseConnection, RequestContext
+from kbroker.long_work import whole
 from kbroker.network.dispatch import (
     API_VERSIONS_KEY,
     LONG_FRAME,
@@ -147,17 +146,17 @@ class SaslGate:
         work.steps = self._long_steps(context, entry, correlation_id, frame[position:])
         return work
 
-    def _long_steps(
+    async def _long_steps(
         self, context: RequestContext, entry: Entry, correlation_id: int, body: memoryview
-    ) -> Generator[Any, Any, tuple[bytearray, Spill] | None]:
+    ) -> tuple[bytearray, Spill] | None:
         try:
-            request = yield from entry.divided_decode()(body, Decoded().take)
+            request = await entry.divided_decode()(body, Decoded().take)
         except Malformed as err:
             raise CloseConnection(f"{entry.api.name} v{entry.version}: {err}") from None
         out, spill = bytearray(), list[Any]()
         refused = self._token(context, entry, correlation_id, request, out, spill)
         if refused is not None:
-            yield from refused.steps
+            await refused.steps
         return out, spill
 
     def _bare_token(self, context: RequestContext, token: bytes, out: bytearray) -> Work | None:
@@ -176,7 +175,7 @@ class SaslGate:
             raise CloseConnection(f"{entry.api.name} where a token is expected")
         request = _decoded(entry, frame, position)
         answer = entry.api.on_error(request, ErrorCode.ILLEGAL_SASL_STATE, None)
-        if answer.__class__ is GeneratorType:
+        if answer.__class__ is CoroutineType:
             answer = whole(answer)  # of what is so small
         farewell = _framed(entry, correlation_id, answer) if answer.__class__ is entry.response else b""
         return self._refuse(entry, f"{entry.api.name} where a token is expected", farewell)
@@ -196,8 +195,8 @@ class SaslGate:
         return work
 
 
-def _later(seconds: float, reason: str, farewell: bytes) -> Generator[Any, Any, None]:
-    yield asyncio.sleep(seconds)
+async def _later(seconds: float, reason: str, farewell: bytes) -> None:
+    await asyncio.sleep(seconds)
     raise CloseConnection(reason, farewell)
 
 

@@ -4,14 +4,14 @@ Owns the functions that were made, and what they are asked for: which forms ther
 code looks is in decoder_source.py and encoder_source.py. Never does I/O and keeps no state but its caches.
 
 Decoding takes any buffer that ends where the message ends; a memoryview makes `records` fields views on it.
-Each comes in a divided form, too: a generator that yields once an element, for messages whose lists are long.
+Each comes in a divided form, too: a coroutine that gives way, for messages whose lists are long.
 Encoding appends to a bytearray; a `records` value that is no bytes object, or a large one, is left out and noted in
 `spill` as (position in the output, value), so that the transport can send it without a copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -22,9 +22,9 @@ from kbroker.protocol.wire import Buffer
 Decoder = Callable[[Buffer], Any]
 Spill = list[tuple[int, Any]]
 Encoder = Callable[[Any, bytearray, Spill], None]
-DividedDecoder = Callable[[Buffer, Callable[[int], None]], Generator[None, None, Any]]
+DividedDecoder = Callable[[Buffer, Callable[[int], None]], Coroutine[Any, Any, Any]]
 """Called with the buffer, and with what is told, before it is taken, how many bytes of memory a list takes."""
-DividedEncoder = Callable[[Any, bytearray, Spill], Generator[None, None, None]]
+DividedEncoder = Callable[[Any, bytearray, Spill], Coroutine[Any, Any, None]]
 _T = TypeVar("_T")
 
 
@@ -49,12 +49,12 @@ def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
 
 
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
-    """Return the decoder as a generator; it raises Malformed, and whatever is raised where it tells of memory."""
+    """Return the decoder as a coroutine; it raises Malformed, and whatever is raised where it tells of memory."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))
 
 
 def divided_encoder(cls: type[Any], version: int) -> DividedEncoder:
-    """Return the encoder as a generator."""
+    """Return the encoder as a coroutine."""
     return cast("DividedEncoder", _encoder(cast("Any", cls), version, "divided"))
 
 

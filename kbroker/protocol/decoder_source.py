@@ -19,7 +19,7 @@ from kbroker.protocol.wire import read_uvarint
 SHORT_LIST = 64
 """Elements of the longest list that a short decoder takes."""
 _AT_ONCE = 10_000
-"""Numbers that are decoded between two yields."""
+"""Numbers that are decoded between two turns."""
 
 MAX_STRING = 32_767
 """Bytes of the longest string in any message."""
@@ -44,8 +44,6 @@ class DecoderSource(FunctionSource):
         self.depth += 1
         self.add("pos = 0")
         self.add("end = len(buf)")
-        if self.divided:
-            self.add("yield")
         result = self.struct(self.cls)
         self.flush()
         self.add(f"return {result}")
@@ -180,7 +178,8 @@ class DecoderSource(FunctionSource):
             self.add(f"pos += {numbers}.size")
         else:
             self.add(f"{value} = []")
-            self.add(f"for _ in range({n}):")
+            number = self.fresh("i")
+            self.add(f"for {number} in range({n}):")
             self.depth += 1
             if isinstance(spec.kind, Scalar):
                 element = self.variable(spec.name, spec.kind, False, flexible)
@@ -189,7 +188,7 @@ class DecoderSource(FunctionSource):
             self.flush()
             self.add(f"{value}.append({element})")
             if self.divided:
-                self.add("yield")
+                self.give_way(number)
             self.depth -= 1
         self.depth -= 1
         self.null_branch(spec.name, value, nullable)
@@ -205,7 +204,7 @@ class DecoderSource(FunctionSource):
                  else f"    {numbers} = structs(f'{{{part}}}{kind.letter}')")  # fmt: skip
         self.add(f"    {value} += {numbers}.unpack_from(buf, pos)")
         self.add(f"    pos += {numbers}.size")
-        self.add("    yield")
+        self.add("    await turn")
 
     def tags(self, tagged: list[FieldSpec]) -> dict[str, str]:
         """Write the reading of a tag section; unknown tags are skipped, tags must ascend (TaggedFields)."""

@@ -29,9 +29,7 @@ class EncoderSource(FunctionSource):
     def build(self) -> Callable[..., Any]:
         self.struct(self.cls, "m")
         self.flush()
-        if self.divided:
-            self.add("yield")
-        elif len(self.lines) == 1:
+        if len(self.lines) == 1:
             self.add("pass")
         return self.compile()
 
@@ -144,7 +142,10 @@ class EncoderSource(FunctionSource):
             self.add(f"out += structs({letters}).pack(*{local})")
         else:
             element = self.fresh("e")
-            self.add(f"for {element} in {local}:")
+            number = self.fresh("i")
+            self.add(
+                f"for {number}, {element} in enumerate({local}):" if self.divided else f"for {element} in {local}:"
+            )
             self.depth += 1
             if isinstance(spec.kind, Scalar):
                 self.variable(spec.kind, element, False, flexible)
@@ -152,7 +153,7 @@ class EncoderSource(FunctionSource):
                 self.struct(spec.kind, element)
             self.flush()
             if self.divided:
-                self.add("yield")
+                self.give_way(number)
             self.depth -= 1
         if nullable:
             self.depth -= 1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, cast
 
+from kbroker.long_work import turn
 from kbroker.protocol.schema import FieldSpec
 
 
@@ -31,9 +32,9 @@ class FunctionSource:
         self.short = form == "short"
         self.flexible: bool = version in cls.FLEXIBLE
         self.name = f"{role}_{cls.__name__}_v{version}{'_' + form if form else ''}"
-        self.lines = [f"def {self.name}({params}):"]
+        self.lines = [f"{'async ' if self.divided else ''}def {self.name}({params}):"]
         self.depth = 1
-        self.names: dict[str, Any] = {"structs": codec}
+        self.names: dict[str, Any] = {"structs": codec, "turn": turn}
         self.counter = 0
 
     def fresh(self, prefix: str = "v") -> str:
@@ -47,6 +48,11 @@ class FunctionSource:
 
     def add(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
+
+    def give_way(self, number: str) -> None:
+        """Let others go first before each eighth element of a list; `number` is the variable that counts them."""
+        self.add(f"if not {number} & 7:")
+        self.add("    await turn")
 
     def compile(self) -> Callable[..., Any]:
         filename = f"<kbroker schema {self.name}>"

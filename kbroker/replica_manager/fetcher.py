@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from math import ceil
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from kbroker.clock import Clock
-from kbroker.divided import Divided
 from kbroker.log.append_info import AppendError
+from kbroker.long_work import step
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
@@ -346,7 +346,7 @@ class Fetcher:
             self._say(followed, code, "waiting for the controller")
             self._fail(followed)
 
-    def _truncation(self, followed: Followed, offset: int) -> Divided[None]:
+    async def _truncation(self, followed: Followed, offset: int) -> None:
         partition_log = followed.partition.log
         level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
         if offset >= partition_log.log_end_offset:
@@ -354,16 +354,19 @@ class Fetcher:
         text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
         end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
         log.log(level, text, self._name, followed, offset, end, high_watermark)
-        return partition_log.truncate_in_pieces(offset, self._clock.now_ms())
+        return await partition_log.truncate_in_pieces(offset, self._clock.now_ms())
 
-    async def _is_carried_out(self, followed: Followed, work: Divided[None]) -> bool:
+    async def _is_carried_out(self, followed: Followed, work: Coroutine[Any, Any, None]) -> bool:
         """Do something to a partition's log, in slices; return whether it was, and is followed still."""
-        for _ in work:
-            if perf_counter() >= self._slice_end:
-                await self._let_others()
-                if not self._is_current(followed):
-                    return False
-        return True
+        try:
+            while not step(work):
+                if perf_counter() >= self._slice_end:
+                    await self._let_others()
+                    if not self._is_current(followed):
+                        return False
+            return True
+        finally:
+            work.close()
 
     def _fail(self, followed: Followed) -> None:
         """Copy a partition no more until the controller says who leads it now."""

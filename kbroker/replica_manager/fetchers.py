@@ -13,8 +13,8 @@ from functools import partial
 from zlib import crc32
 
 from kbroker.clock import Clock
-from kbroker.divided import Divided
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import turn
 from kbroker.peers.interface import Peers
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetcher import Endpoint, Fetcher, Followed
@@ -122,7 +122,7 @@ class Fetchers:
             fetcher.close()
         self._fetchers.clear()
 
-    def resize(self, count: int) -> Divided[None]:
+    async def resize(self, count: int) -> None:
         """Copy with so many fetchers for each leader (num.replica.fetchers).
 
         What another one copies from now on begins at the end of its log, as when it was told whom to follow. What
@@ -138,7 +138,7 @@ class Fetchers:
             if not is_failed and fetcher.number != self._number(key) and self._where.get(key) is place:
                 self.remove(key)
                 self.follow(followed.partition, followed.way.leader)
-            yield
+            await turn
 
     def _number(self, key: Key) -> int:
         return crc32(f"{key[0]}-{key[1]}".encode()) % self._count

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import NO_LEADER, TopicState
-from kbroker.divided import Divided, in_slices
 from kbroker.log.directories.partition_dir_names import MadeAhead, NewPartition
+from kbroker.long_work import in_slices, turn
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.from_controller import (
@@ -140,12 +140,12 @@ class ReplicaManager:
             await asyncio.sleep(self._config.lag_max_ms / 2000)
             await in_slices(self.let_out_late())
 
-    def let_out_late(self) -> Divided[None]:
+    async def let_out_late(self) -> None:
         """Propose to go on without followers that have fallen behind, partition by partition."""
         for each in list(self._replicas):
             if isinstance(each, ReplicatedPartition) and each.leading and not each.alone:
                 each.let_out_late()
-            yield
+            await turn
 
     # --- the controller
 
@@ -169,11 +169,11 @@ class ReplicaManager:
         """Take in, in slices, that other brokers live now than before."""
         self._spawn(in_slices(self._brokers_changed()))
 
-    def _brokers_changed(self) -> Divided[None]:
+    async def _brokers_changed(self) -> None:
         for each in list(self._replicas):
             if isinstance(each, ReplicatedPartition):
                 each.brokers_changed()
-            yield
+            await turn
 
     def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
         """Refuse what is left of a request while which a newer controller was heard of."""
@@ -197,12 +197,12 @@ class ReplicaManager:
         """
         made: list[MadeAhead] = []
         if not self._outdated(request):
-            for each in self._replicas.logs.make_ahead(await in_slices(self._to_make(request))):
+            for each in self._replicas.logs.make_ahead(await self._to_make(request)):
                 found: list[MadeAhead] = await asyncio.wrap_future(each)
                 made += found
         return made
 
-    def _to_make(self, request: LeaderAndIsrRequest) -> Divided[list[NewPartition]]:
+    async def _to_make(self, request: LeaderAndIsrRequest) -> list[NewPartition]:
         found: list[NewPartition] = []
         logs, get, is_offline = self._replicas.logs, self._replicas.get, self._replicas.is_offline
         for topic in request.topic_states:
@@ -214,30 +214,26 @@ class ReplicaManager:
                 )
                 if self.node_id in state.replicas and get(key) is None and may_be_made and key not in logs:
                     found.append(NewPartition(key, topic_id))
-                yield
+                await turn
         return found
 
-    def with_files(
-        self, request: LeaderAndIsrRequest, made: list[MadeAhead]
-    ) -> Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]:
+    async def with_files(self, request: LeaderAndIsrRequest, made: list[MadeAhead]) -> LeaderAndIsrResponse:
         """Do as `become_leader_or_follower`, with the files that were made for it."""
         logs = self._replicas.logs
         logs.offer(made)
         try:
-            return (yield from self.become_leader_or_follower(request))
+            return await self.become_leader_or_follower(request)
         finally:
             logs.withdraw(made)
 
-    def become_leader_or_follower(
-        self, request: LeaderAndIsrRequest
-    ) -> Divided[LeaderAndIsrResponse | Awaitable[LeaderAndIsrResponse]]:
+    async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Do as a LeaderAndIsr says, partition by partition; each has its own answer."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("LeaderAndIsr of controller %d is refused: %s", request.controller_id, refused.name)
         for live in request.live_leaders if not refused else ():
             self._fetchers.meet(live.broker_id, (live.host_name, live.port))
-            yield
+            await turn
         answer = LeaderAndIsrResponse(refused, [])
         for topic in request.topic_states:
             errors: list[LeaderAndIsrPartitionError] = []
@@ -245,19 +241,20 @@ class ReplicaManager:
             for state in topic.partition_states:
                 code = refused or self._outdated(request) or self._become(topic, state)
                 errors.append(LeaderAndIsrPartitionError(state.partition_index, code))
-                yield
-            yield
-        return self._synced(answer) if self._unsynced else answer
+                await turn
+            await turn
+        if self._unsynced:
+            await self._sync()
+        return answer
 
-    async def _synced(self, answer: LeaderAndIsrResponse) -> LeaderAndIsrResponse:
-        """Return an answer once the directories of new partitions are on the disk."""
+    async def _sync(self) -> None:
+        """Wait until the directories of new partitions are on the disk."""
         self._unsynced = False
         for each in self._replicas.logs.sync_by_threads():
             try:
                 await asyncio.wrap_future(each)
             except OSError as error:
                 log.error("directories of new partitions may not survive a loss of power: %s", error)
-        return answer
 
     def _become(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
         """Judge one partition's state, and follow it."""
@@ -341,7 +338,7 @@ class ReplicaManager:
         self._replicas.put(partition)
         return partition
 
-    def leave(self, request: UpdateMetadataRequest) -> Divided[None]:
+    async def leave(self, request: UpdateMetadataRequest) -> None:
         """Host no more what was moved to others, who may have been told alone; its files stay.
 
         A broker whose session had expired meanwhile is not among those who are told to stop, and would answer clients
@@ -362,14 +359,14 @@ class ReplicaManager:
                     self._fetchers.remove(key)
                     self._replicas.take(key)
                     self._on_stopped(partition, False)
-            yield
+            await turn
 
     def _topic(self, name: str, topic_id: bytes) -> TopicState:
         return TopicState(name, topic_id, (), self._topic_configs(name))
 
     # --- stopping
 
-    def stop_replicas(self, request: StopReplicaRequest) -> Divided[StopReplicaResponse]:
+    async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
         """Do as a StopReplica says: follow and lead no more, and delete what is to be deleted."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
@@ -386,8 +383,8 @@ class ReplicaManager:
                     doomed[key] = error
                 if len(doomed) >= _DELETED_AT_ONCE:
                     self._delete(doomed)
-                yield
-            yield
+                await turn
+            await turn
         self._delete(doomed)
         return StopReplicaResponse(ErrorCode.NONE, errors)
 
@@ -457,11 +454,11 @@ class ReplicaManager:
             self._replicas.forget_settings()
         self._spawn(in_slices(self._reconfigure(topics)))
 
-    def _reconfigure(self, topics: Container[str] | None) -> Divided[None]:
+    async def _reconfigure(self, topics: Container[str] | None) -> None:
         for each in list(self._replicas):
             if topics is None or each.topic in topics:
                 self._reconfigure_one(each)
-            yield
+            await turn
 
     def _reconfigure_one(self, each: Partition) -> None:
         settings = self._replicas.settings_of(self._topic(each.topic, each.topic_id))

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kbroker.config.client_match import CLIENT_INSTANCE_ID
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest
 from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
@@ -99,13 +99,13 @@ class ClientTelemetry:
             made = self._new_id()
         return made
 
-    def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> Divided[tuple[Instance, bool]]:
+    async def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> tuple[Instance, bool]:
         """Return a client's instance, and whether it was made: it is new, or subscriptions have changed."""
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:
             known = _known(instance_id, texts) if found is None else found.texts
-            wanted = yield from self.subscriptions.wanted(known)
+            wanted = await self.subscriptions.wanted(known)
             other = self._instances.get(instance_id)
             if other is not None and other is not found and other.wanted.version == wanted.version:
                 found, made = other, False  # by another request of this client, in the meantime
@@ -125,12 +125,12 @@ class ClientTelemetry:
         del self._instances[instance_id]
         return None
 
-    def sweep(self, now_ms: float) -> Divided[None]:
+    async def sweep(self, now_ms: float) -> None:
         """Forget who was not heard of for too long; until then they are only taken for forgotten."""
         for each in list(self._instances.values()):
             if each.expires_ms <= now_ms and self._instances.get(each.instance_id) is each:
                 del self._instances[each.instance_id]
-            yield
+            await turn
 
     def forget(self, instance_id: bytes) -> None:
         """Let an instance go whose connection has ended."""

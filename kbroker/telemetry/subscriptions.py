@@ -15,8 +15,8 @@ from kbroker.config.client_match import Match, fits, parse_match
 from kbroker.config.model import InvalidConfig, Value
 from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import CLIENT_METRICS
-from kbroker.divided import Divided
 from kbroker.group_coordinator.java_order import in_javas_order, many_in_javas_order
+from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
 
 ALL: Final = "*"
@@ -26,7 +26,7 @@ DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
 MOST_SUMS: Final = 256
 """Sets of subscriptions that fit a client together of which it is kept what they come to."""
 _AT_ONCE: Final = 5_000
-"""Names that are joined between two yields."""
+"""Names that are joined between two turns."""
 Texts = Mapping[str, str | None]
 """What is known of a client, by selector."""
 Stored = Mapping[str, Mapping[str, str]]
@@ -79,7 +79,7 @@ class Subscriptions:
         self._sums = {}
         self.version += 1
 
-    def wanted(self, texts: Texts) -> Divided[Wanted]:
+    async def wanted(self, texts: Texts) -> Wanted:
         """Return what is wanted of a client, by the subscriptions as they are at the end."""
         while True:
             version, places, fitting = self.version, list[int](), list[Subscription]()
@@ -87,9 +87,9 @@ class Subscriptions:
                 if fits(each.match, texts):
                     places.append(place)
                     fitting.append(each)
-                yield
+                await turn
             if version == self.version:
-                found = self._sums.get(key := tuple(places)) or (yield from _sum(fitting, version))
+                found = self._sums.get(key := tuple(places)) or await _sum(fitting, version)
             if version == self.version:
                 self._sums[key] = found
                 if len(self._sums) > MOST_SUMS:
@@ -97,18 +97,18 @@ class Subscriptions:
                 return found
 
 
-def _sum(subscriptions: Sequence[Subscription], version: int) -> Divided[Wanted]:
+async def _sum(subscriptions: Sequence[Subscription], version: int) -> Wanted:
     metrics, interval_ms = dict[str, None](), DEFAULT_INTERVAL_MS
     for each in subscriptions:
         metrics.update(dict.fromkeys(each.metrics))
         interval_ms = min(interval_ms, each.interval_ms)
-        yield
-    names = [ALL] if ALL in metrics else (yield from many_in_javas_order(metrics.keys()))
+        await turn
+    names = [ALL] if ALL in metrics else await many_in_javas_order(metrics.keys())
     checksum = crc32c(b"[")
     for start in range(0, len(names), _AT_ONCE):
         text = ", ".join(names[start : start + _AT_ONCE])
         checksum = crc32c((", " * (start > 0) + text).encode("utf-8", "replace"), checksum)
-        yield
+        await turn
     return Wanted(tuple(names), interval_ms, version, crc32c(f"]{interval_ms}".encode(), checksum))
 
 

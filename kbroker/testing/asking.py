@@ -5,18 +5,16 @@ Owns the way of such a request to its handler and to its answer. Never knows wha
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from time import perf_counter
-from types import GeneratorType
+from collections.abc import Callable, Sequence
+from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.partitioning import partition_for
-from kbroker.divided import SLICE_SECONDS
 from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
+from kbroker.long_work import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.calling import Calling
@@ -129,35 +127,8 @@ async def handled(services: Services, listener: str, request: Any) -> Any:
     try:
         answer = api.handler(context, request)
         while not isinstance(answer, api.response):
-            if isinstance(answer, GeneratorType):
-                answer = await _stepped(answer)
-            else:
-                assert isinstance(answer, Awaitable)
-                answer = await answer
+            answer = await (in_slices(answer) if isinstance(answer, CoroutineType) else answer)
     except ApiError as err:
         check(err.code, api.name, err.message)
         raise
     return answer
-
-
-async def _stepped(work: Generator[Any, Any, Any]) -> Any:
-    """Run what a handler does in steps: each yields None, or what has to be awaited."""
-    came: Any = None
-    failed: Exception | None = None
-    until = perf_counter() + SLICE_SECONDS
-    try:
-        while True:
-            step = work.send(came) if failed is None else work.throw(failed)
-            came = failed = None
-            if perf_counter() >= until:
-                await asyncio.sleep(0)
-                until = perf_counter() + SLICE_SECONDS
-            if step is not None:
-                try:
-                    came = await step
-                except Exception as err:  # noqa: BLE001 - for the handler, which may know what to do
-                    failed = err
-    except StopIteration as end:
-        return end.value
-    finally:
-        work.close()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from kbroker.handlers.registry import RequestContext
-from kbroker.network.dispatch import Run, Steps, Work
+from kbroker.network.dispatch import Framed, Run, Work
 from kbroker.network.server import Server
 from kbroker.protocol.compiler import Spill
 
@@ -60,21 +60,21 @@ class Entrance:
         work.steps = self._steps(context, work, memoryview(bytes(frame)))  # it is received into again
         return work
 
-    def _steps(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
-        yield self.passed()
-        return (yield from steps_behind(self._behind, context, work, frame))
+    async def _steps(self, context: RequestContext, work: Work, frame: memoryview) -> Framed:
+        await self.passed()
+        return await steps_behind(self._behind, context, work, frame)
 
     def _behind(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         run = self._interceptor or self._server.dispatcher.run
         return run(context, frame, out, spill)
 
 
-def steps_behind(run: Run, context: RequestContext, work: Work, frame: memoryview) -> Steps:
+async def steps_behind(run: Run, context: RequestContext, work: Work, frame: memoryview) -> Framed:
     """Run a frame; what the client has used of its quotas is then what `work` has."""
     out, spill = bytearray(), cast("Spill", [])
     inner = run(context, frame, out, spill)
     if inner is not None:
-        answer = yield from inner.steps
+        answer = await inner.steps
         work.metering, work.pause_ms = inner.metering, inner.pause_ms
         return answer
     return (out, spill) if out else None

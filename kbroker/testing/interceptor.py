@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
-from collections.abc import Generator
 from functools import partial
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from kbroker.handlers.fetch_attempt import is_of_follower
 from kbroker.handlers.metering import BETWEEN_BROKERS
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.services import Services
-from kbroker.network.dispatch import Dispatcher, Entry, Run, Steps, Work, encode_answer
+from kbroker.network.dispatch import Dispatcher, Entry, Framed, Run, Steps, Work, encode_answer
 from kbroker.protocol.compiler import Spill, decode, encode
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -110,7 +109,7 @@ class Interceptor:
             if known is not None:
                 subjects.topics.setdefault(known, set()).add(index)
 
-    def _steps(
+    async def _steps(
         self,
         context: RequestContext,
         work: Work,
@@ -118,7 +117,7 @@ class Interceptor:
         frame: memoryview,
         seen: Seen,
         plan: Plan | None,
-    ) -> Steps:
+    ) -> Framed:
         clock, answer, entry = self._services.clock, None, work.entry
         request = self._requests.begin(seen, len(frame), clock.now_ms()) if self._requests.on else None
         if request is not None and plan is not None:
@@ -126,9 +125,9 @@ class Interceptor:
         began = clock.monotonic_ms()
         try:
             if plan is None:
-                answer = yield from self._answered(context, work, frame)
+                answer = await self._answered(context, work, frame)
             else:
-                answer = yield from self._by_plan(context, work, correlation_id, frame, seen, plan)
+                answer = await self._by_plan(context, work, correlation_id, frame, seen, plan)
         except CloseConnection as end:
             whole = plan is not None and plan.end is not None and plan.end.value is When.AFTER
             answer = (
@@ -142,23 +141,23 @@ class Interceptor:
                 self._requests.ended(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
             # Answers come in the order of requests: with one that is missing, those behind it would make no sense.
-            yield from self._pause(None)
+            await self._pause(None)
         return answer
 
-    def _by_plan(
+    async def _by_plan(
         self, context: RequestContext, work: Work, correlation_id: int, frame: memoryview, seen: Seen, plan: Plan
-    ) -> Steps:
+    ) -> Framed:
         end, entry = plan.end, work.entry
         if end is not None and end.value is When.REQUEST:
             raise CloseConnection(_BREAK)
         if plan.delay_ms:
-            yield from self._pause(plan.delay_ms / 1000)
+            await self._pause(plan.delay_ms / 1000)
             if self._entrance is not None:
-                yield self._entrance.passed()
+                await self._entrance.passed()
         if end is not None and end.kind is Kind.FAIL:
-            answer = yield from self._failed(context, work, correlation_id, seen, end)
+            answer = await self._failed(context, work, correlation_id, seen, end)
         else:
-            answer = yield from self._answered(context, work, frame)
+            answer = await self._answered(context, work, frame)
         if answer is not None and plan.throttle_ms:
             answer = _throttled(entry, correlation_id, answer, plan.throttle_ms)
         if end is not None and end.kind is Kind.DROP:
@@ -167,27 +166,28 @@ class Interceptor:
             _break(answer, end.value)
         return answer
 
-    def _pause(self, seconds: float | None) -> Generator[Any, Any, None]:
-        if (yield _is_set(self._broken, seconds)):
+    async def _pause(self, seconds: float | None) -> None:
+        # In a task, as asyncio.timeout asks for one.
+        if await asyncio.ensure_future(_is_set(self._broken, seconds)):
             raise CloseConnection(_BREAK)
 
     def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
         """Let the dispatcher run a frame."""
         return steps_behind(self._run, context, work, frame)
 
-    def _failed(
+    async def _failed(
         self,
         context: RequestContext,
         work: Work,
         correlation_id: int,
         seen: Seen,
         end: End,
-    ) -> Steps:
+    ) -> Framed:
         entry, fault, (code, message) = work.entry, end.fault, end.value
         if entry.api.key == _FETCH and code not in _OF_SESSIONS:
-            return (yield from self._failed_fetch(context, work, correlation_id, seen, end))
+            return await self._failed_fetch(context, work, correlation_id, seen, end)
         if entry.api.key == _METADATA:
-            return (yield from self._failed_metadata(context, work, correlation_id, seen, end))
+            return await self._failed_metadata(context, work, correlation_id, seen, end)
         failed, rest = seen.request, None
         if fault.of_a_part:
             failed, _ = part_of(seen.request, fault.keeps, self._name)
@@ -195,15 +195,17 @@ class Interceptor:
             rest = others if some else None
         answer = refusal(entry.api, failed, code, message)
         if rest is not None:
-            framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, rest))
+            framed = await self._answered(context, work, _frame(entry, correlation_id, context, rest))
             if framed is not None:
                 answer = joined(_message(entry, framed), answer, self._name)
         return _framed(entry, correlation_id, answer)
 
-    def _failed_metadata(self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End) -> Steps:
+    async def _failed_metadata(
+        self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
+    ) -> Framed:
         """Tell of errors where topics would be, of a leader that is missing where partitions are: as Kafka does."""
         entry, fault = work.entry, end.fault
-        framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
+        framed = await self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
         assert framed is not None
         told: MetadataResponse = _message(entry, framed)
         code = end.value[0]
@@ -218,11 +220,13 @@ class Interceptor:
                     each.error_code, each.leader_id = code, -1
         return _framed(entry, correlation_id, told)
 
-    def _failed_fetch(self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End) -> Steps:
+    async def _failed_fetch(
+        self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
+    ) -> Framed:
         """Fetch without waiting, for the session to go on, and tell of errors where records would be."""
         entry, fault = work.entry, end.fault
         now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
-        framed = yield from self._answered(context, work, _frame(entry, correlation_id, context, now))
+        framed = await self._answered(context, work, _frame(entry, correlation_id, context, now))
         assert framed is not None
         told: FetchResponse = _message(entry, framed)
         if told.error_code:

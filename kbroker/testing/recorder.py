@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.handlers.services import Services
-from kbroker.network.dispatch import LONG_FRAME, Dispatcher, Entry, Steps, Work, skip_tags
+from kbroker.network.dispatch import LONG_FRAME, Dispatcher, Entry, Framed, Steps, Work, skip_tags
 from kbroker.protocol.compiler import Spill, decode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.fetch import FetchRequest
@@ -73,15 +73,15 @@ class Recorder:
         self._requests.ended(request, answer, partial(message_of, entry), clock.monotonic_ms() - began)
         return None
 
-    def _steps(self, steps: Steps, entry: Entry, request: Request, began: float) -> Steps:
-        answer = None
+    async def _steps(self, steps: Steps, entry: Entry, request: Request, began: float) -> Framed:
+        answer: Framed = None
         try:
-            answer = yield from steps
-            return answer
+            answer = await steps
         finally:
             data = None if answer is None else joined_bytes(answer)
             took = self._services.clock.monotonic_ms() - began
             self._requests.ended(request, data, partial(message_of, entry), took)
+        return answer
 
     def _record_refused(self, context: RequestContext, asked: bytes) -> None:
         """Keep a request that closes its connection, if it can be read."""

@@ -7,11 +7,11 @@ in the registry. Never decides what is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import GeneratorType
+from types import CoroutineType
 from typing import Any
 
-from kbroker.divided import whole
 from kbroker.handlers.registry import Api
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -65,7 +65,7 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
     if own is not None:
         return own(request, code, message)
     answer = api.on_error(request, code, message)
-    return whole(answer) if answer.__class__ is GeneratorType else answer
+    return whole(answer) if answer.__class__ is CoroutineType else answer
 
 
 def _offset_commit(request: OffsetCommitRequest, code: int, _: str | None) -> OffsetCommitResponse:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import CONFIG_KINDS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState
-from kbroker.divided import whole
+from kbroker.long_work import whole
 
 
 async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = ()) -> None:

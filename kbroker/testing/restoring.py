@@ -19,7 +19,6 @@ from uuid import UUID
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, TopicState
-from kbroker.divided import whole
 from kbroker.log import checkpoints
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.partition_dir_names import (
@@ -32,6 +31,7 @@ from kbroker.log.directories.partition_dir_names import (
 )
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX, offset_name
 from kbroker.log.producers.producer_snapshots import write_snapshot
+from kbroker.long_work import whole
 from kbroker.testing.reset import delete_ownerless, reset
 from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, segments_of
 from kbroker.testing.waiting import until

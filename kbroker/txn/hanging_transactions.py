@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from kbroker.divided import Divided
 from kbroker.log.producers.producer_state import ProducerState
+from kbroker.long_work import turn
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.states import ONGOING, PREPARED
 from kbroker.txn.transaction import TopicPartition, Transaction
@@ -52,17 +52,17 @@ class HangingSearch:
         self._bootstrap_servers = bootstrap_servers
         self.done = False
 
-    def when_due(self) -> Divided[None]:
+    async def when_due(self) -> None:
         """Look, if it is time, and warn of what is found."""
         if not self.done and self._transactions.is_loaded:
-            found = yield from find_hanging(self._led(), self._transactions.all)
+            found = await find_hanging(self._led(), self._transactions.all)
             self.done = True
             warn_of(found, self._bootstrap_servers())
 
 
-def find_hanging(
+async def find_hanging(
     led: Iterable[tuple[TopicPartition, ProducerState]], known: Callable[[], Iterable[Transaction]]
-) -> Divided[list[Hanging]]:
+) -> list[Hanging]:
     """Return what is open in the partitions `led` here, by what they know of producers, and is not among those `known`.
 
     What seems to be is gathered in pieces; then it is looked at once more, all at one moment.
@@ -74,8 +74,8 @@ def find_hanging(
                 if entry.current_txn_first_offset >= 0:
                     seem_open.append((partition, producers, entry.producer_id))
                 if count % _LOOKED_AT_ONCE == 0:
-                    yield
-        yield
+                    await turn
+        await turn
     if not seem_open:
         return []
     ids = {producer_id for _, _, producer_id in seem_open}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from types import GeneratorType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
-from kbroker.cluster_state import OFFSETS_TOPIC
-from kbroker.divided import whole
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.handlers.find_coordinator import find_coordinator
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 
@@ -17,16 +15,14 @@ def test_what_is_left_once_the_topic_is_there_is_done_in_the_connections_turns()
     async def scenario() -> None:
         created: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         services = SimpleNamespace(
-            groups=SimpleNamespace(ensure_topic=lambda: False),
-            controller=SimpleNamespace(auto_created={OFFSETS_TOPIC: created}.get),
+            groups=SimpleNamespace(ensure_topic=lambda: False, partition_for=lambda _key: 0),
+            controller=SimpleNamespace(auto_created={OFFSETS_TOPIC: created}.get, state=ClusterState("c")),
         )
         ctx: Any = SimpleNamespace(version=4, services=services)
         work: Any = find_coordinator(ctx, FindCoordinatorRequest(key_type=0, coordinator_keys=["group"]))
-        answer = whole(work)
-        assert isinstance(answer, Awaitable)
+        assert work.send(None) is created
         created.set_result(None)
-        left = await answer
-        assert isinstance(left, GeneratorType)
-        left.close()
+        assert work.send(None) is None, "each key has a turn"
+        work.close()
 
     asyncio.run(scenario())

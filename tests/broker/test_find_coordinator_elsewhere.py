@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,8 +9,10 @@ import pytest
 
 from kbroker.cluster_state import OFFSETS_TOPIC, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.handlers.find_coordinator import GROUP, find_coordinator
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.turns import nothing
 
 KEYS = {"here": 0, "elsewhere": 1, "dead": 2, "leaderless": 3, "unknown": 4}
 
@@ -31,22 +32,11 @@ def ask(request: FindCoordinatorRequest, version: int) -> FindCoordinatorRespons
         services=SimpleNamespace(
             groups=groups,
             controller=SimpleNamespace(state=ClusterState("c", brokers=brokers, topics={OFFSETS_TOPIC: topic})),
-            replicas=SimpleNamespace(hosted_of=lambda _name: iter(())),
+            replicas=SimpleNamespace(hosted_of=nothing),
         ),
     )
-    return finished(find_coordinator(ctx, request))
-
-
-def finished(work: Any) -> FindCoordinatorResponse:
-    """Return what comes of work in pieces."""
-
-    def whole() -> Generator[None, None, None]:
-        result.append((yield from work))
-
-    result: list[FindCoordinatorResponse] = []
-    for _ in whole():
-        pass
-    return result[0]
+    answer: FindCoordinatorResponse = whole(find_coordinator(ctx, request))
+    return answer
 
 
 def test_who_lives_is_named_by_the_listener_that_was_asked() -> None:

@@ -15,8 +15,8 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from kbroker import Broker
-from kbroker.divided import whole
 from kbroker.log.directories import room
+from kbroker.long_work import whole
 from kbroker.metrics.health import readiness
 from kbroker.protocol.errors import ErrorCode
 

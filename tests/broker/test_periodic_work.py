@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from kbroker import divided
+from kbroker import long_work
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.divided import Divided, in_slices
+from kbroker.long_work import in_slices, turn
 from tests.broker.in_effect import in_effect
 from tests.log.builders import batch
+from tests.turns import turns
 
 SEGMENTS = 400
 
@@ -23,17 +25,17 @@ SEGMENTS = 400
 def test_a_slice_ends_and_others_have_their_turn(monkeypatch):
     done = []
     clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(divided, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(long_work, "perf_counter", lambda: clock.now)
 
-    def work() -> Divided[None]:
+    async def work() -> None:
         for step in range(3):
             done.append(f"step {step}")
             clock.now += 1
-            yield
+            await turn
 
     async def others() -> None:
-        for turn in range(3):
-            done.append(f"turn {turn}")
+        for number in range(3):
+            done.append(f"turn {number}")
             await asyncio.sleep(0)
 
     async def both() -> None:
@@ -72,10 +74,10 @@ def test_thousands_of_segments_are_deleted_a_few_at_a_time(tmp_path):
     asyncio.run(run())
 
 
-def _counted(work: Divided[None], count: Callable[[], int]) -> list[int]:
+def _counted(work: Coroutine[Any, Any, None], count: Callable[[], int]) -> list[int]:
     """Run work to its end; return by how much the count fell in each step."""
     falls, before, end = [], count(), time.monotonic() + 60
-    for _ in work:
+    for _ in turns(work):
         falls.append(before - count())
         before = count()
         assert time.monotonic() < end

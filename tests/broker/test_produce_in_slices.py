@@ -7,18 +7,18 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import GeneratorType
+from types import CoroutineType
 from typing import Any
 
 import pytest
 
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.divided import whole
 from kbroker.handlers.produce import produce
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log import record_validation
 from kbroker.log.append_info import COORDINATOR
+from kbroker.long_work import whole
 from kbroker.protocol.compression import GZIP, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -77,9 +77,9 @@ def partition(node: BrokerNode, index: int = 0) -> Partition:
 def begun(ctx: RequestContext, asked: ProduceRequest, steps: int = 2) -> Any:
     """Return a request's work, some steps further."""
     work: Any = produce(ctx, asked)
-    assert isinstance(work, GeneratorType)
+    assert isinstance(work, CoroutineType)
     for _ in range(steps):
-        next(work)
+        work.send(None)
     return work
 
 

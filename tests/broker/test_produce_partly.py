@@ -16,11 +16,11 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.divided import whole
 from kbroker.handlers.produce import produce
 from kbroker.handlers.produce_many import FEW
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log import record_validation
+from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.headers import RequestHeader
@@ -70,10 +70,7 @@ def run(tmp_path: Path, scenario: Callable[[Callable[..., Any], Callable[[], lis
             context.version = 11
 
             async def ask(asked: ProduceRequest) -> Any:
-                answer: Any = produce(context, asked)
-                while answer is not None and not hasattr(answer, "responses"):
-                    answer = await answer if hasattr(answer, "__await__") else whole(answer)
-                return answer
+                return await in_slices(awaited(produce(context, asked)))
 
             def ends() -> list[int]:
                 found = [node.replicas.get(("t", i)) for i in range(MANY)]

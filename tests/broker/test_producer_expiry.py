@@ -24,8 +24,8 @@ def test_producers_are_looked_for_as_often_as_configured(interval_ms, monkeypatc
         ticks = []
         inner = broker.node.logs.due
 
-        def counted(now_ms):
-            yield from inner(now_ms)
+        async def counted(now_ms):
+            await inner(now_ms)
             ticks.append(now_ms)
 
         broker.node.logs.due = counted

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
 from kbroker.controller.single_broker import alter_reassignments, elect_leaders
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 
 ME = 3

@@ -15,7 +15,7 @@ from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store_interface import Put
 from kbroker.controller.topic_plans import TopicDefaults
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.topic_names import topic_name_fault
 from tests.tries import tries

@@ -13,7 +13,7 @@ from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.token_nodes import decode_token, encode_token, load_tokens
 from kbroker.controller.topic_plans import TopicDefaults
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.security.principal import Principal
 from kbroker.security.tokens.known import NO_TOKENS
 from kbroker.security.tokens.token import TokenInformation, TokenSettings

@@ -1,4 +1,4 @@
-"""What a handler does between two yields, in one process and without a socket.
+"""What a handler does between two turns, in one process and without a socket.
 
 Owns running a request through its handler step by step. Never judges.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType, GeneratorType
+from types import CoroutineType, FrameType
 from typing import Any, Self
 
 from kbroker.handlers.registry import APIS, CloseConnection, RequestContext
+from kbroker.long_work import awaited
 from kbroker.protocol.errors import ApiError
 
 
@@ -73,32 +74,31 @@ async def run(context: RequestContext, request: Any, version: int, meter: Callab
         done.longest = max(done.longest, measured.spent)
         return result
 
-    def whole(work: Callable[[], Any]) -> Any:
-        """Run one call, and all of the generator that it may return."""
+    async def whole(work: Callable[[], Any]) -> Any:
+        """Run one call, and all of the coroutine that it may return."""
         answer = step(work)
-        if not isinstance(answer, GeneratorType):
-            return answer
+        if not isinstance(answer, CoroutineType):
+            return await awaited(answer)
         end: list[Any] = []
 
-        def advance() -> bool:
+        def advance() -> Any:
             try:
-                next(answer)
+                return answer.send(None)
             except StopIteration as over:
                 end.append(over.value)
-                return False
-            return True
+                return None
 
-        while step(advance):
-            pass
+        while not end:
+            waits = step(advance)
+            if waits is not None:
+                await asyncio.wait([waits], timeout=60)
         return end[0]
 
     try:
-        answer = whole(lambda: api.handler(context, request))
-        if isinstance(answer, Awaitable):
-            answer = await asyncio.wait_for(asyncio.ensure_future(answer), 60)
+        answer = await whole(lambda: api.handler(context, request))
     except ApiError as error:
         code, message = error.code, error.message
-        answer = whole(lambda: api.on_error(request, code, message))
+        answer = await whole(lambda: api.on_error(request, code, message))
     except CloseConnection:
         answer = None
     done.answer = answer

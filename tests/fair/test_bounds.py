@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from types import GeneratorType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +14,6 @@ from kbroker.config.model import InvalidConfig
 from kbroker.config.operations import MAX_VALUE_CHARS, Op, apply_ops
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.controller.controller import PIECE_TOPICS
-from kbroker.coordination.then import then
-from kbroker.divided import Divided, in_order, whole
 from kbroker.group_coordinator.classic.join_group import MAX_PROTOCOLS
 from kbroker.group_coordinator.coordinator import FEW_MEMBERS
 from kbroker.group_coordinator.groups.store import Groups
@@ -23,6 +21,7 @@ from kbroker.group_coordinator.leaving import Leaving
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.handlers import groups as repeated_groups
 from kbroker.handlers.registry import APIS
+from kbroker.long_work import awaited, in_order, in_slices, whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.classic_groups import (
     JoinGroupRequest,
@@ -51,17 +50,15 @@ from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
     CreateTopicsRequest,
+    CreateTopicsResponse,
 )
 from kbroker.replicas import AT_ONCE
 from kbroker.topic_names import CollidingNames
 from tests.fair.long_requests import TOPIC
 from tests.fair.test_long_requests import world
+from tests.turns import run_on
 
 E = ErrorCode
-
-
-def plain(answer: Any) -> Any:
-    return whole(answer) if isinstance(answer, GeneratorType) else answer
 
 
 @pytest.fixture
@@ -76,11 +73,9 @@ def ask(tmp_path: Path) -> Callable[..., Any]:
                     api = APIS[type(request).KEY]
                     context.version = version
                     try:
-                        answer = then(plain(api.handler(context, request)), plain)
-                        if hasattr(answer, "__await__"):
-                            answer = await asyncio.wait_for(answer, 20)
+                        answer = await asyncio.wait_for(in_slices(awaited(api.handler(context, request))), 20)
                     except ApiError as error:
-                        answer = plain(api.on_error(request, error.code, error.message))
+                        answer = await in_slices(awaited(api.on_error(request, error.code, error.message)))
                     answers.append(answer)
             return answers
 
@@ -103,7 +98,7 @@ def test_names_that_collide_are_found_however_many_there_are() -> None:
 
 
 def test_sorted_names_are_merged_of_sorted_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kbroker.divided.SORTED_AT_ONCE", 3)
+    monkeypatch.setattr("kbroker.long_work.SORTED_AT_ONCE", 3)
     names = [str(n * 7 % 20) for n in range(20)]
     assert list(whole(in_order(names))) == sorted(names)
     assert list(whole(in_order([]))) == []
@@ -118,12 +113,10 @@ def test_a_topic_that_another_creates_meanwhile_is_refused(tmp_path: Path) -> No
             context.version = 7
             work: Any = APIS[CreateTopicsRequest.KEY].handler(context, CreateTopicsRequest(topics=topics))
             while names[0] not in controller.decided.topics:
-                next(work)
+                work.send(None)
             controller.auto_create(names[-1])
             controller.auto_create("new_" + names[-2].removeprefix("new."))
-            answer = whole(work)
-            if hasattr(answer, "__await__"):
-                answer = await asyncio.wait_for(answer, 20)
+            answer = await asyncio.wait_for(in_slices(work), 20)
             codes = {topic.name: topic.error_code for topic in answer.topics}
             assert codes == {
                 **dict.fromkeys(names, E.NONE),
@@ -266,16 +259,12 @@ def test_what_was_created_is_hosted_before_it_is_answered_a_few_partitions_in_a_
             context.version = 7
             work: Any = APIS[CreateTopicsRequest.KEY].handler(context, CreateTopicsRequest(topics=topics))
             replicas = context.services.replicas
-            known, most, ended = len(list(replicas)), 0, []
-
-            def through() -> Divided[None]:
-                ended.append((yield from work))
-
-            for _ in through():
+            known, most = len(list(replicas)), 0
+            while not isinstance(waiting := run_on(work, most_turns=1), CreateTopicsResponse):
                 known, before = len(list(replicas)), known
                 most = max(most, known - before)
-            if hasattr(ended[0], "__await__"):
-                await asyncio.wait_for(ended[0], 20)
+                if waiting is not None:
+                    await waiting.until_done()
             assert most <= 2 * AT_ONCE
             assert replicas.get(("n29", 0)) is not None
             assert replicas.get(("large", 59)) is not None

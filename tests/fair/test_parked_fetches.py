@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from types import GeneratorType
+from types import CoroutineType
 from typing import Any
 
 import pytest
@@ -13,12 +13,13 @@ import pytest
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.divided import whole
 from kbroker.handlers import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.registry import RequestContext
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic
+from tests.turns import Parked, run_on
 
 COUNT = 200
 TOPIC = "many"
@@ -47,10 +48,10 @@ class World:
         partition.append(bytearray(batch(1)), 1, self.node.clock.now_ms())
 
     def ask(self, request: FetchRequest) -> Any:
-        """Return the answer, or the future of one that waits."""
+        """Return the answer, or one that waits."""
         answer: Any = fetch_handler.fetch(self.context, request)
-        assert isinstance(answer, GeneratorType), "many partitions are read in steps"
-        return whole(answer)
+        assert isinstance(answer, CoroutineType), "many partitions are read in steps"
+        return run_on(answer)
 
 
 def request(count: int = COUNT, **options: Any) -> FetchRequest:
@@ -63,8 +64,8 @@ def with_data(response: FetchResponse) -> list[int]:
     return [p.partition_index for topic in response.responses for p in topic.partitions if p.records]
 
 
-async def arrived(future: asyncio.Future[Any]) -> FetchResponse:
-    answer: FetchResponse = whole(await asyncio.wait_for(future, 20))
+async def arrived(waiting: Parked) -> FetchResponse:
+    answer: FetchResponse = await waiting.result()
     return answer
 
 
@@ -153,12 +154,12 @@ def test_what_is_appended_while_it_is_read_is_not_missed(in_world: Any) -> None:
     async def story(world: World) -> None:
         work: Any = fetch_handler.fetch(world.context, request())
         while len(world.looks) < 50:
-            next(work)
+            work.send(None)
         world.append(7)
         assert with_data(whole(work)) == [7]
         work = fetch_handler.fetch(world.context, request(min_bytes=1_000))
         while len(world.looks) < 250:
-            next(work)
+            work.send(None)
         work.close()
         assert all(not partition.waiters for partition in world.node.replicas), "a client that has gone leaves nothing"
 

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.outcome import CoordinatorRecord
-from kbroker.divided import whole
 from kbroker.group_coordinator.commit_building import NO_BOUND, build_commit
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups
@@ -15,6 +14,7 @@ from kbroker.group_coordinator.groups.classic_group import ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages import consumer_group_describe
 from kbroker.protocol.messages.classic_groups import (

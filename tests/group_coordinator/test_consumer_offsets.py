@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.divided import whole
 from kbroker.group_coordinator.commit_building import NO_BOUND, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kbroker.divided import whole
 from kbroker.group_coordinator.deleted_topics import AT_ONCE
 from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequestGroup
 from kbroker.protocol.messages.group_records import OffsetCommitValue

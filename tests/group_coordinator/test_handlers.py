@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from types import GeneratorType, SimpleNamespace
+from types import CoroutineType, SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,8 +12,6 @@ import pytest
 
 from kbroker.cluster_state import OFFSETS_TOPIC, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller.features import BOOTSTRAP
-from kbroker.coordination.then import then
-from kbroker.divided import whole
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers import alter_configs, describe_configs
@@ -51,6 +49,7 @@ from kbroker.protocol.messages.groups import (
     ListGroupsRequest,
 )
 from tests.coordination.world import FakeWriter, ManualClock
+from tests.turns import Parked, nothing, run_on
 
 NAMES = [
     "find_coordinator",
@@ -70,9 +69,9 @@ E = ErrorCode
 PARTITION = PartitionState((1,), (1,), 1, 0)
 
 
-def whole_or(answer: Any) -> Any:
-    """Return what divided work brings, or the answer that is there."""
-    return whole(answer) if isinstance(answer, GeneratorType) else answer
+def answered(answer: Any) -> Any:
+    """Return the answer that is there, or what a coroutine comes to."""
+    return run_on(answer) if isinstance(answer, CoroutineType) else answer
 
 
 class Node:
@@ -89,7 +88,7 @@ class Node:
         else:
             self.writer.count = 0
         self.controller = SimpleNamespace(state=state)
-        replicas = SimpleNamespace(hosted_of=lambda _topic: iter(()))
+        replicas = SimpleNamespace(hosted_of=nothing)
         services = SimpleNamespace(groups=self.groups, controller=self.controller, replicas=replicas, cluster=None)
         services.telemetry = None
         self.context: Any = SimpleNamespace(
@@ -104,8 +103,8 @@ class Node:
         api = APIS[type(request).KEY]
         self.context.version = version
         answer = api.handler(self.context, decode(type(request), version, encode(request, version)))
-        answer = then(whole_or(answer), whole_or)
-        if hasattr(answer, "__await__"):
+        answer = answered(answer)
+        if isinstance(answer, Parked):
             return answer
         return decode(api.response, version, encode(answer, version))
 
@@ -140,7 +139,7 @@ def test_every_version_is_served_and_encodes_its_errors() -> None:
         for version in range(api.versions.low, api.versions.high + 1):
             node = Node()
             node.ask(request(), version)
-            encode(whole_or(api.on_error(request(), E.UNKNOWN_SERVER_ERROR, None)), version)
+            encode(answered(api.on_error(request(), E.UNKNOWN_SERVER_ERROR, None)), version)
 
 
 def test_find_coordinator() -> None:
@@ -200,7 +199,7 @@ def test_a_commit_that_cannot_be_written() -> None:
     )
     elsewhere = Node(lead=False)
     assert codes(elsewhere.ask(commit_request(("t", bytes(16), (0,))), 9)) == {("t", 0): E.NOT_COORDINATOR}
-    assert codes(whole_or(APIS[8].on_error(commit_request(("t", T_ID, (0,))), -1, None))) == {("t", 0): -1}
+    assert codes(answered(APIS[8].on_error(commit_request(("t", T_ID, (0,))), -1, None))) == {("t", 0): -1}
 
 
 def test_answers_that_wait_are_merged_later() -> None:

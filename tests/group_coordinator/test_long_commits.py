@@ -10,7 +10,6 @@ import pytest
 
 from kbroker.coordination.batches import EncodedRecords, record_batch
 from kbroker.coordination.outcome import CoordinatorRecord, InTransaction
-from kbroker.divided import whole
 from kbroker.group_coordinator.commit_building import (
     FEW_RECORDS,
     NO_BOUND,
@@ -18,6 +17,7 @@ from kbroker.group_coordinator.commit_building import (
     build_commit_in_transaction,
 )
 from kbroker.handlers.offset_commit import offset_commit
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -133,7 +133,7 @@ def test_of_a_topic_that_is_deleted_meanwhile_nothing_is_kept() -> None:
     node.context.version = 9
     work = offset_commit(node.context, request)
     for _ in range(5):
-        next(work)
+        work.send(None)
     node.controller.state = node.controller.state.without_topic("gone")
     assert codes(whole(work)) == {("gone", 0): E.UNKNOWN_TOPIC_OR_PARTITION, ("t", 0): E.NONE}
     shards = [shard for _, shard in node.groups._runtime.shards() if shard is not None]

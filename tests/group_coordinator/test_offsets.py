@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from kbroker.coordination.outcome import Outcome
-from kbroker.divided import whole
 from kbroker.group_coordinator import offset_expiration
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER
@@ -15,6 +14,7 @@ from kbroker.group_coordinator.groups.store import Group
 from kbroker.group_coordinator.offset_expiration import Expiration
 from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,

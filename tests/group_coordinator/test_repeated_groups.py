@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from kbroker.cluster_state import ClusterState
-from kbroker.divided import whole
 from kbroker.group_coordinator import coordinator
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.handlers import groups as repeated
 from kbroker.handlers import offset_fetch
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

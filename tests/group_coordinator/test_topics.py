@@ -8,6 +8,7 @@ from uuid import UUID
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.group_coordinator.topics import Topics
 from tests.fair.gaps import Counter
+from tests.turns import turns
 
 COUNT = 1_000
 
@@ -36,7 +37,7 @@ def test_a_look_at_topics_ahead_leaves_little_to_do() -> None:
     state = cluster(COUNT)
     names = [*state.topics, "absent"]
     topics, cold = Topics(state), Topics(state)
-    assert sum(1 for _ in topics.prepared(names)) == len(names)
+    assert sum(1 for _ in turns(topics.prepared(names))) == len(names)
     with Counter() as warm:
         found = topics.hash_of(names)
     with Counter() as at_once:

@@ -13,12 +13,12 @@ import sys
 from collections import Counter
 from unittest.mock import patch
 
-from kbroker.divided import whole
 from kbroker.log import record_walk
 from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.append_validation import BatchRules, check_header, trim
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import is_in_order, open_batch
+from kbroker.long_work import whole
 from kbroker.protocol.compression import LZ4, ZSTD, decompress
 from kbroker.protocol.records import HEADER_SIZE, build_batch, parse_header
 from tests.log.bombs import sealed

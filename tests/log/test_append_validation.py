@@ -9,12 +9,12 @@ import pytest
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from kbroker.divided import whole
 from kbroker.log import record_validation, record_walk
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError, AppendOrigin
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import is_in_order, open_batch
+from kbroker.long_work import whole
 from kbroker.protocol.compression import CODEC_NAMES
 from kbroker.protocol.records import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader, build_batch, parse_header
 from tests.log.bombs import BOMBS, Bomb

@@ -11,12 +11,12 @@ import snappy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.divided import whole
 from kbroker.log import record_walk
 from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.log_config import LogConfig
 from kbroker.log.record_validation import open_batch
+from kbroker.long_work import whole
 from kbroker.protocol.compression import CODEC_NAMES, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import (
@@ -32,6 +32,7 @@ from tests.log.bombs import minimal, numbered, sealed
 from tests.log.bombs import snappy_blocks as empty_blocks
 from tests.log.builders import NOW
 from tests.tries import tries
+from tests.turns import turns
 
 headers = st.lists(st.tuples(st.sampled_from(["", "h"]), st.none() | st.binary(max_size=70)), max_size=2)
 rows = st.lists(
@@ -136,7 +137,7 @@ def test_what_becomes_too_large_takes_no_memory() -> None:
     work = open_batch(memoryview(bomb), parse_header(bomb), rules, NOW, CLIENT)
     with pytest.raises(AppendError) as caught:  # noqa: PT012 - its steps are counted
         while True:
-            next(work)
+            work.send(None)
             steps += 1
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -178,7 +179,7 @@ def test_blocks_that_hold_nothing_are_steps_too(monkeypatch: pytest.MonkeyPatch,
     rules = BatchRules("t-0", LogConfig(cleanup_policy=(policy,)))
     dearest = before = 0
     with contextlib.suppress(AppendError):
-        for _ in open_batch(memoryview(bomb), parse_header(bomb), rules, NOW, CLIENT):
+        for _ in turns(open_batch(memoryview(bomb), parse_header(bomb), rules, NOW, CLIENT)):
             dearest, before = max(dearest, calls - before), calls
     assert calls > 5000
     assert dearest <= 16

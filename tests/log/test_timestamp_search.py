@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from kbroker.divided import Divided, whole
 from kbroker.log.files import FileHandle
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import turn, whole
 from kbroker.protocol.compression import CODEC_NAMES
 from kbroker.protocol.records import compute_crc
 from tests.log.bombs import BASE, minimal, numbered
@@ -35,12 +36,12 @@ def claiming(records: bytes, max_timestamp: int) -> bytes:
     return bytes(changed)
 
 
-def counted(work: Divided[T]) -> tuple[T, int]:
+def counted(work: Coroutine[Any, Any, T]) -> tuple[T, int]:
     """Return what work brings, and in how many steps."""
     steps = 0
     while True:
         try:
-            next(work)
+            work.send(None)
         except StopIteration as end:
             return end.value, steps
         steps += 1
@@ -78,7 +79,7 @@ def test_what_lies_between_two_slices(log: PartitionLog) -> None:
     ):
         search = log.find_timestamp(BASE + 30)
         for _ in range(5):
-            next(search)
+            search.send(None)
         change()
         assert whole(search) == expected
         if expected is None and log.log_start_offset == 0:
@@ -120,15 +121,15 @@ def test_many_segments_are_opened_in_slices(tmp_path: Path, monkeypatch: pytest.
     work = log.find_max_timestamp() if largest else log.find_timestamp(BASE + 290)
     before, most = 0, 0
 
-    def watched() -> Divided[Any]:
+    async def watched() -> Any:
         nonlocal before, most
         while True:
             try:
-                next(work)
+                work.send(None)
             except StopIteration as end:
                 return end.value
             most, before = max(most, opened - before), opened
-            yield
+            await turn
 
     assert whole(watched()) == ((299, BASE + 299, 0) if largest else (290, BASE + 290, 0))
     assert opened >= 290
@@ -141,7 +142,7 @@ def test_segments_that_go_between_two_slices(tmp_path: Path, steps: int, largest
     log = of_many_segments(tmp_path / "many-0", 100)
     work = log.find_max_timestamp() if largest else log.find_timestamp(BASE + 60)
     for _ in range(steps):
-        next(work)
+        work.send(None)
     log.advance_log_start(50, NOW)
     log.delete_old_segments(BASE + 80)
     log.append_as_leader(batch(timestamp=BASE + 200), 0, NOW)

@@ -18,10 +18,12 @@ from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
+from kbroker.long_work import step
 from tests.descriptors import no_descriptors
 from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
 from tests.own_thread import in_this_thread
 from tests.tries import tries
+from tests.turns import turns
 
 
 def entries(segment: Segment) -> tuple[list[tuple[int, int]], list[tuple[int, int]], tuple[int, int]]:
@@ -68,11 +70,11 @@ def test_producers_are_found_again_in_pieces_and_the_log_can_be_read_meanwhile(t
     produced(log, 3000)
     log.set_high_watermark(2000)
     work = log.truncate_in_pieces(2500, NOW)
-    next(work)
+    work.send(None)
     assert log.log_end_offset == 2500
     assert log.read(2400, 1000, 2500, min_one=True).size
     assert log.last_stable_offset == 2000
-    assert sum(1 for _ in work) > 5
+    assert sum(1 for _ in turns(work)) > 5
     assert known(log) == {0: 833, 1: 832, 2: 832}
 
 
@@ -82,15 +84,15 @@ def test_whoever_needs_the_producers_sooner_gets_them_at_once(tmp_path: Path) ->
     leader = open_log(tmp_path / "leader")
     produced(leader, 2501)
     work = log.truncate_in_pieces(2600, NOW)
-    next(work)
+    work.send(None)
     again = log.truncate_in_pieces(2500, NOW)  # what was begun before is void
-    next(again)
-    assert list(work) == []
+    again.send(None)
+    assert step(work)
     last = memoryview(Path(leader.segments.active.path()).read_bytes())
     log.append_as_follower(last[leader.segments.active.find(2500)[0] :], NOW)  # type: ignore[index]
     assert known(log) == known(leader)
-    assert list(again) == []
-    next(log.truncate_in_pieces(1000, NOW))
+    assert step(again)
+    log.truncate_in_pieces(1000, NOW).send(None)
     log.close()
     assert known(open_log(tmp_path / "log", recovery_point=1000)) == {0: 333, 1: 332, 2: 332}
 
@@ -128,7 +130,7 @@ def test_a_log_of_many_segments_begins_again_in_pieces(tmp_path: Path) -> None:
     log.set_high_watermark(50)
     counts = [len(log.segments)]
     assert counts[0] > 40
-    for _ in log.truncate_fully_in_pieces(5000, NOW):
+    for _ in turns(log.truncate_fully_in_pieces(5000, NOW)):
         counts.append(len(log.segments))
         assert log.log_start_offset == log.segments.bases[0] <= log.high_watermark
         assert log.read(log.log_start_offset, 1000, 200, min_one=True).size
@@ -145,8 +147,8 @@ def test_a_log_that_was_beginning_again_when_the_broker_died_goes_on_with_what_i
     log = open_log(tmp_path / "log", config=MANY)
     produced(log, 200)
     work = log.truncate_fully_in_pieces(5000, NOW)
-    next(work)
-    next(work)
+    work.send(None)
+    work.send(None)
     start = log.log_start_offset
     log.close()
     again = open_log(tmp_path / "log", config=MANY, clean=False)
@@ -158,7 +160,7 @@ def test_many_segments_are_cut_off_in_pieces(tmp_path: Path) -> None:
     for each in (log, plain):
         produced(each, 200)
     counts = [len(log.segments)]
-    counts.extend(len(log.segments) for _ in log.truncate_in_pieces(31, NOW))
+    counts.extend(len(log.segments) for _ in turns(log.truncate_in_pieces(31, NOW)))
     plain.truncate_to(31, NOW)
     assert counts[-1] < 12 < counts[0]
     assert max(before - after for before, after in pairwise(counts)) <= 8

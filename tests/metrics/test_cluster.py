@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker import Cluster
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.metrics.collection import collect
 from kbroker.metrics.health import readiness
 from kbroker.metrics.idle import Idle

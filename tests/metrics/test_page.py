@@ -122,7 +122,7 @@ def collected(seen: Seen) -> tuple[Values, int]:
         work, pieces = collect(seen.broker.node, Idle(), 0.0), 0
         while True:
             try:
-                next(work)
+                work.send(None)
             except StopIteration as end:
                 return end.value, pieces
             pieces += 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.metrics import pushed
 from kbroker.metrics.exposition import text_of
 from kbroker.metrics.otlp import Read

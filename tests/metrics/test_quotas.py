@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.metrics.quotas import quotas
 from kbroker.metrics.values import Values
 from kbroker.quota.entities import DEFAULT, Entity

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from kbroker.handlers.registry import CloseConnection
+from kbroker.long_work import turn
 from kbroker.network.connection import Connection, State
 from kbroker.network.memory_budget import Memory
 from kbroker.network.request_times import RequestTimes
@@ -106,24 +107,23 @@ class Server:
         out += self.large if frame == b"large" else frame
         return None
 
-    def _answer(self, answer=b"muted"):
+    async def _answer(self, answer=b"muted"):
         return None if answer is None else (bytearray(answer), [])
-        yield
 
-    def _wait(self):
+    async def _wait(self):
         try:
-            answer = yield self.answer
+            answer = await self.answer
         except RuntimeError:
             answer = b"error"
         return bytearray(answer), []
 
-    def _go_on(self, steps):
+    async def _go_on(self, steps):
         for _ in range(steps):
             self.steps += 1
             started = now()
             while now() < started + 0.0002:
                 pass
-            yield None
+            await turn
         return bytearray(b"done"), []
 
 

@@ -8,6 +8,7 @@ import socket
 
 import pytest
 
+from kbroker.long_work import turn
 from kbroker.network import connection as connection_module
 from kbroker.network import outbox as outbox_module
 from kbroker.network import turns as turns_module
@@ -30,13 +31,13 @@ class Echo(Server):
         out += framed(body)
         return None
 
-    def _in_steps(self, body):
+    async def _in_steps(self, body):
         for _ in range(len(body)):
-            yield None
+            await turn
         return bytearray(framed(body)), []
 
-    def _later(self, body):
-        yield asyncio.sleep(0)
+    async def _later(self, body):
+        await asyncio.sleep(0)
         return bytearray(framed(body)), []
 
 

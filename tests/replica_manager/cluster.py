@@ -22,6 +22,7 @@ from kbroker.handlers.registry import RequestContext
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
+from kbroker.long_work import in_slices
 from kbroker.network.dispatch import Dispatcher
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
@@ -225,30 +226,12 @@ class Node:
         out, spill = bytearray(), []
         work = self.dispatcher.run(context, memoryview(frame), out, spill)
         if work is not None:
-            found = await _finish(work.steps)
+            found = await in_slices(work.steps)
             if found is None:
                 return None
             out, spill = found
         raw = _joined(out, spill)
         return decode(answer, version, memoryview(raw)[9 if flexible else 8 :])
-
-
-async def _finish(steps: Any) -> Any:
-    send: Any = None
-    try:
-        while True:
-            wanted = steps.send(send)
-            send = None
-            while wanted is not None:
-                try:
-                    send = await wanted
-                    wanted = None
-                except Exception as error:  # noqa: BLE001 - the work knows what it means
-                    wanted = steps.throw(error)
-            if send is None:
-                await asyncio.sleep(0)
-    except StopIteration as end:
-        return end.value
 
 
 def _joined(out: bytearray, spill: list[tuple[int, Any]]) -> bytes:

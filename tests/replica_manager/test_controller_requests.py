@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from kbroker.protocol.messages.from_controller import (

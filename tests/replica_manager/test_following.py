@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from kbroker.divided import whole
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest
 from kbroker.replica_manager.fetcher import Fetcher
 from tests.replica_manager.cluster import CONFIG, Cluster, as_of, values
+from tests.turns import turns
 
 
 def test_fetches_of_an_idle_session_name_no_partitions(play: Callable[..., None]) -> None:
@@ -274,8 +275,8 @@ def test_the_same_number_of_fetchers_is_no_work(play: Callable[..., None]) -> No
     async def test(cluster: Cluster) -> None:
         await cluster.create(partitions=8)
         fetchers = cluster.nodes[2].manager._fetchers
-        assert list(fetchers.resize(fetchers._count)) == []
-        assert len(list(fetchers.resize(fetchers._count + 1))) == len(fetchers._where) > 0
+        assert list(turns(fetchers.resize(fetchers._count))) == []
+        assert len(list(turns(fetchers.resize(fetchers._count + 1)))) == len(fetchers._where) > 0
 
     play(test)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from kbroker.divided import whole
 from kbroker.handlers.client_telemetry import CODECS
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest
 from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
@@ -158,7 +158,7 @@ def test_a_client_is_known_by_its_id() -> None:
 def test_of_two_requests_at_once_one_makes_a_client() -> None:
     world = World()
     one, two = (world.telemetry.of(ME, TEXTS, world.now_ms) for _ in range(2))
-    next(one)
+    one.send(None)
     found, made = whole(two)
     assert made
     assert world.telemetry.asked(found, world.now_ms) is NONE
@@ -166,7 +166,7 @@ def test_of_two_requests_at_once_one_makes_a_client() -> None:
     assert world.telemetry.asked(found, world.now_ms) is THROTTLED
     world.subscribe(metrics="b.")
     one, two = (world.telemetry.of(ME, TEXTS, world.now_ms) for _ in range(2))
-    next(one)
+    one.send(None)
     other, made = whole(two)
     assert made
     assert other is not found

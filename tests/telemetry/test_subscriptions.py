@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from kbroker.config.client_match import SELECTORS, fits, parse_match
 from kbroker.config.model import InvalidConfig
-from kbroker.divided import whole
 from kbroker.group_coordinator import java_order
 from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.long_work import whole
 from kbroker.protocol.checksum import crc32c
 from kbroker.telemetry import subscriptions as telemetry
 from kbroker.telemetry.subscriptions import DEFAULT_INTERVAL_MS, Subscriptions, Wanted, subscription_id
 from tests.tries import tries
+from tests.turns import turns
 
 APP = {"client_id": "app-7", "client_source_port": "4711", "client_software_name": None}
 
@@ -77,7 +78,7 @@ def test_a_change_while_it_is_looked_for_counts() -> None:
     subscriptions = Subscriptions()
     subscriptions.follow({"a": {"metrics": "a."}, "b": {"metrics": "b."}})
     work = subscriptions.wanted({})
-    next(work)
+    work.send(None)
     subscriptions.follow({"c": {"metrics": "c."}})
     assert told(whole(work)) == (("c.",), DEFAULT_INTERVAL_MS, 2)
 
@@ -86,8 +87,8 @@ def test_a_change_while_it_is_summed_up_counts() -> None:
     subscriptions = Subscriptions()
     subscriptions.follow({"a": {"metrics": "a."}})
     work = subscriptions.wanted({})
-    next(work)
-    next(work)
+    work.send(None)
+    work.send(None)
     subscriptions.follow({"c": {"metrics": "c."}})
     assert told(whole(work)) == (("c.",), DEFAULT_INTERVAL_MS, 2)
     assert told(whole(subscriptions.wanted({}))) == (("c.",), DEFAULT_INTERVAL_MS, 2)
@@ -119,7 +120,7 @@ def test_no_step_is_longer_than_some_hundred_names(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(java_order, "java_hash", counting)
     longest, before = 0, 0
-    for _ in subscriptions.wanted({}):
+    for _ in turns(subscriptions.wanted({})):
         longest, before = max(longest, hashed - before), hashed
     assert (hashed, longest) == (9_000, 200)
     names = [name for each in in_javas_order(stored) for name in in_javas_order(stored[each]["metrics"].split(","))]

@@ -321,7 +321,8 @@ def test_what_was_restored_is_there_after_a_restart(tmp_path: Path) -> None:
         assert broker.topics["t"].values()[-1] == b"paid again"
 
 
-def test_snapshots_go(broker: Broker) -> None:
+def test_snapshots_go(broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # other processes' tests keep snapshots, too
     before = set(kept_files())
     broker.topics.create("t").produce("one")
     first, second, third = broker.snapshot(), broker.snapshot(), broker.snapshot()

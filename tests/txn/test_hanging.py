@@ -116,7 +116,7 @@ def test_they_are_looked_for_in_pieces_and_told_of_as_they_are_at_the_end() -> N
     known: list[Any] = []
     work = find_hanging(led, lambda: known)
     for _ in range(30):
-        next(work)  # it has come by some of the partitions
+        work.send(None)  # it has come by some of the partitions
     for number, each in enumerate(logs):
         each.entries[number].current_txn_first_offset = -1  # ended meanwhile
         known.append(SimpleNamespace(producer_id=1_000 + number, state=ONGOING, partitions={("t", number)}))
@@ -124,7 +124,7 @@ def test_they_are_looked_for_in_pieces_and_told_of_as_they_are_at_the_end() -> N
     while True:
         steps += 1
         try:
-            next(work)
+            work.send(None)
         except StopIteration as end:
             found = end.value
             break

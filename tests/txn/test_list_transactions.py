@@ -25,7 +25,7 @@ def test_many_are_listed_while_others_have_their_turns(count: int) -> None:
     turns = 0
     while True:
         try:
-            next(work)
+            work.send(None)
         except StopIteration as end:
             answer = end.value
             break

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
@@ -36,7 +36,7 @@ from kbroker.controller.placement import alternated, place_replicas
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.from_controller import UpdateMetadataRequest
 from kbroker.quota.all_quotas import quotas_in
@@ -156,7 +156,7 @@ class MemberMetadata(ClusterMetadata):
 
         None: it has.
         """
-        return None if self.state.brokers and not self._expected else self._news(timeout_ms)
+        return None if self.state.brokers and not self._expected else asyncio.ensure_future(self._news(timeout_ms))
 
     async def _news(self, timeout_ms: float) -> bool:
         told = asyncio.Event()
@@ -190,22 +190,17 @@ class MemberMetadata(ClusterMetadata):
         new = [name for name in names if name not in self.state.topics and topic_name_fault(name) is None]
         return self._configs.read_topics(new) if new else None
 
-    async def learn(
-        self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True
-    ) -> Divided[bool]:
-        """Return the work of taking over what the controller tells, once the configs of new topics are known.
+    async def learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True) -> bool:
+        """Take over what the controller tells, once the configs of new topics are known.
 
-        Its result is False, with nothing taken over, where `is_newest` says that a newer controller came first.
+        Returns False, with nothing taken over, where `is_newest` says that a newer controller came first.
         """
         unread = self.read_configs(each.topic_name for each in request.topic_states)
         if unread is not None:
             await unread
-        return self._learn(request, is_newest)
-
-    def _learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool]) -> Divided[bool]:
         while True:
             base = self.state
-            state = yield from told(base, request, lambda name: self._configs.of("topics", name))
+            state = await told(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
                 break  # else configs have changed meanwhile
         if is_newest():
@@ -315,10 +310,9 @@ class MemberMetadata(ClusterMetadata):
         task.add_done_callback(self._asked.pop)
         return task
 
-    def _asking(self, change: Coroutine[Any, Any, _T]) -> Divided[_T]:
-        """Have a change made, and return a request's work that waits for it."""
-        # What a request's work yields is awaited by who runs it.
-        return cast("Divided[_T]", _awaited(asyncio.shield(self._ask(change))))
+    async def _asking(self, change: Coroutine[Any, Any, _T]) -> _T:
+        """Have a change made, and wait for it; it is made whether or not this is awaited to its end."""
+        return await asyncio.shield(self._ask(change))
 
     def auto_create(self, name: str) -> None:
         """Create a topic that a client uses. What hinders it is logged: the client asks again."""
@@ -349,15 +343,13 @@ class MemberMetadata(ClusterMetadata):
             self._hindered[name] = str(error)
             log.warning("topic %s is not created yet: %s", name, error)
 
-    def put_in_pieces(
-        self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
-    ) -> Divided[dict[str, ApiError]]:
+    async def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
         turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
-        return self._asking(_all((plan.name, self._create(plan, deadline, turns)) for plan in plans))
+        return await self._asking(_all((plan.name, self._create(plan, deadline, turns)) for plan in plans))
 
-    def validate_in_pieces(self, plans: Sequence[TopicState]) -> Divided[dict[str, ApiError]]:
+    async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
         turns = asyncio.Semaphore(AT_ONCE)
-        return self._asking(_all((plan.name, self._check_absent(plan, turns)) for plan in plans))
+        return await self._asking(_all((plan.name, self._check_absent(plan, turns)) for plan in plans))
 
     async def _check_absent(self, plan: TopicState, turns: asyncio.Semaphore) -> None:
         async with turns:
@@ -368,22 +360,20 @@ class MemberMetadata(ClusterMetadata):
             await create_topic(self._tree, plan)
         return await self._until(plan.name, led(len(plan.partitions)), deadline)
 
-    def grow_in_pieces(
-        self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS
-    ) -> Divided[dict[str, ApiError]]:
+    async def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
         turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
-        return self._asking(_all((plan.name, self._grow(plan, deadline, turns)) for plan in plans))
+        return await self._asking(_all((plan.name, self._grow(plan, deadline, turns)) for plan in plans))
 
     async def _grow(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
             await grow_topic(self._tree, plan)
         return await self._until(plan.name, led(len(plan.partitions)), deadline)
 
-    def delete_in_pieces(
+    async def delete_in_pieces(
         self, topic_ids: Iterable[bytes], _timeout_ms: int = PATIENCE_MS
-    ) -> Divided[dict[bytes, ApiError]]:
+    ) -> dict[bytes, ApiError]:
         turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
-        return self._asking(_all((each, self._delete(each, deadline, turns)) for each in topic_ids))
+        return await self._asking(_all((each, self._delete(each, deadline, turns)) for each in topic_ids))
 
     async def _delete(self, topic_id: bytes, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
         async with turns:
@@ -393,12 +383,12 @@ class MemberMetadata(ClusterMetadata):
             await delete_topic(self._tree, name)
         return await self._until(name, gone(topic_id), deadline)
 
-    def change_configs(self, kind: str, name: str, revise: Revise) -> Divided[None]:
+    async def change_configs(self, kind: str, name: str, revise: Revise) -> None:
         if kind not in FOLLOWED:
             raise ApiError(ErrorCode.INVALID_REQUEST, f"This cluster keeps no configs of {kind}.")
         if kind == GROUPS:  # an id may be anything
             name = quote(name, safe="").replace(".", "%2E")
-        error = yield from self._asking(_outcome(self._set_configs(kind, name, revise)))
+        error = await self._asking(_outcome(self._set_configs(kind, name, revise)))
         if error is not None:
             raise error
 
@@ -409,11 +399,11 @@ class MemberMetadata(ClusterMetadata):
             raise ApiError(ErrorCode.STALE_CONTROLLER_EPOCH, text)
         await self._configs.change(kind, name, revise, controller.stat.version)
 
-    def update_features(
+    async def update_features(
         self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = PATIENCE_MS
-    ) -> Divided[None]:
+    ) -> None:
         self.check_is_controller()
-        error = yield from self._asking(_outcome(self._update_features(updates, validate_only, _in(_timeout_ms))))
+        error = await self._asking(_outcome(self._update_features(updates, validate_only, _in(_timeout_ms))))
         if error is not None:
             raise error
 
@@ -454,23 +444,21 @@ class MemberMetadata(ClusterMetadata):
             raise ApiError(ErrorCode.NOT_CONTROLLER)
         return await self._change_features(updates, validate_only)
 
-    def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Divided[dict[Pattern, ApiError]]:
+    async def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, ApiError]:
         known = self._zookeeper_acls()
-        return self._asking(_all((pattern, known.add(pattern, more)) for pattern, more in acls.items()))
+        return await self._asking(_all((pattern, known.add(pattern, more)) for pattern, more in acls.items()))
 
-    def delete_acls(self, filters: Sequence[AclFilter]) -> Divided[list[list[Acl] | ApiError]]:
+    async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
         known = self._zookeeper_acls()
-        answers, gone = yield from meant(known.known, filters)
-        refused = yield from self._asking(
-            _all((pattern, known.remove(pattern, some)) for pattern, some in gone.items())
-        )
+        answers, gone = await meant(known.known, filters)
+        refused = await self._asking(_all((pattern, known.remove(pattern, some)) for pattern, some in gone.items()))
         if refused:
             for place, found in enumerate(answers):
                 meant_here = () if isinstance(found, ApiError) else found
                 fault = next((refused[each.pattern] for each in meant_here if each.pattern in refused), None)
                 if fault is not None:
                     answers[place] = fault
-                yield
+                await turn
         return answers
 
     def _zookeeper_acls(self) -> ZooKeeperAcls:
@@ -478,7 +466,7 @@ class MemberMetadata(ClusterMetadata):
             raise ApiError(ErrorCode.SECURITY_DISABLED)
         return self._acls
 
-    def change_token(self, token_id: str, revise: ReviseToken) -> Divided[Token | None]:
+    async def change_token(self, token_id: str, revise: ReviseToken) -> Token | None:
         known = self._tokens
         if known is None:
             raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
@@ -488,7 +476,7 @@ class MemberMetadata(ClusterMetadata):
             changed.append(await known.change(token_id, revise))
             return None
 
-        error = yield from self._asking(_outcome(change()))
+        error = await self._asking(_outcome(change()))
         if error is not None:
             raise error
         return changed[0]
@@ -507,10 +495,6 @@ def _in(timeout_ms: float) -> float:
 
 def _is_told(topic: TopicState | None, count: int) -> bool:
     return topic is not None and sum(bool(each.replicas) for each in topic.partitions) >= count
-
-
-def _awaited(what: Awaitable[_T]) -> Generator[Awaitable[_T], _T, _T]:
-    return (yield what)
 
 
 async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]]) -> dict[_K, ApiError]:

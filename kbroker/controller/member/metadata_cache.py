@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kbroker.cluster_state import NO_LEADER, BrokerEndpoint, ClusterState, PartitionState, TopicState
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.messages.from_controller import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1)
 
 
-def told(
+async def told(
     state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
-) -> Divided[ClusterState]:
+) -> ClusterState:
     """Return the state as it is after a request: its brokers replace those known, its partitions are merged in.
 
     `configs_of` tells the configs of a topic that was not known. A topic of which no partition is left is gone.
@@ -42,7 +42,7 @@ def told(
         known = topics.get(topic.topic_name)
         partitions = list(known.partitions) if known is not None else []
         for each in topic.partition_states:
-            yield
+            await turn
             missing = max(each.partition_index + 1 - len(partitions), 0)
             if each.partition_index < 0 or missing > unknown:
                 impossible = f"{topic.topic_name}-{each.partition_index}"
@@ -58,13 +58,13 @@ def told(
         configs = known.configs if known is not None else configs_of(topic.topic_name)
         topics[topic.topic_name] = TopicState(topic.topic_name, topic.topic_id, tuple(partitions), configs)
         names[topic.topic_id] = topic.topic_name
-        yield
+        await turn
     if impossible:
         log.warning("UpdateMetadata names %s, which is passed over: there can be no such partition", impossible)
     brokers = {}
     for broker in request.live_brokers:
-        brokers[broker.id] = yield from _broker(broker)
-        yield
+        brokers[broker.id] = await _broker(broker)
+        await turn
     return replace(
         state,
         version=state.version + 1,
@@ -88,10 +88,10 @@ def _partition(told: UpdateMetadataPartitionState) -> PartitionState:
     )
 
 
-def _broker(told: UpdateMetadataBroker) -> Divided[BrokerEndpoint]:
+async def _broker(told: UpdateMetadataBroker) -> BrokerEndpoint:
     listeners = {}
     for each in told.endpoints:
         listeners[each.listener] = (each.host, each.port)
-        yield
+        await turn
     host, port = next(iter(listeners.values()), ("", -1))
     return BrokerEndpoint(told.id, host, port, told.rack, listeners)

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kbroker.coordination.outcome import Outcome
-from kbroker.divided import Divided
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.consumer.identity import (
     check_epoch,
@@ -31,6 +30,7 @@ from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.partitions import Epochs
 from kbroker.group_coordinator.records import consumer_group as records
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_heartbeat import (
     Assignment,
@@ -48,7 +48,7 @@ MOST_TOPICS = 20_000
 where there is a topic."""
 
 
-def distinct_topics(names: Iterable[str], most_bytes: int) -> Divided[list[str] | None]:
+async def distinct_topics(names: Iterable[str], most_bytes: int) -> list[str] | None:
     """Return the topics of a heartbeat, each once; None where they are too many, or do not fit into so many bytes.
 
     Zero bytes: nobody knows yet what fits.
@@ -61,7 +61,7 @@ def distinct_topics(names: Iterable[str], most_bytes: int) -> Divided[list[str] 
             left -= len(name) + 1
         if left < 0 < most_bytes or len(found) > MOST_TOPICS:
             return None
-        yield
+        await turn
     return list(found)
 
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final
 
-from kbroker.divided import Divided
-from kbroker.handlers.authorized.guard import finished
 from kbroker.handlers.registry import Api, Handler, RequestContext
+from kbroker.long_work import awaited
 from kbroker.protocol.errors import ApiError
 from kbroker.security.authorizer.acls import (
     Acl,
@@ -121,11 +120,11 @@ def audited(api: Api, handler: Handler) -> Handler:
         return handler
     what, answers = AUDITED[api.name]
 
-    def told(ctx: RequestContext, request: Any) -> Divided[Any]:
+    async def told(ctx: RequestContext, request: Any) -> Any:
         # A handler may take a request apart, and a connection may end while it is at work.
         things, principal = _text(what(request)), ctx.principal
         try:
-            answer = yield from finished(handler(ctx, request), api.response)
+            answer = await awaited(handler(ctx, request))
         except ApiError as error:
             _say(ctx, principal, api, things, f"refused with {error}")
             raise

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.divided import Divided
 from kbroker.handlers.authorized.guard import REFUSALS, Refuse, Verdict
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP
 from kbroker.handlers.describe_configs import TOPIC as TOPIC_CONFIGS
@@ -41,8 +40,7 @@ def resource_right(operation: Operation) -> Verdict:
 def refused_resource(result: type[Any]) -> Refuse:
     """Make the answer for a resource that is refused."""
 
-    def refuse(_ctx: RequestContext, resource: Any, code: int) -> Divided[Any]:
-        yield from ()
+    async def refuse(_ctx: RequestContext, resource: Any, code: int) -> Any:
         return result(
             error_code=code,
             error_message=DEFAULT_MESSAGES.get(ErrorCode(code)),

@@ -5,15 +5,12 @@ Owns what is told of groups that somebody may not describe, and of offsets of to
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from kbroker.divided import Divided, every
 from kbroker.handlers.authorized.guard import (
-    FEW,
     Refuse,
     Verdict,
-    finished,
     name_of,
     refuse_all,
     rights_of,
@@ -23,6 +20,7 @@ from kbroker.handlers.classic_groups import NULLABLE_NAME_SINCE, PROTOCOL_REQUIR
 from kbroker.handlers.consumer_groups import consumer_group_heartbeat as heartbeat_handler
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.long_work import awaited, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
 from kbroker.protocol.messages.consumer_group_describe import DescribedGroup
@@ -57,8 +55,7 @@ def group_right(operation: Operation) -> Verdict:
 def refused_group(result: type[Any]) -> Refuse:
     """Make the answer for a group that is refused."""
 
-    def refuse(_ctx: RequestContext, name: str, code: int) -> Divided[Any]:
-        yield from ()
+    async def refuse(_ctx: RequestContext, name: str, code: int) -> Any:
         return result(group_id=name, error_code=code)
 
     return refuse
@@ -90,48 +87,46 @@ def sync_group(handler: Handler, _response: type[Any]) -> Handler:
     return guarded
 
 
-def list_groups(handler: Handler, response: type[Any]) -> Handler:
+def list_groups(handler: Handler, _response: type[Any]) -> Handler:
     """List all by Cluster:Describe, else those with Group:Describe."""
 
-    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
-        answer = yield from finished(handler(ctx, request), response)
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
         rights = rights_of(ctx)
         if not rights.on_cluster(Operation.DESCRIBE, tell=False):
             kept = []
             for group in answer.groups:
                 if rights.may(Operation.DESCRIBE, GROUP, group.group_id, tell=False):
                     kept.append(group)
-                yield
+                await turn
             answer.groups = kept
         return answer
 
     return guarded
 
 
-def with_operations(handler: Handler, response: type[Any]) -> Handler:
+def with_operations(handler: Handler, _response: type[Any]) -> Handler:
     """Tell what may be done with the groups that are described."""
 
-    def guarded(ctx: RequestContext, request: Any) -> Any:
-        answer = handler(ctx, request)
-        return tell(ctx, answer) if request.include_authorized_operations else answer
-
-    def tell(ctx: RequestContext, answer: Any) -> Divided[Any]:
-        answer = yield from finished(answer, response)
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
+        if not request.include_authorized_operations:
+            return answer
         rights = rights_of(ctx)
         for group in answer.groups:
             if not group.error_code:
                 group.authorized_operations = rights.operations(GROUP, group.group_id)
-            yield
+            await turn
         return answer
 
     return guarded
 
 
-def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
+def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
     """Tell nothing of a consumer group whose members have topics that may not be described."""
 
-    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
-        answer = yield from finished(handler(ctx, request), response)
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
         rights = rights_of(ctx)
         for place, group in enumerate(answer.groups):
             hides = False
@@ -139,12 +134,12 @@ def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
                 for assignment in (member.assignment, member.target_assignment):
                     for topic in assignment.topic_partitions:
                         hides = hides or not rights.may(Operation.DESCRIBE, TOPIC, topic.topic_name)
-                        yield
-                yield
+                        await turn
+                await turn
             if hides:
                 text = "The group has described topic(s) that the client is not authorized to describe."
                 answer.groups[place] = DescribedGroup(group_id=group.group_id, error_code=_NO_TOPIC, error_message=text)
-            yield
+            await turn
         return answer
 
     return guarded
@@ -153,30 +148,19 @@ def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
 def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
     """Keep in by Group:Read and Topic:Describe; a pattern stands for topics that the member may describe."""
 
-    def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
+    async def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
         rights = rights_of(ctx)
         if not rights.may(Operation.READ, GROUP, request.group_id):
             raise refuse_all(GROUP)
-        names = request.subscribed_topic_names or ()
-        if len(names) > FEW:
-            return in_pieces(ctx, request, rights)
-        for name in names:
-            if not rights.may(Operation.DESCRIBE, TOPIC, name):
-                raise refuse_all(TOPIC)
-        return go_on(ctx, request, rights)
-
-    def in_pieces(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, rights: Rights) -> Divided[Any]:
         for name in request.subscribed_topic_names or ():
             if not rights.may(Operation.DESCRIBE, TOPIC, name):
                 raise refuse_all(TOPIC)
-            yield
-        return go_on(ctx, request, rights)
+            await turn
 
-    def go_on(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, rights: Rights) -> Any:
         def may_see(topic: str) -> bool:
             return rights.may(Operation.DESCRIBE, TOPIC, topic, tell=False)
 
-        return heartbeat_handler(ctx, request, may_see=may_see)  # type: ignore[call-arg]
+        return await awaited(heartbeat_handler(ctx, request, may_see=may_see))  # type: ignore[call-arg]
 
     return guarded
 
@@ -196,19 +180,19 @@ def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
             raise ApiError(kind[1], DEFAULT_MESSAGES.get(kind[1]))
         return handler(ctx, request)
 
-    def several(
+    async def several(
         ctx: RequestContext, request: FindCoordinatorRequest, rights: Rights, kind: ResourceType, code: ErrorCode
-    ) -> Divided[Any]:
+    ) -> Any:
         verdicts = []
         for key in request.coordinator_keys:
             verdicts.append(rights.may(Operation.DESCRIBE, kind, key))
-            yield
+            await turn
         if all(verdicts):
-            return (yield from finished(handler(ctx, request), response))
+            return await awaited(handler(ctx, request))
         allowed = [key for key, may in zip(request.coordinator_keys, verdicts, strict=True) if may]
         answer = response()
         if allowed:
-            answer = yield from finished(handler(ctx, with_field(request, "coordinator_keys", allowed)), response)
+            answer = await awaited(handler(ctx, with_field(request, "coordinator_keys", allowed)))
         found = iter(answer.coordinators)
         merged = []
         for key, may in zip(request.coordinator_keys, verdicts, strict=True):
@@ -216,7 +200,7 @@ def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
                 merged.append(next(found))
             else:
                 merged.append(Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code))
-            yield
+            await turn
         answer.coordinators = merged
         return answer
 
@@ -226,10 +210,10 @@ def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
 def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
     """Tell offsets by Group:Describe and Topic:Describe; where all are asked for, others are left out."""
 
-    def guarded(ctx: RequestContext, request: OffsetFetchRequest) -> Divided[Any]:
+    def guarded(ctx: RequestContext, request: OffsetFetchRequest) -> Coroutine[Any, Any, Any]:
         return several(ctx, request) if ctx.version >= BATCHED_SINCE else one(ctx, request)
 
-    def several(ctx: RequestContext, request: OffsetFetchRequest) -> Divided[Any]:
+    async def several(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
         rights = rights_of(ctx)
         allowed: list[OffsetFetchRequestGroup] = []
         hidden: list[list[Any] | None] = []
@@ -237,13 +221,13 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
             if not rights.may(Operation.DESCRIBE, GROUP, group.group_id):
                 hidden.append(None)
             else:
-                seen, others = yield from _parted(ctx, rights, group.topics)
+                seen, others = await _parted(ctx, rights, group.topics)
                 allowed.append(with_field(group, "topics", seen) if others else group)
                 hidden.append(others)
-            yield
+            await turn
         answer = response()
         if allowed:
-            answer = yield from finished(handler(ctx, with_field(request, "groups", allowed)), response)
+            answer = await awaited(handler(ctx, with_field(request, "groups", allowed)))
         found = iter(answer.groups)
         merged = []
         for asked, unseen in zip(request.groups, hidden, strict=True):
@@ -252,35 +236,35 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
                 continue
             group_answer = next(found)
             if asked.topics is None:
-                group_answer.topics = yield from _seen(ctx, rights, group_answer.topics)
+                group_answer.topics = await _seen(ctx, rights, group_answer.topics)
             elif not group_answer.error_code:
                 for topic in unseen:
-                    group_answer.topics.append((yield from _unseen(topic)))
+                    group_answer.topics.append(await _unseen(topic))
             merged.append(group_answer)
-            yield
+            await turn
         answer.groups = merged
         return answer
 
-    def one(ctx: RequestContext, request: OffsetFetchRequest) -> Divided[Any]:
+    async def one(ctx: RequestContext, request: OffsetFetchRequest) -> Any:
         rights = rights_of(ctx)
         if not rights.may(Operation.DESCRIBE, GROUP, request.group_id):
             asked = request.topics or () if ctx.version < _GROUP_ERROR_SINCE else ()
-            topics = yield from every(asked, lambda topic: _unseen_once(topic, _REFUSED))
+            topics = await every(asked, lambda topic: _unseen_once(topic, _REFUSED))
             return response(error_code=_REFUSED, topics=topics)
-        seen, unseen = yield from _parted(ctx, rights, request.topics)
+        seen, unseen = await _parted(ctx, rights, request.topics)
         part = with_field(request, "topics", seen) if unseen else request
-        answer = yield from finished(handler(ctx, part), response)
+        answer = await awaited(handler(ctx, part))
         if request.topics is None:
-            answer.topics = yield from _seen(ctx, rights, answer.topics)
+            answer.topics = await _seen(ctx, rights, answer.topics)
         elif not answer.error_code:
             for topic in unseen:
-                answer.topics.append((yield from _unseen_once(topic, _NO_TOPIC)))
+                answer.topics.append(await _unseen_once(topic, _NO_TOPIC))
         return answer
 
     return guarded
 
 
-def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -> Divided[tuple[Any, list[Any]]]:
+async def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -> tuple[Any, list[Any]]:
     """Return the topics that may be described, and the others. None, which is all, stays None."""
     if topics is None:
         return None, []
@@ -289,35 +273,35 @@ def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -
     for topic in topics:
         name = topic.name or name_of(ctx, topic)
         (seen if name is None or rights.may(Operation.DESCRIBE, TOPIC, name) else unseen).append(topic)
-        yield
+        await turn
     return seen, unseen
 
 
-def _seen(ctx: RequestContext, rights: Rights, topics: Iterable[Any]) -> Divided[list[Any]]:
+async def _seen(ctx: RequestContext, rights: Rights, topics: Iterable[Any]) -> list[Any]:
     kept = []
     for topic in topics:
         name = topic.name or name_of(ctx, topic)
         if name is not None and rights.may(Operation.DESCRIBE, TOPIC, name):
             kept.append(topic)
-        yield
+        await turn
     return kept
 
 
-def _unseen(topic: Any) -> Divided[OffsetFetchResponseTopics]:
+async def _unseen(topic: Any) -> OffsetFetchResponseTopics:
     partitions = []
     for index in topic.partition_indexes:
         partitions.append(
             OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=_NO_TOPIC)
         )
-        yield
+        await turn
     return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
-def _unseen_once(topic: Any, code: int) -> Divided[OffsetFetchResponseTopic]:
+async def _unseen_once(topic: Any, code: int) -> OffsetFetchResponseTopic:
     partitions = []
     for index in topic.partition_indexes:
         partitions.append(
             OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
         )
-        yield
+        await turn
     return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)

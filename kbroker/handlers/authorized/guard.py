@@ -8,25 +8,22 @@ list is handed on as a request of its own, and the two answers become one, in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from copy import copy
 from functools import partial
-from types import GeneratorType
 from typing import Any, Final
 
-from kbroker.divided import Divided
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
-FEW: Final = 64
-"""Elements of a list that are looked at in one go."""
 Guard = Callable[[Handler, type[Any]], Handler]
 """Takes a handler and the class of its answers."""
 Verdict = Callable[[RequestContext, Rights, Any], ErrorCode | int]
 """Tells why an element of a list is refused; 0: it is not."""
-Refuse = Callable[[RequestContext, Any, int], Divided[Any]]
+Refuse = Callable[[RequestContext, Any, int], Coroutine[Any, Any, Any]]
 """Makes the answer for an element that is refused."""
 REFUSALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -111,32 +108,23 @@ def partly(field: str, answers: str, verdict: Verdict, refuse: Refuse, *, asked_
     def guard(handler: Handler, response: type[Any]) -> Handler:
         rest = partial(_rest, handler, response, field, answers, refuse, asked_anyway)
 
-        def guarded(ctx: RequestContext, request: Any) -> Any:
-            asked = getattr(request, field)
-            if asked is None:
-                return handler(ctx, request)
-            if len(asked) > FEW:
-                return in_pieces(ctx, request, asked)
-            rights = rights_of(ctx)
-            codes = [verdict(ctx, rights, each) for each in asked]
-            return rest(ctx, request, asked, codes) if any(codes) else handler(ctx, request)
-
-        def in_pieces(ctx: RequestContext, request: Any, asked: Sequence[Any]) -> Divided[Any]:
+        async def guarded(ctx: RequestContext, request: Any) -> Any:
+            asked = getattr(request, field) or ()
             rights = rights_of(ctx)
             codes = []
-            for each in asked:
-                codes.append(verdict(ctx, rights, each))
-                yield
+            for element in asked:
+                codes.append(verdict(ctx, rights, element))
+                await turn
             if any(codes):
-                return (yield from rest(ctx, request, asked, codes))
-            return handler(ctx, request)
+                return await rest(ctx, request, asked, codes)
+            return await awaited(handler(ctx, request))
 
         return guarded
 
     return guard
 
 
-def _rest(
+async def _rest(
     handler: Handler,
     response: type[Any],
     field: str,
@@ -147,16 +135,16 @@ def _rest(
     request: Any,
     asked: Sequence[Any],
     codes: Sequence[int],
-) -> Divided[Any]:
+) -> Any:
     """Hand on what is not refused, and return the answer with the refusals in it."""
     allowed = []
     for each, code in zip(asked, codes, strict=True):
         if not code:
             allowed.append(each)
-        yield
+        await turn
     answer = response()
     if allowed or asked_anyway:
-        answer = yield from finished(handler(ctx, with_field(request, field, allowed)), response)
+        answer = await awaited(handler(ctx, with_field(request, field, allowed)))
         if getattr(answer, "error_code", 0):
             return answer
     found = getattr(answer, answers)
@@ -164,10 +152,10 @@ def _rest(
     merged = [] if in_order is not None else list(found)
     for each, code in zip(asked, codes, strict=True):
         if code:
-            merged.append((yield from refuse(ctx, each, code)))
+            merged.append(await refuse(ctx, each, code))
         elif in_order is not None:
             merged.append(next(in_order))
-        yield
+        await turn
     setattr(answer, answers, merged)
     return answer
 
@@ -175,28 +163,21 @@ def _rest(
 def filtered(answers: str, keeps: Callable[[RequestContext, Rights, Any], bool]) -> Guard:
     """Leave out of an answer's list what must not be known."""
 
-    def guard(handler: Handler, response: type[Any]) -> Handler:
-        def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
-            answer = yield from finished(handler(ctx, request), response)
+    def guard(handler: Handler, _response: type[Any]) -> Handler:
+        async def guarded(ctx: RequestContext, request: Any) -> Any:
+            answer = await awaited(handler(ctx, request))
             rights = rights_of(ctx)
             kept = []
             for each in getattr(answer, answers):
                 if keeps(ctx, rights, each):
                     kept.append(each)
-                yield
+                await turn
             setattr(answer, answers, kept)
             return answer
 
         return guarded
 
     return guard
-
-
-def finished(answer: Any, response: type[Any]) -> Generator[Any, Any, Any]:
-    """Come to an answer by whatever a handler returned, as the dispatcher does."""
-    while answer is not None and answer.__class__ is not response:
-        answer = (yield from answer) if answer.__class__ is GeneratorType else (yield answer)
-    return answer
 
 
 def with_field(request: Any, field: str, value: Any) -> Any:
@@ -243,12 +224,12 @@ def refused_partitions(
     `answered` and `answered_index` those of the answer.
     """
 
-    def refuse(_ctx: RequestContext, element: Any, code: int) -> Divided[Any]:
+    async def refuse(_ctx: RequestContext, element: Any, code: int) -> Any:
         made = []
         for each in getattr(element, partitions):
             number = each if index is None else getattr(each, index)
             made.append(partition(**{answered_index: number, "error_code": code, **fields}))
-            yield
+            await turn
         answer = topic(**{name: getattr(element, name), answered: made})
         if hasattr(element, "topic_id"):
             answer.topic_id = element.topic_id

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.divided import Divided
-from kbroker.handlers.authorized.guard import FEW, finished, refuse_all, rights_of, with_field
+from kbroker.handlers.authorized.guard import refuse_all, rights_of, with_field
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
+from kbroker.handlers.produce_many import FEW
 from kbroker.handlers.produce_refusals import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
+from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchRequest, PartitionData
 from kbroker.protocol.messages.produce import (
@@ -31,7 +32,7 @@ _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _FIRST_ID_VERSION = 13
 
 
-def produce(handler: Handler, response: type[Any]) -> Handler:
+def produce(handler: Handler, _response: type[Any]) -> Handler:
     """Append where Topic:Write is given; what is part of a transaction needs TransactionalId:Write as well."""
 
     def guarded(ctx: RequestContext, request: ProduceRequest) -> Any:
@@ -46,35 +47,35 @@ def produce(handler: Handler, response: type[Any]) -> Handler:
         verdicts = [_may_write(ctx, rights, topic) for topic in request.topic_data]
         return handler(ctx, request) if all(verdicts) else partly(ctx, request, verdicts)
 
-    def in_pieces(ctx: RequestContext, request: ProduceRequest) -> Divided[Any]:
+    async def in_pieces(ctx: RequestContext, request: ProduceRequest) -> Any:
         rights, is_transactional, verdicts = rights_of(ctx), False, []
         for topic in request.topic_data:
             verdicts.append(_may_write(ctx, rights, topic))
             for data in topic.partition_data:
                 is_transactional = is_transactional or _has_transactional(data.records)
-                yield
-            yield
+                await turn
+            await turn
         if is_transactional:
             _check_transaction(rights, request)
         if all(verdicts):
-            return (yield from finished(handler(ctx, request), response))
-        return (yield from partly(ctx, request, verdicts))
+            return await awaited(handler(ctx, request))
+        return await partly(ctx, request, verdicts)
 
-    def partly(ctx: RequestContext, request: ProduceRequest, verdicts: list[bool]) -> Divided[Any]:
+    async def partly(ctx: RequestContext, request: ProduceRequest, verdicts: list[bool]) -> Any:
         allowed = [topic for topic, may in zip(request.topic_data, verdicts, strict=True) if may]
         answer: ProduceResponse = ProduceResponse()
         if allowed:
-            answer = yield from finished(handler(ctx, with_field(request, "topic_data", allowed)), response)
+            answer = await awaited(handler(ctx, with_field(request, "topic_data", allowed)))
         if request.acks == 0:
             raise CloseConnection("a Produce with acks=0 is not authorized")
         in_order = iter(answer.responses) if len(answer.responses) == len(allowed) else None
         merged = [] if in_order is not None else answer.responses
         for topic, may in zip(request.topic_data, verdicts, strict=True):
             if not may:
-                merged.append((yield from _unwritten(topic)))
+                merged.append(await _unwritten(topic))
             elif in_order is not None:
                 merged.append(next(in_order))
-            yield
+            await turn
         answer.responses = merged
         return answer
 
@@ -102,11 +103,11 @@ def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> 
     return name is None or rights.may(Operation.WRITE, TOPIC, name)
 
 
-def _unwritten(topic: TopicProduceData) -> Divided[TopicProduceResponse]:
+async def _unwritten(topic: TopicProduceData) -> TopicProduceResponse:
     answers = []
     for data in topic.partition_data:
         answers.append(PartitionProduceResponse(index=data.index, error_code=_REFUSED, base_offset=-1))
-        yield
+        await turn
     return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
 
@@ -134,14 +135,14 @@ class AuthorizedFetch(Fetch):
             if not (of_consumer and partition is not None and rights.may_read(partition.topic)):
                 self._look(place, rights)
 
-    def prepare(self) -> Divided[None]:
-        yield from super().prepare()
+    async def prepare(self) -> None:
+        await super().prepare()
         self._refused = None
         self.readable = False
         for place in range(len(self.items)):
             self._look(place, rights_of(self._ctx))
             self.readable = self.readable or self.items[place][2] is not None
-            yield
+            await turn
 
     def _look(self, place: int, rights: Rights) -> None:
         key, want, partition = self.items[place]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from kbroker.divided import Divided
-from kbroker.handlers.authorized.guard import finished, name_of, rights_of, with_field
+from kbroker.handlers.authorized.guard import name_of, rights_of, with_field
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsRequest,
@@ -44,20 +44,20 @@ _FIRST_ID_VERSION = 12
 _METADATA_TOPIC = "__cluster_metadata"
 
 
-def metadata(handler: Handler, response: type[Any]) -> Handler:
+def metadata(handler: Handler, _response: type[Any]) -> Handler:
     """Describe where Topic:Describe is given; create what is absent by Cluster:Create or Topic:Create."""
 
-    def guarded(ctx: RequestContext, request: MetadataRequest) -> Divided[Any]:
-        yield from first_news(ctx)  # what is looked at here must be what the handler tells of
+    async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
+        await first_news(ctx)  # what is looked at here must be what the handler tells of
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
         part, by_id = request, False
         if not is_all:
-            allowed = yield from _describable(ctx, rights, request, refused)
+            allowed = await _describable(ctx, rights, request, refused)
             by_id = bool(allowed) and allowed[0].topic_id != ZERO_UUID  # it is all by id, or all by name
             part = with_field(request, "topics", allowed)
-        answer = yield from finished(handler(ctx, part), response)
+        answer = await awaited(handler(ctx, part))
         found, kept = answer.topics if is_all or part.topics else [], []
         for topic in found:
             # Asked once more of what was named, too: by an id may be told now what was not known before.
@@ -67,7 +67,7 @@ def metadata(handler: Handler, response: type[Any]) -> Handler:
                     topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
             elif not is_all:
                 refused.append(_unseen(None, topic.topic_id) if by_id else _unseen(topic.name, ZERO_UUID))
-            yield
+            await turn
         answer.topics = kept + refused
         if request.include_cluster_authorized_operations and version in _CLUSTER_OPERATIONS_IN:
             answer.cluster_authorized_operations = cluster_operations(rights)
@@ -76,16 +76,16 @@ def metadata(handler: Handler, response: type[Any]) -> Handler:
     return guarded
 
 
-def _describable(
+async def _describable(
     ctx: RequestContext, rights: Rights, request: MetadataRequest, refused: list[MetadataResponseTopic]
-) -> Divided[list[MetadataRequestTopic]]:
+) -> list[MetadataRequestTopic]:
     """Return the topics of a request that may be described; the others are added to `refused`, each once."""
     allowed: list[MetadataRequestTopic] = []
     seen: dict[Any, None] = {}
     creates = request.allow_auto_topic_creation and ctx.services.config.get_bool("auto.create.topics.enable")
     by_id = any(topic.topic_id != ZERO_UUID for topic in request.topics or ())
     for asked in request.topics or ():
-        yield
+        await turn
         if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
             continue  # where there is an id, names count for nothing; left alone they would
         name = name_of(ctx, asked) if by_id else asked.name
@@ -123,11 +123,11 @@ def cluster_operations(rights: Rights) -> int:
     return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def describe_cluster(handler: Handler, response: type[Any]) -> Handler:
+def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
     """Ask for nothing but the cluster's operations."""
 
-    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
-        answer = yield from finished(handler(ctx, request), response)
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
         if request.include_cluster_authorized_operations and not answer.error_code:
             answer.cluster_authorized_operations = cluster_operations(rights_of(ctx))
         return answer
@@ -138,12 +138,12 @@ def describe_cluster(handler: Handler, response: type[Any]) -> Handler:
 def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
     """Describe where Topic:Describe is given. Pages are made of what may be seen, so that a cursor tells nothing."""
 
-    def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Divided[Any]:
-        yield from first_news(ctx)
+    async def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Any:
+        await first_news(ctx)
         rights, is_all = rights_of(ctx), not request.topics
         cursor = request.cursor
         if cursor is not None and (cursor.partition_index < 0 or not (is_all or _has(request, cursor.topic_name))):
-            return (yield from finished(handler(ctx, request), response))  # it is refused, whatever may be seen
+            return await awaited(handler(ctx, request))  # it is refused, whatever may be seen
         begin = "" if cursor is None else cursor.topic_name
         names = [each.name for each in request.topics] if not is_all else list(ctx.services.controller.state.topics)
         allowed: dict[str, None] = {}
@@ -152,22 +152,22 @@ def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
             if name >= begin:
                 seen = rights.may(Operation.DESCRIBE, TOPIC, name, tell=not is_all)
                 (allowed if seen else refused)[name] = None
-            yield
+            await turn
         answer = response()
         if allowed:
             part = with_field(request, "topics", [TopicRequest(name) for name in allowed])
             if begin not in allowed:
                 part.cursor = None
-            answer = yield from finished(handler(ctx, part), response)
+            answer = await awaited(handler(ctx, part))
         for topic in answer.topics:
             topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
-            yield
+            await turn
         for name in refused if not is_all else ():
             unseen = DescribeTopicPartitionsResponseTopic(
                 error_code=_REFUSED, name=name, topic_id=ZERO_UUID, topic_authorized_operations=NOT_ASKED
             )
             answer.topics.append(unseen)
-            yield
+            await turn
         return answer
 
     return guarded
@@ -177,13 +177,13 @@ def _has(request: DescribeTopicPartitionsRequest, name: str) -> bool:
     return any(each.name == name for each in request.topics)
 
 
-def create_topics(handler: Handler, response: type[Any]) -> Handler:
+def create_topics(handler: Handler, _response: type[Any]) -> Handler:
     """Create by Cluster:Create or Topic:Create; tell configs by Topic:DescribeConfigs."""
 
-    def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Divided[Any]:
+    async def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Any:
         rights = rights_of(ctx)
         may_all = rights.on_cluster(Operation.CREATE, tell=False)
-        counts = yield from _counted(topic.name for topic in request.topics)
+        counts = await _counted(topic.name for topic in request.topics)
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
@@ -192,54 +192,54 @@ def create_topics(handler: Handler, response: type[Any]) -> Handler:
                 allowed.append(topic)
             else:
                 refused.append(name)
-            yield
-        answer = yield from finished(handler(ctx, with_field(request, "topics", allowed)), response)
+            await turn
+        answer = await awaited(handler(ctx, with_field(request, "topics", allowed)))
         for result in answer.topics:
             if not result.error_code and not rights.may(Operation.DESCRIBE_CONFIGS, TOPIC, result.name, tell=False):
                 result.topic_config_error_code = _REFUSED
                 result.configs, result.num_partitions, result.replication_factor = [], -1, -1
-            yield
+            await turn
         for name in refused:
             answer.topics.append(
                 CreatableTopicResult(name=name, error_code=_REFUSED, error_message="Authorization failed.", configs=[])
             )
-            yield
+            await turn
         return answer
 
     return guarded
 
 
-def create_partitions(handler: Handler, response: type[Any]) -> Handler:
+def create_partitions(handler: Handler, _response: type[Any]) -> Handler:
     """Add partitions by Topic:Alter."""
 
-    def guarded(ctx: RequestContext, request: CreatePartitionsRequest) -> Divided[Any]:
+    async def guarded(ctx: RequestContext, request: CreatePartitionsRequest) -> Any:
         rights = rights_of(ctx)
-        counts = yield from _counted(topic.name for topic in request.topics)
+        counts = await _counted(topic.name for topic in request.topics)
         allowed, refused = [], []
         for topic in request.topics:
             if counts[topic.name] > 1 or rights.may(Operation.ALTER, TOPIC, topic.name):
                 allowed.append(topic)
             else:
                 refused.append(topic.name)
-            yield
-        answer = yield from finished(handler(ctx, with_field(request, "topics", allowed)), response)
+            await turn
+        answer = await awaited(handler(ctx, with_field(request, "topics", allowed)))
         for name in refused:
             answer.results.append(CreatePartitionsTopicResult(name=name, error_code=_REFUSED))
-            yield
+            await turn
         return answer
 
     return guarded
 
 
-def delete_topics(handler: Handler, response: type[Any]) -> Handler:
+def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
     """Delete by Cluster:Delete or Topic:Delete. A topic that may not be described has no name and no id."""
 
-    def guarded(ctx: RequestContext, request: DeleteTopicsRequest) -> Divided[Any]:
+    async def guarded(ctx: RequestContext, request: DeleteTopicsRequest) -> Any:
         rights = rights_of(ctx)
         if rights.on_cluster(Operation.DELETE, tell=False):
-            return (yield from finished(handler(ctx, request), response))
+            return await awaited(handler(ctx, request))
         named = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names]
-        counts = yield from _counted((each.name, each.topic_id) for each in (*named, *request.topics))
+        counts = await _counted((each.name, each.topic_id) for each in (*named, *request.topics))
         names, topics, refused = [], [], []
         for state in (*named, *request.topics):
             result = None if counts[state.name, state.topic_id] > 1 else _undeletable(ctx, rights, state)
@@ -249,9 +249,9 @@ def delete_topics(handler: Handler, response: type[Any]) -> Handler:
                 names.append(state.name or "")
             else:
                 topics.append(state)
-            yield
+            await turn
         part = with_field(with_field(request, "topics", topics), "topic_names", names)
-        answer = yield from finished(handler(ctx, part), response)
+        answer = await awaited(handler(ctx, part))
         answer.responses += refused
         return answer
 
@@ -287,9 +287,9 @@ def _undeleted(name: str | None, topic_id: bytes, code: ErrorCode = _REFUSED) ->
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=DEFAULT_MESSAGES.get(code))
 
 
-def _counted(keys: Any) -> Divided[Counter[Any]]:
+async def _counted(keys: Any) -> Counter[Any]:
     counts: Counter[Any] = Counter()
     for key in keys:
         counts[key] += 1
-        yield
+        await turn
     return counts

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.divided import Divided
 from kbroker.handlers.add_partitions_to_txn import add_partitions_to_txn as add_partitions_handler
-from kbroker.handlers.authorized.guard import finished, refuse_all, rights_of
+from kbroker.handlers.authorized.guard import refuse_all, rights_of
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transaction_listings import TransactionState
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
@@ -63,26 +63,25 @@ def transaction_right(_ctx: RequestContext, rights: Rights, name: str) -> int:
     return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-def refused_transaction(_ctx: RequestContext, name: str, code: int) -> Divided[TransactionState]:
+async def refused_transaction(_ctx: RequestContext, name: str, code: int) -> TransactionState:
     """Make the answer for a transaction that is refused."""
-    yield from ()
     return TransactionState(transactional_id=name, error_code=code)
 
 
-def without_hidden_topics(handler: Handler, response: type[Any]) -> Handler:
+def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
     """Leave topics out of transactions that may not be described."""
 
-    def guarded(ctx: RequestContext, request: Any) -> Divided[Any]:
-        answer = yield from finished(handler(ctx, request), response)
+    async def guarded(ctx: RequestContext, request: Any) -> Any:
+        answer = await awaited(handler(ctx, request))
         rights = rights_of(ctx)
         for state in answer.transaction_states:
             kept = []
             for topic in state.topics:
                 if rights.may(Operation.DESCRIBE, TOPIC, topic.topic):
                     kept.append(topic)
-                yield
+                await turn
             state.topics = kept
-            yield
+            await turn
         return answer
 
     return guarded

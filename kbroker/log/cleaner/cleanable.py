@@ -10,7 +10,6 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
-from kbroker.divided import Divided
 from kbroker.log.batch_scan import read_header
 from kbroker.log.cleaner.job_format import CleaningJob
 from kbroker.log.partition_log import PartitionLog
@@ -84,13 +83,13 @@ def _is_overdue(dirty: list[Segment], upper: int, now_ms: int, max_lag_ms: int) 
     return False
 
 
-def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -> Divided[CleaningJob | None]:
+async def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -> CleaningJob | None:
     """Return the order to clean a log, None if the log has lost segments meanwhile; raises OSError."""
     log = cleanable.log
     config = log.config
     upper = cleanable.upper
     known = log.segments.bases[0], log.truncations
-    aborted = yield from log.aborted_before(upper)
+    aborted = await log.aborted_before(upper)
     if known != (log.segments.bases[0], log.truncations):
         return None
     segments = log.segments[: bisect_left(log.segments.bases, upper)]

@@ -15,7 +15,6 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile
 from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
@@ -23,6 +22,7 @@ from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
 from kbroker.log.cleaner.worker_pool import WorkerPool, WorkerProcess
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
+from kbroker.long_work import turn, whole
 
 _ATTEMPTS: Final = 3
 
@@ -170,29 +170,29 @@ class Cleaner:
         """Do as `due`, at once."""
         whole(self.due(now_ms))
 
-    def due(self, now_ms: int) -> Divided[None]:
+    async def due(self, now_ms: int) -> None:
         """Take results over, and give work to workers that are free, in pieces."""
         for job in list(self._running):
-            yield from self._follow(job, now_ms)
+            await self._follow(job, now_ms)
         if now_ms >= self._look_ms and self._pool.is_free and not self._looking:
             self._looking = True
             try:
-                yield from self._look(now_ms)
+                await self._look(now_ms)
             finally:
                 self._looking = False
 
-    def _look(self, now_ms: int) -> Divided[None]:
+    async def _look(self, now_ms: int) -> None:
         while self._pool.is_free:
-            found = yield from self._dirtiest(now_ms)
-            if found is None or not (yield from self._begin(found, now_ms)):
+            found = await self._dirtiest(now_ms)
+            if found is None or not await self._begin(found, now_ms):
                 self._look_ms = now_ms + self._pool.settings.backoff_ms
                 return
 
-    def _dirtiest(self, now_ms: int) -> Divided[Cleanable | None]:
+    async def _dirtiest(self, now_ms: int) -> Cleanable | None:
         best = None
         dirtiest = 0.0
         for key in list(self._logs):  # the keys alone: pairs of tens of thousands would take some milliseconds
-            yield
+            await turn
             log = self._logs.get(key)
             if log is None:
                 continue
@@ -219,12 +219,12 @@ class Cleaner:
             if key in self._cleaned_to:
                 self.note(key, log.log_start_offset)
 
-    def _begin(self, found: Cleanable, now_ms: int) -> Divided[bool]:
+    async def _begin(self, found: Cleanable, now_ms: int) -> bool:
         log, settings, pool = found.log, self._pool.settings, self._pool
         key = (log.topic, log.partition)
         try:
             map_bytes = int(pool.share(settings.dedupe_buffer_size))
-            order = yield from make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
+            order = await make_job(found, now_ms, map_bytes, int(pool.share(settings.io_buffer_size)))
             if order is None or self._logs.get(key) is not log or not pool.is_free:
                 return False  # the log has changed meanwhile
             worker = pool.acquire()
@@ -252,7 +252,7 @@ class Cleaner:
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
-    def _follow(self, job: _Running, now_ms: int) -> Divided[None]:
+    async def _follow(self, job: _Running, now_ms: int) -> None:
         """Take over what a worker has done since, one of its messages after the other."""
         if job.ended or (job.noted is not None and not job.noted.done()):
             return
@@ -262,7 +262,7 @@ class Cleaner:
             if not self._is_wanted(job):
                 self._abandon(job)
             self._take(job, job.messages.popleft(), now_ms)
-            yield
+            await turn
         if not job.ended and not self._is_wanted(job):
             self._abandon(job)
         if gone and not job.ended and not job.messages:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
-from kbroker.divided import Divided
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile, Offsets
 from kbroker.log.directories.flusher import Flusher
 from kbroker.log.directories.partition_dir_names import Key
 from kbroker.log.files import sync_directory
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import turn
 
 _ENTRIES_AT_ONCE = 256
 
@@ -121,14 +121,14 @@ class Checkpointer:
         """Write where logs start, so that it holds over a crash; raises OSError."""
         self._writers[1][1].write(self._offsets(_log_start), sync=False)
 
-    def write_due(self, now_ms: int) -> Divided[None]:
+    async def write_due(self, now_ms: int) -> None:
         """Have those written that are due."""
         for index, (interval, file, offset_of_log) in enumerate(self._writers):
             if now_ms - self._written_ms[index] < interval or file.is_busy:
                 continue
             self._written_ms[index] = now_ms
             number = file.begin()
-            lines = yield from self._lines(offset_of_log)
+            lines = await self._lines(offset_of_log)
             if not self._in_use():
                 return  # since a moment ago: there are no logs any more, and nothing must be written of none
             try:
@@ -137,12 +137,12 @@ class Checkpointer:
                 logger.error("%s: %s", file.path, error)
                 self._report(error)
 
-    def _lines(self, offset_of_log: OffsetOf) -> Divided[list[str]]:
+    async def _lines(self, offset_of_log: OffsetOf) -> list[str]:
         """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
         lines = []
         for count, key in enumerate(list(self._logs)):
             if count % _ENTRIES_AT_ONCE == 0:
-                yield
+                await turn
             log = self._logs.get(key)
             offset = None if log is None else offset_of_log(log)
             if offset is not None:
@@ -167,13 +167,13 @@ class Checkpointer:
             self._stale_cleaned = False
             self._stale.clear()
 
-    def forget_deleted(self) -> Divided[None]:
+    async def forget_deleted(self) -> None:
         """Have everything written anew, without the deleted partitions, once their renames are on the disk."""
         gone = dict(self._stale)
         written = [self._flusher.pool.submit(sync_directory, self._directory)]
         for _, file, offset_of_log in self._writers:
             number = file.begin()
-            lines = yield from self._lines(offset_of_log)
+            lines = await self._lines(offset_of_log)
             written.append(file.write_by(self._flusher.pool, lines, number))
         if self._stale_cleaned:
             self._stale_cleaned = False

@@ -7,18 +7,19 @@ logs, and one may have thousands of segments.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from kbroker.divided import Divided
 from kbroker.log.disk_errors import passes
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import step, turn
 
 Key = tuple[str, int]
 
 logger = logging.getLogger(__name__)
 
 
-Chore = Callable[[PartitionLog, int], Divided[None]]
+Chore = Callable[[PartitionLog, int], Coroutine[Any, Any, None]]
 
 
 class Chores:
@@ -34,7 +35,7 @@ class Chores:
         """Begin: each chore is due after its interval, or after `delay_ms` where that is sooner."""
         self._due = [now_ms + min(interval, delay_ms) for interval, _ in self._chores]
 
-    def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> Divided[None]:
+    async def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:
         """Do what is due; a log that leaves `logs` meanwhile is left alone from then on."""
         for index, (interval, chore) in enumerate(self._chores):
             if now_ms < self._due[index]:
@@ -44,15 +45,15 @@ class Chores:
                 log = logs.get(key)
                 if log is None:
                     continue
-                for _ in self._visit(chore, log, now_ms):
-                    yield
-                    if logs.get(key) is not log:
-                        break
-                yield
+                visit = self._visit(chore, log, now_ms)
+                while logs.get(key) is log and not step(visit):
+                    await turn
+                visit.close()
+                await turn
 
-    def _visit(self, chore: Chore, log: PartitionLog, now_ms: int) -> Divided[None]:
+    async def _visit(self, chore: Chore, log: PartitionLog, now_ms: int) -> None:
         try:
-            yield from chore(log, now_ms)
+            await chore(log, now_ms)
         except OSError as error:
             # One partition's trouble must not keep the others from their turn.
             logger.error("%s-%d: %s", log.topic, log.partition, error)

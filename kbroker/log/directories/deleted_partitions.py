@@ -14,11 +14,11 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.divided import Divided
 from kbroker.failpoints import passed
 from kbroker.log.directories.partition_dir_names import DELETE_SUFFIX, Key, new_name
 from kbroker.log.directories.remover import Remover
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import turn
 
 AT_ONCE: Final = 32
 
@@ -89,13 +89,13 @@ class Departures:
                 failure = error
         return failure
 
-    def finish_all(self) -> Divided[None]:
+    async def finish_all(self) -> None:
         """Do so for all, in pieces."""
         while self._leaving:
             error = self.finish_some(8)
             if error is not None:
                 self._failed(error)
-            yield
+            await turn
 
     def remove_due(self, now_ms: int) -> None:
         """Have the directories removed whose time has come."""

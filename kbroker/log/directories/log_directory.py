@@ -22,7 +22,6 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Future
 from functools import partial
 
-from kbroker.divided import Divided, whole
 from kbroker.failpoints import passed
 from kbroker.log import checkpoints
 from kbroker.log.cleaner.manager import Cleaner
@@ -50,8 +49,10 @@ from kbroker.log.disk_errors import ends_directory
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_state import Work
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
 
 _REMOVED_AT_ONCE = 4096
@@ -119,7 +120,7 @@ class LogDirectory:
             (flush_check_interval_ms, self._flush_due),
             (producer_id_check_interval_ms, self._expire_producers),
         )
-        self._later: deque[Divided[None]] = deque()
+        self._later: deque[Work] = deque()
         self._remover = Remover()
         self._departures = Departures(self.directory, self._remover, self.report)
         self.files = OpenFiles() if files is None else files
@@ -418,14 +419,14 @@ class LogDirectory:
                 self._departures.add(key, log, time_ms)
                 self._checkpointer.deleted(key, was_cleaned=was_cleaned)
         failure = self._departures.finish_some(AT_ONCE)
-        self._later.append(self._depart())
+        self._later.append(self._depart)
         if failure is not None:
             raise failure
 
-    def _depart(self) -> Divided[None]:
+    async def _depart(self) -> None:
         """Take away what of deleted partitions is left, and then what the checkpoints say of them."""
-        yield from self._departures.finish_all()
-        yield from self._checkpointer.forget_deleted()
+        await self._departures.finish_all()
+        await self._checkpointer.forget_deleted()
 
     def future_path(self, topic: str, partition: int) -> str:
         """Return a new name for the directory of a partition that is being moved here."""
@@ -481,7 +482,7 @@ class LogDirectory:
 
     # -- what is due ------------------------------------------------------------------------------------------
 
-    def do_later(self, work: Divided[None]) -> None:
+    def do_later(self, work: Work) -> None:
         """Have work done in pieces when `due` comes to it; without it nothing is lost."""
         self._later.append(work)
 
@@ -490,30 +491,30 @@ class LogDirectory:
         whole(self.due(now_ms))
         self._remover.wait()
 
-    def due(self, now_ms: int) -> Divided[None]:
+    async def due(self, now_ms: int) -> None:
         """Do what is due, in pieces; what waits for the disk is done by threads, and may be under way at the end."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
         self.room.look(now_ms, self._flusher.pool)
         self._poll_syncs()
-        yield from self._do_later()
+        await self._do_later()
         if self.failure:
             return
-        yield from self._jobs.run(now_ms, self.logs)
+        await self._jobs.run(now_ms, self.logs)
         self._departures.remove_due(now_ms)
-        yield from self.cleaner.due(now_ms)
+        await self.cleaner.due(now_ms)
         if self._own_pool is not None:
             self._own_pool.tick(now_ms)
-        yield from self._checkpointer.write_due(now_ms)
+        await self._checkpointer.write_due(now_ms)
 
-    def _do_later(self) -> Divided[None]:
+    async def _do_later(self) -> None:
         """Do what waits now; what that brings waits for the next time, or a log that rolls often would hold up all."""
         try:
             self._checkpointer.settle_forgotten()
             left = len(self._later)
             while left and self._later and not self.failure:
                 left -= 1
-                yield from self._later.popleft()
+                await self._later.popleft()()
         except OSError as error:
             logger.error("%s: %s", self.directory, error)
             self.report(error)
@@ -523,19 +524,19 @@ class LogDirectory:
         if paths:
             self._remover.remove(paths)
 
-    def _apply_retention(self, log: PartitionLog, now_ms: int) -> Divided[None]:
+    async def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
-            yield from log.delete_what_is_due(now_ms)
+            await log.delete_what_is_due(now_ms)
         log.release_idle()
 
-    def _flush_due(self, log: PartitionLog, now_ms: int) -> Divided[None]:
+    async def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
         self._remove_doomed(log, now_ms)
-        yield from log.delete_below_start(now_ms)
+        await log.delete_below_start(now_ms)
         if log.wants_flush or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)
 
-    def _expire_producers(self, log: PartitionLog, now_ms: int) -> Divided[None]:
-        yield from log.producers.expire(now_ms, self.producer_id_expiration_ms)
+    async def _expire_producers(self, log: PartitionLog, now_ms: int) -> None:
+        await log.producers.expire(now_ms, self.producer_id_expiration_ms)
 
     def checkpoint(self) -> None:
         """Write all checkpoints now; raises OSError."""

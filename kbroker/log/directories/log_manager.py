@@ -20,7 +20,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from kbroker.config.model import ALL_DIRS
-from kbroker.divided import Divided
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import Belongs, LogDirectory
 from kbroker.log.directories.moves import Move, SourceError
@@ -444,10 +443,10 @@ class LogManager:
     def cleaning(self) -> bool:
         return any(manager.cleaner.busy for manager in self.online)
 
-    def follow_cleaning(self, now_ms: int) -> Divided[None]:
+    async def follow_cleaning(self, now_ms: int) -> None:
         """Take over what has been compacted, and begin what comes next, in pieces."""
         for manager in self.online:
-            yield from manager.cleaner.due(now_ms)
+            await manager.cleaner.due(now_ms)
 
     def change_cleaning_rate(self) -> None:
         for manager in self.online:
@@ -462,10 +461,10 @@ class LogManager:
         if self.moves:
             self.advance_moves(now_ms)
 
-    def due(self, now_ms: int) -> Divided[None]:
+    async def due(self, now_ms: int) -> None:
         """Do what is due, in pieces."""
         for manager in self.online:
-            yield from manager.due(now_ms)
+            await manager.due(now_ms)
         if self.moves:
             self.advance_moves(now_ms)
 

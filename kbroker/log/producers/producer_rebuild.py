@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from kbroker.divided import Divided, whole
 from kbroker.log.batch_scan import scan_headers
 from kbroker.log.files import read_at
 from kbroker.log.producers.producer_snapshots import Snapshots
@@ -22,12 +21,13 @@ from kbroker.log.producers.producer_state import (
 )
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
+from kbroker.long_work import turn, whole
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.records import BatchHeader
 
 _RECALLED_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 200
-"""Headers read between two yields: half a millisecond."""
+"""Headers read between two turns: half a millisecond."""
 
 
 def aborted_entry(completed: CompletedTxn, producers: ProducerState) -> AbortedTxn:
@@ -63,20 +63,20 @@ def rebuild_producers(
     whole(rebuild_in_pieces(producers, snapshots, segments, end_offset))
 
 
-def rebuild_in_pieces(
+async def rebuild_in_pieces(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
-) -> Divided[None]:
+) -> None:
     """Do so in pieces, in which nothing may be appended."""
     lowest = segments[0].base_offset if segments else end_offset
     found = snapshots.newest(end_offset)
     begin = max(found[0], lowest) if found else lowest
     # Producers whose records were deleted are still known: their next retry must not be taken for something new.
     producers.reset(found[1] if found else [])
-    yield from _recall_batches(producers, segments, begin)
-    yield from _replay(producers, segments, begin, end_offset)
+    await _recall_batches(producers, segments, begin)
+    await _replay(producers, segments, begin, end_offset)
 
 
-def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> Divided[None]:
+async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
     """Add to the one batch of each producer that a snapshot at `end` holds those that still stand right before it.
 
     So a producer may retry any of its last batches after a restart, too, as long as they are among the last megabyte.
@@ -90,7 +90,7 @@ def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: 
     start = segment.boundary_before(max(0, stop - _RECALLED_BYTES))
     for count, (_, header) in enumerate(scan_headers(segment.handle, start, stop), 1):
         if not count % _AT_ONCE:
-            yield
+            await turn
         entry = producers.entries.get(header.producer_id)
         if entry is None or header.is_control or header.producer_epoch != entry.producer_epoch or not entry.batches:
             continue
@@ -112,13 +112,13 @@ def replay(
     whole(_replay(producers, segments, begin_offset, end_offset, on_completed))
 
 
-def _replay(
+async def _replay(
     producers: ProducerState,
     segments: Sequence[Segment],
     begin_offset: int,
     end_offset: int,
     on_completed: Callable[[CompletedTxn], None] | None = None,
-) -> Divided[None]:
+) -> None:
     reached = begin_offset
     for index, segment in enumerate(segments):
         if segment.base_offset >= end_offset:
@@ -131,7 +131,7 @@ def _replay(
         file = segment.handle
         for count, (position, header) in enumerate(scan_headers(file, found[0], segment.size), 1):
             if not count % _AT_ONCE:
-                yield
+                await turn
             if header.base_offset >= end_offset:
                 return
             read_batch = partial(read_at, file.fd, header.size, position)

@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
 
-from kbroker.divided import Divided
 from kbroker.log.files import (
     SNAPSHOT_SUFFIX,
     FileHandle,
@@ -31,6 +30,7 @@ from kbroker.log.files import (
 )
 from kbroker.log.producers.producer_state import ProducedBatch, ProducerEntry
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
+from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
 
 SNAPSHOT_HEAD: Final = struct.Struct(">hIi")
@@ -127,7 +127,7 @@ class Snapshots:
         if not sync:
             self.unsynced.add(offset)
 
-    def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> Divided[bool]:
+    async def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> bool:
         """Write down what is being taken; it counts once all of it is written, which is returned. Raises OSError.
 
         It is given up as soon as `is_wanted` says so. Nothing is lost by that, nor by a crash: the log is longer then
@@ -142,7 +142,7 @@ class Snapshots:
                 body = b"".join([_encode(entry) for entry in entries])
                 write_all(file.fd, body, end)
                 crc, end = crc32c(body, crc), end + len(body)
-                yield
+                await turn
                 if not is_wanted():
                     return False
             write_all(file.fd, _head(taking.count, crc), 0)

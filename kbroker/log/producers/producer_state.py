@@ -11,10 +11,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from kbroker.divided import Divided
 from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
 from kbroker.log.producers.verification_guard import UNCHECKED, Verification
+from kbroker.long_work import turn
 from kbroker.protocol.control_records import EndTxnMarker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader
@@ -309,7 +309,7 @@ class ProducerState:
             self._unreplicated = {first: end for first, end in self._unreplicated.items() if end >= offset}
             self._find_unstable()
 
-    def expire(self, now_ms: int, expiration_ms: int) -> Divided[int]:
+    async def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers without an open transaction that have been silent for `expiration_ms`; returns how many."""
         known = list(self.entries.values())
         latest = now_ms - expiration_ms
@@ -320,7 +320,7 @@ class ProducerState:
                 if silent and self.entries.get(entry.producer_id) is entry:
                     del self.entries[entry.producer_id]
                     count += 1
-            yield
+            await turn
         for producer_id, held in list(self._verifications.items()):
             if held.started_ms <= latest:
                 del self._verifications[producer_id]

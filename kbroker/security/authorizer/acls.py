@@ -14,7 +14,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
-from kbroker.divided import Divided
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 WILDCARD: Final = "*"
@@ -212,9 +212,9 @@ class AclFilter:
                 yield pattern, None
 
 
-def meant(
+async def meant(
     acls: Acls, filters: Sequence[AclFilter]
-) -> Divided[tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]]:
+) -> tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]:
     """Return what each filter means, and all of it by pattern. What several filters mean over and over has an end."""
     answers: list[list[Acl] | ApiError] = []
     by_pattern: dict[Pattern, set[Entry]] = {}
@@ -224,24 +224,24 @@ def meant(
         for pattern, entry in wanted.found(acls):
             if entry is not None and len(found) <= left:
                 found.append(Acl(pattern, entry))
-            yield
+            await turn
         if len(found) > left:
             answers.append(ApiError(ErrorCode.POLICY_VIOLATION, "Too many ACLs are meant by one request."))
             continue
         left -= len(found)
         for acl in found:
             by_pattern.setdefault(acl.pattern, set()).add(acl.entry)
-            yield
+            await turn
         answers.append(found)
-    return answers, (yield from frozen(by_pattern))
+    return answers, await frozen(by_pattern)
 
 
-def frozen(by_pattern: Mapping[Pattern, set[Entry]]) -> Divided[dict[Pattern, frozenset[Entry]]]:
+async def frozen(by_pattern: Mapping[Pattern, set[Entry]]) -> dict[Pattern, frozenset[Entry]]:
     """Return sets of entries as values."""
     made = {}
     for pattern, entries in by_pattern.items():
         made[pattern] = frozenset(entries)
-        yield
+        await turn
     return made
 
 

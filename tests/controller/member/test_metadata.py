@@ -12,7 +12,7 @@ from kbroker.controller.features import TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import TRIES
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE
 from kbroker.controller.tree.znode import SetData
-from kbroker.divided import in_slices
+from kbroker.long_work import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.from_controller import UpdateMetadataRequest, UpdateMetadataTopicState
 from tests.controller.member.test_metadata_cache import partition
@@ -27,22 +27,12 @@ def run(scenario, count=1):
     asyncio.run(inside())
 
 
-async def done(work):
-    """Run a request's work as the dispatcher does: what it yields is awaited."""
-    try:
-        waiting = next(work)
-        while True:
-            waiting = work.send(await waiting)
-    except StopIteration as end:
-        return end.value
-
-
 async def created(member, *plans, timeout_ms=PATIENCE_S * 1000):
-    return await done(member.metadata.put_in_pieces(plans, timeout_ms))
+    return await member.metadata.put_in_pieces(plans, timeout_ms)
 
 
 async def set_configs(member, kind, name, configs):
-    await done(member.metadata.change_configs(kind, name, lambda _old: dict(configs)))
+    await member.metadata.change_configs(kind, name, lambda _old: dict(configs))
 
 
 def test_a_topic_is_created_once_all_its_partitions_are_led():
@@ -129,9 +119,7 @@ def test_a_topic_grows_by_what_is_new_alone():
         await written(member, znodes.topic_path("t"))
         before = await member.obey("t")
         await asked
-        waiting = asyncio.ensure_future(
-            done(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 4, None)]))
-        )
+        waiting = asyncio.ensure_future(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 4, None)]))
         await written(member, znodes.topic_path("t"), 1)
         assert not waiting.done()
         after = await member.obey("t")
@@ -151,7 +139,7 @@ def test_a_topic_that_is_being_moved_does_not_grow():
         await asked
         moving = znodes.Assignment(known.replicas, known.topic_id, adding={0: (3,)})
         await member.tree.commit([SetData(znodes.topic_path("t"), moving.encode())])
-        refused = await done(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 2, None)]))
+        refused = await member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 2, None)])
         assert refused["t"].code == ErrorCode.REASSIGNMENT_IN_PROGRESS
 
     run(scenario)
@@ -165,12 +153,12 @@ def test_a_topic_is_deleted_once_this_broker_has_heard_of_it():
         await asked
         with pytest.raises(ApiError, match="collides"):
             member.metadata.check_new_name("t_a")
-        waiting = asyncio.ensure_future(done(member.metadata.delete_in_pieces([known.topic_id])))
+        waiting = asyncio.ensure_future(member.metadata.delete_in_pieces([known.topic_id]))
         await written(member, f"{znodes.DELETE_TOPICS}/t.a")
         assert not waiting.done()
         again = replace(member.metadata.plan_topic("other", 1, 1), name="t.a")  # as where this broker has heard of it
         for refused in (member.metadata.validate_in_pieces([again]), member.metadata.put_in_pieces([again], 1)):
-            assert {name: error.code for name, error in (await done(refused)).items()} == {
+            assert {name: error.code for name, error in (await refused).items()} == {
                 "t.a": ErrorCode.TOPIC_ALREADY_EXISTS
             }
         await gone(member.tree, "t.a")
@@ -190,12 +178,10 @@ def test_a_request_waits_for_its_own_changes_and_hears_of_their_errors_alone():
             await written(member, znodes.topic_path(name))
             known[name] = await member.obey(name)
             await asked
-        slow = asyncio.ensure_future(done(member.metadata.delete_in_pieces([known["a"].topic_id])))
+        slow = asyncio.ensure_future(member.metadata.delete_in_pieces([known["a"].topic_id]))
         moving = znodes.Assignment(known["b"].replicas, known["b"].topic_id, adding={0: (3,)})
         await member.tree.commit([SetData(znodes.topic_path("b"), moving.encode())])
-        refused = asyncio.ensure_future(
-            done(member.metadata.grow_in_pieces([member.metadata.plan_growth("b", 2, None)]))
-        )
+        refused = asyncio.ensure_future(member.metadata.grow_in_pieces([member.metadata.plan_growth("b", 2, None)]))
         await set_configs(member, "topics", "b", {"retention.ms": "9"})
         assert not slow.done()
         assert (await refused)["b"].code == ErrorCode.REASSIGNMENT_IN_PROGRESS
@@ -212,12 +198,12 @@ def test_deletion_and_growth_wait_as_long_as_their_request_says():
         await written(member, znodes.topic_path("t"))
         known = await member.obey("t")
         await asked
-        late = await done(member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 2, None)], 1))
+        late = await member.metadata.grow_in_pieces([member.metadata.plan_growth("t", 2, None)], 1)
         assert late["t"].code == ErrorCode.REQUEST_TIMED_OUT
         node = await member.tree.get(znodes.topic_path("t"))
         assert len(znodes.read("t", node.data, znodes.Assignment.decode).replicas) == 2, "it is asked for all the same"
         for timeout_ms in (1, 0, -1):
-            late = await done(member.metadata.delete_in_pieces([known.topic_id, bytes(15) + b"x"], timeout_ms))
+            late = await member.metadata.delete_in_pieces([known.topic_id, bytes(15) + b"x"], timeout_ms)
             assert {each: error.code for each, error in late.items()} == {known.topic_id: ErrorCode.REQUEST_TIMED_OUT}
         assert await member.tree.get(f"{znodes.DELETE_TOPICS}/t") is not None
 
@@ -290,7 +276,7 @@ def test_changes_by_two_members_at_a_time_both_hold():
             return lambda old: {**old, key: "1"}
 
         changes = [
-            done(member.metadata.change_configs("brokers", "", add(f"{number}-{turn}")))
+            member.metadata.change_configs("brokers", "", add(f"{number}-{turn}"))
             for turn in range(10)
             for number, member in enumerate(both)
         ]
@@ -306,13 +292,13 @@ def test_a_change_is_made_of_what_stands_and_not_of_what_this_member_has_heard()
     async def scenario(member, other):
         member.configs.close()  # it hears of nothing
         await set_configs(other, "brokers", "", {"a": "1"})
-        await done(member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"}))
+        await member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"})
         assert member.metadata.state.broker_configs[""] == {"a": "1", "b": "2"}
         # What changes nothing is not written, but all are told that had not heard of it.
         path, known = "/config/brokers/<default>", {"a": "3"}
         await member.tree.commit([SetData(path, znodes.encode_configs(known))])
         for count in (3, 3):
-            await done(member.metadata.change_configs("brokers", "", dict))
+            await member.metadata.change_configs("brokers", "", dict)
             assert member.metadata.state.broker_configs[""] == known
             assert (await member.tree.get(path)).stat.version == 2
             assert len(await member.tree.children(znodes.CONFIG_CHANGES)) == count
@@ -327,7 +313,7 @@ def test_a_change_that_is_refused_changes_nothing_and_one_that_never_comes_throu
             raise ApiError(ErrorCode.INVALID_CONFIG, "no")
 
         with pytest.raises(ApiError, match="no"):
-            await done(member.metadata.change_configs("brokers", "", refuse))
+            await member.metadata.change_configs("brokers", "", refuse)
         assert await member.tree.get("/config/brokers/<default>") is None
         await set_configs(member, "brokers", "", {"a": "0"})
         commit, asked = member.tree.commit, []
@@ -340,7 +326,7 @@ def test_a_change_that_is_refused_changes_nothing_and_one_that_never_comes_throu
 
         member.tree.commit = others_first
         with pytest.raises(ApiError, match="all the time"):
-            await done(member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"}))
+            await member.metadata.change_configs("brokers", "", lambda old: {**old, "b": "2"})
         assert len(asked) == TRIES
 
     run(scenario)
@@ -419,9 +405,9 @@ def test_a_topic_that_was_not_told_yet_is_not_taken_for_deleted():
 def test_what_an_older_controller_told_does_not_count_once_a_newer_one_was_heard():
     async def scenario(member):
         request = UpdateMetadataRequest(controller_id=9, controller_epoch=1, topic_states=[], live_brokers=[])
-        assert not await in_slices(await member.metadata.learn(request, lambda: False))
+        assert not await in_slices(member.metadata.learn(request, lambda: False))
         assert member.metadata.state.controller_id == 1
-        assert await in_slices(await member.metadata.learn(request, lambda: True))
+        assert await in_slices(member.metadata.learn(request, lambda: True))
         assert member.metadata.state.controller_id == 9
 
     run(scenario)
@@ -440,7 +426,7 @@ def test_a_change_of_features_behind_a_busy_controller_is_answered_when_the_time
 
         async def changed(level, timeout_ms):
             updates = [FeatureUpdate(TRANSACTION_VERSION, level, 1)]
-            await done(metadata.update_features(updates, 1, validate_only=False, _timeout_ms=timeout_ms))
+            await metadata.update_features(updates, 1, validate_only=False, _timeout_ms=timeout_ms)
 
         for level in (1, 2, 1):
             with pytest.raises(ApiError) as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.cluster_state import ClusterState
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE, told
-from kbroker.divided import whole
+from kbroker.long_work import whole
 from kbroker.protocol.messages.from_controller import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
@@ -12,6 +12,7 @@ from kbroker.protocol.messages.from_controller import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
+from tests.turns import turns
 
 FIRST, SECOND = bytes(15) + b"\x07", bytes(15) + b"\x08"
 EMPTY = ClusterState("cluster")
@@ -114,7 +115,7 @@ def test_a_request_is_taken_over_in_pieces():
     endpoint = UpdateMetadataEndpoint(port=1, host="h", listener="L", security_protocol=0)
     brokers = [UpdateMetadataBroker(id=number, endpoints=[endpoint] * 3) for number in range(100)]
     request = UpdateMetadataRequest(controller_id=1, controller_epoch=1, topic_states=[], live_brokers=brokers)
-    assert sum(1 for _ in told(EMPTY, request, lambda _: {})) >= 400
+    assert sum(1 for _ in turns(told(EMPTY, request, lambda _: {}))) >= 400
 
 
 def test_topics_of_names_that_none_may_have_are_passed_over():

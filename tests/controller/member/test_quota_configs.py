@@ -11,13 +11,12 @@ from kbroker.controller.tree.znode import Create, SetData
 from kbroker.controller.znodes import CONFIG_CHANGE
 from kbroker.quota.entities import Entity
 from kbroker.quota.quota_keys import revised
-from tests.controller.member.test_metadata import done
 from tests.controller.member.world import cut_once, members, until
 
 
 async def set_quota(member, entity, **limits):
     kind, name = entity.path()
-    await done(member.metadata.change_configs(kind, name, lambda old: revised(old, limits.items())))
+    await member.metadata.change_configs(kind, name, lambda old: revised(old, limits.items()))
 
 
 async def knows(member, quotas):

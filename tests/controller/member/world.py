@@ -13,7 +13,7 @@ from kbroker.controller.member.metadata import MemberMetadata
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.tree.znode import Create, Delete
-from kbroker.divided import in_slices
+from kbroker.long_work import in_slices
 from kbroker.protocol.messages.from_controller import UpdateMetadataRequest, UpdateMetadataTopicState
 from tests.controller.member.test_metadata_cache import broker, partition
 
@@ -55,7 +55,7 @@ class Member:
             topic_states=list(topics),
             live_brokers=[broker(number) for number in brokers],
         )
-        await in_slices(await self.metadata.learn(request))
+        await in_slices(self.metadata.learn(request))
 
     async def obey(self, name):
         """Do as the controller when a topic was created or has grown: tell of leaders."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kbroker.divided import whole
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.cleaner.cleanable import examine, make_job
 from kbroker.log.cleaner.cleaning import CleanedGroup, Cleaning
 from kbroker.log.cleaner.swap import replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import whole
 from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.records import Record, build_batch, compute_crc, iter_batches, read_records
 from tests.log.builders import NOW, open_log

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.divided import whole
 from kbroker.log.directories.checkpointer import Checkpointer
 from kbroker.log.directories.flusher import Flusher
 from kbroker.log.partition_log import PartitionLog
+from kbroker.long_work import step, whole
 from tests.log.builders import NOW, batch, open_log
 
 KEY = ("t", 0)
@@ -83,18 +83,18 @@ def test_each_is_written_when_it_is_due(world: World) -> None:
 
 def test_nothing_is_written_once_the_directory_is_out_of_use(world: World) -> None:
     steps = world.checkpointer.write_due(NOW + 60_000)
-    next(steps)
+    steps.send(None)
     world.in_use = False
     world.logs.clear()
-    assert list(steps) == []
+    assert step(steps)
     assert world.files() == []
 
 
 def test_a_log_that_leaves_meanwhile_is_not_written(world: World) -> None:
     steps = world.checkpointer.write_due(NOW + 5_000)
-    next(steps)
+    steps.send(None)
     world.logs.clear()
-    assert list(steps) == []
+    assert step(steps)
     assert world.files() == [HIGH_WATERMARKS]
     assert world.checkpointer.read().keys == set()
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from kbroker.divided import Divided
 from kbroker.log import checkpoints
 from kbroker.log.append_info import AppendError
 from kbroker.log.directories import meta_properties
@@ -22,8 +21,10 @@ from kbroker.log.directories.dir_lock import LogDirError, is_locked
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.flush_task import FlushTask
 from kbroker.log.log_config import LogConfig
+from kbroker.long_work import turn
 from kbroker.protocol.uuids import parse_uuid
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
+from tests.turns import turns
 
 TOPIC_ID = uuid.UUID(int=0x1234)
 CONFIG = LogConfig(segment_bytes=500, file_delete_delay_ms=1000, flush_ms=5000)
@@ -411,15 +412,15 @@ def test_work_that_brings_more_work_does_not_keep_the_chores_from_their_turn(tmp
     logs = loaded(tmp_path / "data")
     begun = 0
 
-    def again() -> Divided[None]:
+    async def again() -> None:
         nonlocal begun
         begun += 1
-        yield
-        logs.do_later(again())
+        await turn
+        logs.do_later(again)
 
-    logs.do_later(again())
+    logs.do_later(again)
     for ticks in range(1, 4):
-        for _ in islice(logs.due(NOW), 1000):
+        for _ in islice(turns(logs.due(NOW)), 1000):
             pass
         assert begun == ticks
     logs.close()

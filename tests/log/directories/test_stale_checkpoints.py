@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kbroker.divided import Divided, whole
 from kbroker.log import checkpoints
 from kbroker.log.directories import checkpointer, log_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
+from kbroker.long_work import step, whole
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 
 LATER = NOW + 1_000_000
@@ -38,9 +40,9 @@ def old_and_new(logs: LogDirectory, name: str, *, steps: int) -> bool:
         log.append_as_leader(batch(), 0, NOW)
     committed(log).advance_log_start(9, NOW)
     logs.get_or_create("other", 0, uuid.UUID(int=2), CONFIG, NOW)
-    work: Divided[None] = logs.due(LATER)
+    work: Coroutine[Any, Any, None] = logs.due(LATER)
     for _ in range(steps):
-        if next(work, whole) is whole:
+        if step(work):
             return False
     logs.delete_all([(name, 0)], LATER)
     log = logs.get_or_create(name, 0, uuid.UUID(int=3), CONFIG, LATER)

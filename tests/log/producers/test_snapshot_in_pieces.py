@@ -12,17 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.divided import Divided, whole
 from kbroker.log import partition_log
 from kbroker.log.files import sync_directory
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_state import Work
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers import producer_snapshots
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.long_work import whole
 from tests.crash.power import Power
 from tests.log.builders import HOUR, NOW, batch, committed, open_log
 from tests.own_thread import in_this_thread
+from tests.turns import turns
 
 PRODUCERS = 2000
 SEED = 20261122
@@ -33,7 +35,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.later: deque[Divided[None]] = deque()
+        self.later: deque[Work] = deque()
         self.log = open_log(directory, later=self.later.append)
         self.sequences = dict.fromkeys(range(PRODUCERS), 0)
         for producer in self.sequences:
@@ -74,7 +76,7 @@ def test_it_tells_what_was_at_the_roll(world: World) -> None:
     offset = world.roll()
     expected = known(world.log.active_producers())
     pieces = 0
-    for _ in world.later.popleft():
+    for _ in turns(world.later.popleft()()):
         pieces += 1
         for _ in range(20):
             world.produce(rng.randrange(2 * PRODUCERS))
@@ -87,7 +89,7 @@ def test_it_tells_what_was_at_the_roll(world: World) -> None:
 
 
 def test_few_producers_are_written_at_once(tmp_path: Path) -> None:
-    later: list[Divided[None]] = []
+    later: list[Work] = []
     log = open_log(tmp_path / "topic-0", later=later.append)
     log.append_as_leader(batch(producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW)
     log.roll(NOW)
@@ -97,8 +99,8 @@ def test_few_producers_are_written_at_once(tmp_path: Path) -> None:
 
 def test_a_roll_during_a_snapshot_takes_none(world: World) -> None:
     first = world.roll()
-    taking = world.later.popleft()
-    next(taking)
+    taking = world.later.popleft()()
+    taking.send(None)
     world.produce(0)
     world.roll()
     assert not world.later
@@ -108,13 +110,13 @@ def test_a_roll_during_a_snapshot_takes_none(world: World) -> None:
     whole(taking)
     assert world.log._snapshots.offsets == [first]
     world.produce(0)
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     assert world.log._snapshots.offsets == [first, caught_up], "what rolled meanwhile is behind one, too"
     assert known(world.content(caught_up)) == expected
     assert not world.later
     world.produce(0)
     second = world.roll()
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     assert world.log._snapshots.offsets == [first, caught_up, second]
     world.log.flush(NOW)
     assert world.log._snapshots.offsets == [first, second], "one that is at no segment's base goes with the next"
@@ -125,11 +127,11 @@ def test_a_crash_on_the_way_loses_no_producer(world: World, steps: int | None) -
     for offset in range(2):
         world.roll()
         if offset == 0:
-            whole(world.later.popleft())
+            whole(world.later.popleft()())
             world.produce(1)
-    taking = world.later.popleft()
+    taking = world.later.popleft()()
     for _ in range(steps or 0):
-        next(taking)
+        taking.send(None)
     if steps is None:
         whole(taking)
     world.produce(2)
@@ -142,8 +144,8 @@ def test_a_crash_on_the_way_loses_no_producer(world: World, steps: int | None) -
 
 def test_a_truncation_gives_it_up(world: World) -> None:
     offset = world.roll()
-    taking = world.later.popleft()
-    next(taking)
+    taking = world.later.popleft()()
+    taking.send(None)
     world.produce(0)
     world.log.truncate_to(offset - 100)
     whole(taking)
@@ -154,8 +156,8 @@ def test_a_truncation_gives_it_up(world: World) -> None:
 
 def test_close_ends_it(world: World) -> None:
     world.roll()
-    taking = world.later.popleft()
-    next(taking)
+    taking = world.later.popleft()()
+    taking.send(None)
     world.produce(0)
     end = world.log.log_end_offset
     expected = known(world.log.active_producers())
@@ -167,7 +169,7 @@ def test_close_ends_it(world: World) -> None:
 def test_segments_wait_for_the_snapshot_that_knows_what_they_tell(world: World) -> None:
     """Producers all of whose records are deleted are known after a crash, also while the next snapshot is taken."""
     first = world.roll()
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     world.log.flush(NOW)
     world.produce(0)
     world.roll()
@@ -178,7 +180,7 @@ def test_segments_wait_for_the_snapshot_that_knows_what_they_tell(world: World) 
     expected = known(world.log.active_producers())
     copied = world.copied("crashed")
     assert known(open_log(copied, clean=False).active_producers()) == expected
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     world.log.delete_old_segments(NOW)
     assert world.log.segments.bases[0] == first, "it is not on disk"
     world.log.flush(NOW)
@@ -198,12 +200,12 @@ def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
     with power.watched(monkeypatch):
         world = World(root / "topic-0")
         first = world.roll()
-        whole(world.later.popleft())
+        whole(world.later.popleft()())
         world.log.flush(NOW)
         world.produce(0)
         second = world.roll()
-        taking = world.later.popleft()
-        next(taking)
+        taking = world.later.popleft()()
+        taking.send(None)
         world.log.flush(NOW)
         assert world.log.recovery_point == second == world.log.log_end_offset
         whole(taking)
@@ -228,20 +230,20 @@ def test_what_a_snapshot_that_failed_would_have_told_is_written_down_when_its_se
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.roll()
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     world.log.flush(NOW)
     for producer in range(PRODUCERS):
         world.produce(producer)
     with monkeypatch.context() as patch:
         patch.setattr(producer_snapshots, "FileHandle", full_disk)
         base = world.roll()
-        whole(world.later.popleft())
+        whole(world.later.popleft()())
     committed(world.log)
     expected = known(world.log.active_producers())
     world.log.update_config(replace(LogConfig(), retention_bytes=0))
     world.log.delete_old_segments(NOW)
     assert world.log.segments.bases[0] == base
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     world.log.purge_deleted(NOW + HOUR)
     again = open_log(world.copied("topic-1"), clean=False, log_start_offset=base)
     assert known(again.active_producers()) == expected
@@ -269,7 +271,7 @@ def test_an_append_that_is_flushed_at_once_leaves_the_snapshot_to_the_thread(
 ) -> None:
     """It is megabytes for very many producers."""
     world.roll()
-    whole(world.later.popleft())
+    whole(world.later.popleft()())
     world.log.update_config(replace(LogConfig(), flush_messages=1))
     synced: list[str] = []
     sync = os.fsync
