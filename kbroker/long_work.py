@@ -1,6 +1,7 @@
 """Long work on the event loop: coroutines that give way.
 
-Owns `turn`, which gives way, and the two ways to run such a coroutine. Never decides who goes first.
+Owns `turn`, which gives way, the runners of such coroutines, and how long a slice of time is. Never decides who goes
+first: network/turns.py does for connections.
 
 The event loop belongs to everybody. Work that takes longer than about a millisecond at its longest (a list of a hundred
 thousand names, a batch of a million records) is a coroutine that awaits `turn` once an element.
@@ -9,6 +10,7 @@ Between two turns nothing else runs; across one, everything may have changed, so
 
 A connection runs its request so (network/connection.py), without a task; a task runs it by `in_slices`. So such a
 coroutine may await futures, but not what asks for the current task: no asyncio.timeout, no task group.
+What is no coroutine (a callback, a step of a state machine) does its work `for_a_while`.
 """
 
 from __future__ import annotations
@@ -56,6 +58,18 @@ def step(work: Coroutine[Any, Any, object]) -> bool:
         work.send(None)
     except StopIteration:
         return True
+    return False
+
+
+def for_a_while(
+    call: Callable[[], bool], seconds: float = SLICE_SECONDS, clock: Callable[[], float] | None = None
+) -> bool:
+    """Call `call` as long as it returns True, once at least, for a slice of time; return whether it is to go on."""
+    now = clock or perf_counter
+    until = now() + seconds
+    while call():
+        if now() >= until:
+            return True
     return False
 
 

@@ -12,14 +12,12 @@ from collections.abc import Callable
 
 from kbroker.clock import Clock
 from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.long_work import in_slices, turn
 from kbroker.protocol.errors import ApiError
 from kbroker.security.principal import printable
 from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
-
-_AT_ONCE = 50
-"""Tokens that are looked at, or removed, between two turns of the loop."""
 
 
 class ExpiredTokens:
@@ -42,7 +40,7 @@ class ExpiredTokens:
             return
         self._next_ms = now + self._interval_ms
         if self._is_mine():
-            self._removing = asyncio.get_running_loop().create_task(self._remove())
+            self._removing = asyncio.get_running_loop().create_task(in_slices(self._remove()))
 
     def close(self) -> None:
         """Remove nothing more."""
@@ -51,11 +49,10 @@ class ExpiredTokens:
 
     async def _remove(self) -> None:
         try:
-            for number, token in enumerate(self._metadata.state.tokens, 1):
+            for token in self._metadata.state.tokens:
                 if token.has_ended(self._clock.now_ms()):
                     await self._remove_one(token.info.token_id)
-                if not number % _AT_ONCE:
-                    await asyncio.sleep(0)
+                await turn
         except (ApiError, OSError) as error:
             log.warning("expired delegation tokens are not all removed: %s", error)
         except Exception:

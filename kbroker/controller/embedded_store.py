@@ -29,13 +29,13 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from json.encoder import encode_basestring_ascii
-from time import perf_counter
 from typing import Any
 
 from kbroker.controller.journal_sync import JournalSync
 from kbroker.controller.metadata_snapshot import Steps, sync_directory, write_snapshot
 from kbroker.controller.store_interface import ANY_VERSION, Change, Node, Put, VersionConflict
 from kbroker.failpoints import passed
+from kbroker.long_work import for_a_while
 from kbroker.protocol.checksum import crc32c
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ SNAPSHOT = "__metadata.snapshot"
 _MODE = 0o600
 """Of files that hold keys of users."""
 _COMPACT_BYTES = 4 * 1024 * 1024
-_SLICE_SECONDS = 0.001
 _encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
 _REMEDY = "move it and {} away, and let `kbroker log adopt` find the topics in their partitions"
 
@@ -244,16 +243,20 @@ class EmbeddedStore:
 
     def _go_on(self, error: BaseException | None = None) -> None:
         """Go on with the compaction for a slice."""
-        until = perf_counter() + _SLICE_SECONDS
-        while self._compaction is not None and self._sync is not None:
+        sync = self._sync
+        if self._compaction is None or sync is None:
+            return
+
+        def go_on() -> bool:
+            nonlocal error
             waits = self._step(error)
             error = None
             if waits is not None:
-                self._sync.run(waits, self._go_on)
-                return
-            if perf_counter() >= until:
-                self._sync.loop.call_soon(self._go_on)
-                return
+                sync.run(waits, self._go_on)
+            return waits is None and self._compaction is not None
+
+        if for_a_while(go_on):
+            sync.loop.call_soon(self._go_on)
 
     def _step(self, error: BaseException | None) -> Callable[[], object] | None:
         """Do a step of the compaction; return what is to be called before the next one."""

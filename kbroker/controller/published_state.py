@@ -11,17 +11,16 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from time import perf_counter
 
 from kbroker.cluster_state import ClusterState
 from kbroker.controller.store_interface import Change, MetadataStore
+from kbroker.long_work import for_a_while
 
 log = logging.getLogger(__name__)
 
 Listener = Callable[[ClusterState, ClusterState], None]
 Step = Callable[[ClusterState], ClusterState]
 """A change, of whatever state comes before it."""
-_TURN_SECONDS = 0.001
 """For so long decisions are published in one turn of the loop: one sync of the disk may have stored hundreds."""
 
 
@@ -111,13 +110,13 @@ class PublishedState:
         self._publishing = self._publishable > 0
         if not self._publishing:
             return
-        until = perf_counter() + _TURN_SECONDS
-        while self._publishable:
-            self._publishable -= 1
-            self._publish_next()
-            if perf_counter() >= until:
-                break
+        for_a_while(self._publish_one)
         asyncio.get_running_loop().call_soon(self._publish_some)
+
+    def _publish_one(self) -> bool:
+        self._publishable -= 1
+        self._publish_next()
+        return self._publishable > 0
 
     def _publish_next(self) -> None:
         step = self._unpublished.popleft()

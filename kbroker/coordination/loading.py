@@ -12,12 +12,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from kbroker.coordination.interfaces import UnreadableRecord
-from kbroker.long_work import step
+from kbroker.long_work import SLICE_SECONDS, for_a_while, step
 
-LOAD_SLICE_SECONDS = 0.002
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000
 
 log = logging.getLogger(__name__)
@@ -42,9 +42,10 @@ class LoadQueue:
     def begin(self, steps: Coroutine[Any, Any, None], is_wanted: Callable[[], bool]) -> None:
         """Begin a load, and go on with it in the loop where it takes longer; it is left off once nobody wants it."""
         now = time.perf_counter()
-        if now - self._burst_start > 5 * LOAD_SLICE_SECONDS:
+        if now - self._burst_start > 5 * SLICE_SECONDS:
             self._burst_start = now
-        if not self._loads and _slice(steps, self._burst_start + LOAD_SLICE_SECONDS):
+        left = self._burst_start + SLICE_SECONDS - now
+        if not self._loads and left > 0 and not for_a_while(partial(_goes_on, steps), left):
             return
         self._loads.append((steps, is_wanted))
         if self._task is None:
@@ -70,7 +71,7 @@ class LoadQueue:
         try:
             while self._loads:
                 steps, is_wanted = self._loads[0]
-                if not is_wanted() or _slice(steps, time.perf_counter() + LOAD_SLICE_SECONDS):
+                if not (is_wanted() and for_a_while(partial(_goes_on, steps), SLICE_SECONDS)):
                     self._loads.popleft()[0].close()
                 await asyncio.sleep(0)
         finally:
@@ -79,9 +80,5 @@ class LoadQueue:
                 self._loads.pop()[0].close()
 
 
-def _slice(steps: Coroutine[Any, Any, None], until: float) -> bool:
-    """Advance a load until `until`; return whether it is over."""
-    while time.perf_counter() < until:
-        if step(steps):
-            return True
-    return False
+def _goes_on(steps: Coroutine[Any, Any, None]) -> bool:
+    return not step(steps)

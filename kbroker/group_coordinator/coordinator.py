@@ -127,7 +127,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     # -- membership
 
-    async def consumer_group_heartbeat(
+    def consumer_group_heartbeat(
         self,
         request: ConsumerGroupHeartbeatRequest,
         *,
@@ -135,7 +135,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         client_id: str,
         client_host: str,
         may_see: MaySee = everything,
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat (KIP-848). Patterns stand for topics that the member `may_see`.
 
         Of many topics each counts once, and all have to fit into a record.
@@ -150,20 +150,24 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             validate(request, version, self.config.consumer_assignors)
         except ApiError as err:
             return failed(err.code, err.message)
-        names = request.subscribed_topic_names
-        if names is not None and len(names) > FEW_TOPICS:
-            names = await distinct_topics(names, self._most_bytes(partition))
-            if names is None:
-                return failed(answerable(ErrorCode.MESSAGE_TOO_LARGE), None)
-            request.subscribed_topic_names = names
-            await self._topics.prepared(names)
-        return await awaited(
-            self._runtime.run(
+
+        def decided() -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
+            return self._runtime.run(
                 partition,
                 lambda shard, now: shard.heartbeats.heartbeat(request, client_id, client_host, now, may_see),
                 failed,
             )
-        )
+
+        async def of_many(names: Iterable[str]) -> ConsumerGroupHeartbeatResponse:
+            distinct = await distinct_topics(names, self._most_bytes(partition))
+            if distinct is None:
+                return failed(answerable(ErrorCode.MESSAGE_TOO_LARGE), None)
+            request.subscribed_topic_names = distinct
+            await self._topics.prepared(distinct)
+            return await awaited(decided())
+
+        names = request.subscribed_topic_names
+        return of_many(names) if names is not None and len(names) > FEW_TOPICS else decided()
 
     async def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[consumer_group_describe.DescribedGroup]:
         """ConsumerGroupDescribe: an answer for each group, in order."""

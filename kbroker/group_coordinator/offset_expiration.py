@@ -17,11 +17,11 @@ from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.group_coordinator.records.tombstones import group_tombstones
+from kbroker.long_work import SLICE_SECONDS, for_a_while
 from kbroker.protocol.messages.group_records import OffsetCommitValue
 
 log = logging.getLogger(__name__)
 
-SLICE_SECONDS = 0.002
 _EXPIRE = ("expire",)
 
 
@@ -43,22 +43,23 @@ class Expiration:
         out = Outcome(atomic=False)
         if not self._left:
             self._left = [group.group_id for group in self._groups]
-        until = self._seconds() + SLICE_SECONDS
-        while self._left:
-            group_id = self._left.pop()
-            group = self._groups.get(group_id)
-            if group is not None:
-                tombstones, none_left = self._expired(group, now_ms)
-                out.records += tombstones
-                if none_left and group.is_empty:
-                    out.records += group_tombstones(group)
-            if self._seconds() >= until:
-                break
+        if self._left:
+            for_a_while(lambda: self._expire_one(now_ms, out), SLICE_SECONDS, self._seconds)
         if out.records:
             log.info("%d tombstones of expired offsets and groups", len(out.records))
         delay = 0 if self._left else self._config.offsets_retention_check_interval_ms
         out.timers.append(Schedule(_EXPIRE, delay))
         return out
+
+    def _expire_one(self, now_ms: int, out: Outcome) -> bool:
+        """Look at one more group; return whether any is left."""
+        group = self._groups.get(self._left.pop())
+        if group is not None:
+            tombstones, none_left = self._expired(group, now_ms)
+            out.records += tombstones
+            if none_left and group.is_empty:
+                out.records += group_tombstones(group)
+        return bool(self._left)
 
     def _expired(self, group: Group, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
         """Return the tombstones of a group's expired offsets, and whether none will be left."""

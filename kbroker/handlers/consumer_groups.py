@@ -19,7 +19,7 @@ from __future__ import annotations
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.handlers.groups import ALL_OPERATIONS, REFUSAL, as_often, distinct, paired
-from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.registry import Reply, RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -35,14 +35,14 @@ from kbroker.protocol.messages.consumer_group_heartbeat import (
 
 
 @handles(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, "0-1")
-async def consumer_group_heartbeat(
+def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
-) -> ConsumerGroupHeartbeatResponse:
+) -> Reply[ConsumerGroupHeartbeatResponse]:
     """Keep a member in its consumer group; its pattern stands for topics that it `may_see`."""
     groups = ctx.services.groups
     if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
-    return await groups.consumer_group_heartbeat(
+    return groups.consumer_group_heartbeat(
         request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host, may_see=may_see
     )
 

@@ -11,6 +11,7 @@ never refuses: where it is not sure, `open_batch` gives the verdict.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from time import perf_counter
@@ -66,8 +67,8 @@ class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
         self.opening = opening
 
 
-class _Allowance:
-    """The time that may be spent at once on opening batches, by all together."""
+class _Allowance(threading.local):
+    """The time that may be spent at once on opening batches, by all on one thread: its loop is theirs together."""
 
     def __init__(self) -> None:
         self._left = _AT_ONCE_SECONDS

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
+from kbroker.long_work import in_slices, turn
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.to_controller import (
@@ -33,8 +34,6 @@ _LOOK_MS: Final = 100
 """Pause between two looks at who is the controller."""
 _AT_ONCE: Final = 1000
 """Partitions in one request."""
-_SLICE: Final = 50
-"""Partitions whose answer is taken in one turn of the loop."""
 
 Endpoint = tuple[str, int]
 
@@ -99,7 +98,7 @@ class InSyncChanges:
             while self._waiting:
                 await asyncio.sleep(0)  # let others of this turn of the loop come along
                 try:
-                    await self._send_some()
+                    await in_slices(self._send_some())
                 except Exception:
                     log.exception("AlterPartition failed, and is tried again")
                     await asyncio.sleep(_LOOK_MS / 1000)
@@ -169,14 +168,13 @@ class InSyncChanges:
         """Take an answer; return whether any of what was asked is to be asked again."""
         again = False
         found = {(topic.topic_id, each.partition_index): each for topic in answer.topics for each in topic.partitions}
-        for count, (partition, proposal) in enumerate(batch, 1):
+        for partition, proposal in batch:
             altered = found.get((partition.topic_id, partition.index))
             if altered is not None:
                 self._forget(partition, proposal)
                 self._altered(partition, proposal, altered)
             again |= self._waiting.get(partition.key) == (partition, proposal)  # or the answer has left it out
-            if not count % _SLICE:
-                await asyncio.sleep(0)
+            await turn
         return again
 
     def _altered(self, partition: ReplicatedPartition, proposal: Proposal, altered: AlteredPartition) -> None:

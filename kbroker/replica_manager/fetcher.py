@@ -12,12 +12,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from math import ceil
-from time import perf_counter
 from typing import Any, Final
 
 from kbroker.clock import Clock
 from kbroker.log.append_info import AppendError
-from kbroker.long_work import step
+from kbroker.long_work import in_slices, step, turn
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
@@ -58,8 +57,8 @@ _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_MS: Final = 50
 """The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms. A leader that has not
 heard of its leadership yet does so soon."""
-_SLICE_SECONDS: Final = 0.002
-"""How long an answer is taken before others have a turn."""
+_BATCHES: Final = 8
+"""Batches that are appended to one partition between two turns."""
 
 Endpoint = tuple[str, int]
 
@@ -130,7 +129,6 @@ class Fetcher:
         self._peer: Peer | None = None
         self._endpoint: Endpoint | None = None
         self._wake = asyncio.Event()
-        self._slice_end = 0.0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     # --- what is copied
@@ -198,7 +196,7 @@ class Fetcher:
                 self._wake_rested()
                 if len(self._session):
                     try:
-                        await self._fetch()
+                        await in_slices(self._fetch())
                         pause_ms = _FIRST_PAUSE_MS
                         continue
                     except PeerGone as error:
@@ -264,7 +262,6 @@ class Fetcher:
 
     async def _take(self, peer: Peer, answer: FetchResponse) -> None:
         lost: list[Followed] = []
-        self._slice_end = perf_counter() + _SLICE_SECONDS
         for topic in answer.responses:
             for data in topic.partitions:
                 sent = self._session.sent((topic.topic_id, data.partition_index))
@@ -274,14 +271,9 @@ class Fetcher:
                 if isinstance(step, AskOffsets):
                     self._session.drop(sent.owner.id)
                     lost.append(sent.owner)
-                if perf_counter() >= self._slice_end:
-                    await self._let_others()
+                await turn
         if lost:
             await self._ask_offsets(peer, lost)
-
-    async def _let_others(self) -> None:
-        await asyncio.sleep(0)
-        self._slice_end = perf_counter() + _SLICE_SECONDS
 
     async def _take_one(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step | None:
         """Do to a partition's log what an answer means; None where it fails."""
@@ -360,10 +352,9 @@ class Fetcher:
         """Do something to a partition's log, in slices; return whether it was, and is followed still."""
         try:
             while not step(work):
-                if perf_counter() >= self._slice_end:
-                    await self._let_others()
-                    if not self._is_current(followed):
-                        return False
+                await turn
+                if not self._is_current(followed):
+                    return False
             return True
         finally:
             work.close()
@@ -386,7 +377,7 @@ class Fetcher:
         view = memoryview(data.records or b"")
         now_ms = self._clock.now_ms()
         try:
-            position = 0
+            position = batches = 0
             while position + HEADER_SIZE <= len(view):
                 size = int.from_bytes(view[position + 8 : position + 12], signed=True) + LOG_OVERHEAD
                 if size < HEADER_SIZE:
@@ -397,9 +388,10 @@ class Fetcher:
                 followed.partition.log.append_as_follower(view[position : position + size], now_ms)
                 followed.partition.traffic.replicated_in += size
                 position += size
-                if perf_counter() >= self._slice_end:
+                batches += 1
+                if not batches % _BATCHES:
                     self._appended(followed)
-                    await self._let_others()
+                    await turn
                     if not self._is_current(followed):
                         return
         finally:
@@ -462,8 +454,7 @@ class Fetcher:
             key = followed.partition.key
             (end_code, end), (start_code, start) = ends.get(key, missing), starts.get(key, missing)
             await self._go_on(followed, end_code or start_code, start, end)
-            if perf_counter() >= self._slice_end:
-                await self._let_others()
+            await turn
 
     async def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
         partition_log = followed.partition.log

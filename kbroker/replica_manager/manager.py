@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 from uuid import UUID
 
 from kbroker.clock import Clock
@@ -116,7 +117,7 @@ class ReplicaManager:
 
     def begin(self) -> None:
         """Begin to look at followers that fall behind."""
-        self._spawn(self._watch_followers())
+        self._spawn(self._watch_followers)
 
     def close(self) -> None:
         """Fetch no more, propose nothing more; whoever waits for a partition is told when `Replicas` closes."""
@@ -130,15 +131,20 @@ class ReplicaManager:
         """Fetch no more, as this broker is about to stop; what is led is led on."""
         self._fetchers.close()
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Do work in slices, until this is closed."""
+
+        async def run() -> None:
+            await in_slices(work())
+
+        task = asyncio.ensure_future(run())
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 
     async def _watch_followers(self) -> None:
         while True:
             await asyncio.sleep(self._config.lag_max_ms / 2000)
-            await in_slices(self.let_out_late())
+            await self.let_out_late()
 
     async def let_out_late(self) -> None:
         """Propose to go on without followers that have fallen behind, partition by partition."""
@@ -167,7 +173,7 @@ class ReplicaManager:
 
     def brokers_changed(self) -> None:
         """Take in, in slices, that other brokers live now than before."""
-        self._spawn(in_slices(self._brokers_changed()))
+        self._spawn(self._brokers_changed)
 
     async def _brokers_changed(self) -> None:
         for each in list(self._replicas):
@@ -434,7 +440,7 @@ class ReplicaManager:
 
     def set_fetchers(self, count: int) -> None:
         """Copy with so many fetchers for each leader, in slices (num.replica.fetchers)."""
-        self._spawn(in_slices(self._fetchers.resize(count)))
+        self._spawn(partial(self._fetchers.resize, count))
 
     def set_rates(self, leader: float, follower: float) -> None:
         """Copy throttled replicas at no more bytes per second than these, from here and to here.
@@ -452,7 +458,7 @@ class ReplicaManager:
         """Take over changed configs of topics, None: of all, as the defaults have changed; in slices."""
         if topics is None:
             self._replicas.forget_settings()
-        self._spawn(in_slices(self._reconfigure(topics)))
+        self._spawn(partial(self._reconfigure, topics))
 
     async def _reconfigure(self, topics: Container[str] | None) -> None:
         for each in list(self._replicas):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -21,6 +20,7 @@ from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.coordination.runtime import Runtime
 from kbroker.coordination.then import then
 from kbroker.failpoints import passed
+from kbroker.long_work import for_a_while
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.shard import TransactionShard
 from kbroker.txn.states import PREPARE_COMMIT
@@ -127,7 +127,6 @@ def _judge(marker: Marker, answers: Answers) -> Progress:
     return Progress(frozenset(done), frozenset(fenced), failed)
 
 
-SLICE_SECONDS = 0.002
 PIECE = 20
 """How many partitions get their markers between two looks at the clock."""
 
@@ -190,21 +189,22 @@ class Marking:
 
     def _work(self) -> None:
         """Work for a while, then let the loop serve: after a crash there may be thousands."""
-        until = time.perf_counter() + SLICE_SECONDS
-        while self._jobs:
-            job = self._jobs[0]
-            try:
-                over = self._send_piece(job)
-            except Exception:
-                log.exception("markers of %s could not be sent", job.name.transactional_id)
-                self._try_again(job.name)
-                over = True
-            if over:
-                self._jobs.popleft()
-                self._queued.discard(job.name)
-            if self._jobs and time.perf_counter() > until:
-                self._defer(self._work)
-                return
+        if for_a_while(self._work_on_first):
+            self._defer(self._work)
+
+    def _work_on_first(self) -> bool:
+        """Go on with the first round; return whether any is left."""
+        job = self._jobs[0]
+        try:
+            over = self._send_piece(job)
+        except Exception:
+            log.exception("markers of %s could not be sent", job.name.transactional_id)
+            self._try_again(job.name)
+            over = True
+        if over:
+            self._jobs.popleft()
+            self._queued.discard(job.name)
+        return bool(self._jobs)
 
     def _send_piece(self, job: _Job) -> bool:
         """Send some markers of a round; return whether that was all."""

@@ -9,4 +9,4 @@ from kbroker.coordination import loading
 
 @pytest.fixture(autouse=True)
 def loads_end_at_once(monkeypatch):
-    monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(loading, "SLICE_SECONDS", 60.0)

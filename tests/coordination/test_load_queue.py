@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from kbroker.coordination import loading
 from kbroker.coordination.loading import LoadQueue
+from kbroker.long_work import turn
 
 
-def steps(done: list[str], name: str, count: int) -> Iterator[None]:
+async def steps(done: list[str], name: str, count: int) -> None:
     for _ in range(count):
         done.append(name)
-        yield
+        await turn
 
 
 async def settled(queue: LoadQueue) -> None:
@@ -26,7 +26,7 @@ async def settled(queue: LoadQueue) -> None:
 
 
 def test_a_short_load_needs_no_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(loading, "SLICE_SECONDS", 60.0)
     done: list[str] = []
     LoadQueue("test").begin(steps(done, "a", 3), lambda: True)
     assert done == ["a", "a", "a"]
@@ -36,11 +36,11 @@ def test_what_takes_longer_goes_on_in_order_and_what_nobody_wants_is_left_off(mo
     async def scenario() -> list[str]:
         done: list[str] = []
         queue = LoadQueue("test")
-        monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", -1.0)
+        monkeypatch.setattr(loading, "SLICE_SECONDS", -1.0)
         for name in "abc":
             queue.begin(steps(done, name, 2), lambda name=name: name != "b")
         assert done == []
-        monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 60.0)
+        monkeypatch.setattr(loading, "SLICE_SECONDS", 60.0)
         await settled(queue)
         return done
 
@@ -51,9 +51,9 @@ def test_nothing_goes_on_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> list[str]:
         done: list[str] = []
         queue = LoadQueue("test")
-        monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", -1.0)
+        monkeypatch.setattr(loading, "SLICE_SECONDS", -1.0)
         queue.begin(steps(done, "a", 2), lambda: True)
-        monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 60.0)
+        monkeypatch.setattr(loading, "SLICE_SECONDS", 60.0)
         queue.close()
         for _ in range(10):
             await asyncio.sleep(0)

@@ -21,7 +21,7 @@ from .world import FakeWriter, Journal, ManualClock, World, failed
 
 @pytest.fixture
 def in_slices(monkeypatch: pytest.MonkeyPatch, loads_end_at_once: None) -> None:
-    monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 0.002)
+    monkeypatch.setattr(loading, "SLICE_SECONDS", 0.002)
 
 
 def test_loading_replays_what_was_written() -> None:

@@ -10,4 +10,4 @@ from kbroker.coordination import loading
 @pytest.fixture(autouse=True)
 def loads_are_over_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing would go on with a load that a busy machine did not finish in its slice."""
-    monkeypatch.setattr(loading, "LOAD_SLICE_SECONDS", 60.0)
+    monkeypatch.setattr(loading, "SLICE_SECONDS", 60.0)

@@ -396,7 +396,7 @@ def test_groups_that_are_elsewhere() -> None:
 def test_groups_that_are_loading(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         node = Node(lead=False)
-        monkeypatch.setattr("kbroker.coordination.loading.LOAD_SLICE_SECONDS", -1.0)
+        monkeypatch.setattr("kbroker.coordination.loading.SLICE_SECONDS", -1.0)
         for partition in range(4):
             node.groups.on_leadership(partition, 0)
         loading = E.COORDINATOR_LOAD_IN_PROGRESS

@@ -141,7 +141,7 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def _loads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most of these tests have no loop in which a load could go on, however slow the machine is."""
-    monkeypatch.setattr("kbroker.coordination.loading.LOAD_SLICE_SECONDS", float("inf"))
+    monkeypatch.setattr("kbroker.coordination.loading.SLICE_SECONDS", float("inf"))
 
 
 def test_the_end_is_answered_before_any_marker_is_written() -> None:

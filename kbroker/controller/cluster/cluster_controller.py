@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kbroker.clock import Clock
@@ -39,6 +39,7 @@ from kbroker.controller.cluster.term import Term
 from kbroker.controller.features import FeatureUpdate
 from kbroker.controller.tree.znode import Check, Delete, Denied, MetadataTree, Refused, Session, Unreachable
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable
+from kbroker.long_work import in_slices
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.to_controller import (
@@ -199,7 +200,7 @@ class ClusterController:
         """Return what is being reassigned, of these partitions or of all. Raises ApiError."""
         return await self._ask(lambda term: reassignment.going_on(term, wanted))
 
-    async def _ask(self, work: Callable[[Term], Awaitable[T]]) -> T:
+    async def _ask(self, work: Callable[[Term], Coroutine[Any, Any, T]]) -> T:
         if self._term is None:
             raise ApiError(ErrorCode.NOT_CONTROLLER)
 
@@ -214,7 +215,7 @@ class ClusterController:
         while True:
             event = await self._queue.next()
             try:
-                event.succeed(await event.work())
+                event.succeed(await in_slices(event.work()))
             except asyncio.CancelledError:
                 event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
                 raise
@@ -313,10 +314,10 @@ class ClusterController:
     def _elected_uncleanly(self, count: int) -> None:
         self.unclean_elections += count
 
-    def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Awaitable[None]]], None]:
+    def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Coroutine[Any, Any, None]]], None]:
         """Return how parts of a term let work wait; what comes after its end is not done."""
 
-        def put(key: Hashable, work: Callable[[], Awaitable[None]]) -> None:
+        def put(key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             async def if_still() -> None:
                 if self._term is not None and self._term.tree is tree:
                     await work()

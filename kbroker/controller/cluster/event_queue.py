@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 T = TypeVar("T")
-Work = Callable[[], Awaitable[Any]]
+Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Event:
@@ -61,7 +61,7 @@ class EventQueue:
         self._events.append(Event(work, key))
         self._filled.set()
 
-    async def ask(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Let work have its turn and return what comes of it. Raises ApiError, NOT_CONTROLLER if it has none."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._events.append(Event(work, None, future))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from time import perf_counter
 from typing import TypeVar
+
+from kbroker.long_work import turn
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-_SLICE_SECONDS = 0.001
 AT_ONCE = 64
 """Questions to the tree that are on their way together: enough to hide its latency, few enough for one turn."""
 
@@ -29,13 +29,10 @@ def pieces(items: Iterable[T]) -> list[list[T]]:
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
-    """Go over items, and let others have the loop after each millisecond."""
-    until = perf_counter() + _SLICE_SECONDS
+    """Go over items, and give way after each."""
     for item in items:
         yield item
-        if perf_counter() >= until:
-            await asyncio.sleep(0)
-            until = perf_counter() + _SLICE_SECONDS
+        await turn
 
 
 async def all_of(items: Iterable[T], work: Callable[[T], Awaitable[R]], most: int = AT_ONCE) -> list[R]:

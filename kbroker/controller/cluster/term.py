@@ -6,8 +6,9 @@ with the session, or with the broker; nothing of it is used after.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Iterable
+from collections.abc import Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kbroker.controller.cluster.batch import Batch
 from kbroker.controller.cluster.channels import Channels
@@ -15,7 +16,7 @@ from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.fenced_tree import FencedTree
 
-Work = Callable[[], Awaitable[None]]
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ the memory counts, are bounded so that this takes some tens of ms at most.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
@@ -25,12 +25,12 @@ from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
+from kbroker.long_work import SLICE_SECONDS, for_a_while, step, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
 
 MIN_REFRESH_INTERVAL_MS = 10_000
-SLICE_SECONDS = 0.002
 """How long all patterns of a shard together may be matched at a time.
 
 Over all shards, a turn of the loop begins slices for the timers' TURN_MS."""
@@ -111,25 +111,24 @@ class _Job:
         self.created_version = topics.created_version
         self.started_ms = now_ms
         self._may_see = may_see
-        self._steps = self._work(list(topics.state.topics))
+        self._work = self._match(list(topics.state.topics))
 
-    def _work(self, names: list[str]) -> Iterator[None]:
+    async def _match(self, names: list[str]) -> None:
         for pattern, found in self.found.items():
             try:
                 match = compile_regex(pattern)
             except ApiError as err:  # it was checked when a member brought it: by another version, then
                 log.error("a subscribed pattern is passed over: %s", err)
                 continue
-            yield
+            await turn
             for name in names:
                 if match(name) and self._may_see(name):
                     found.add(name)
-                yield
+                await turn
 
     def run(self, seconds: Callable[[], float], budget: float) -> bool:
         """Work for `budget` seconds, but for one step at least; return whether that was all."""
-        until = seconds() + budget
-        return not any(seconds() >= until for _ in self._steps)
+        return not for_a_while(lambda: not step(self._work), budget, seconds)
 
 
 class Regexes:
@@ -168,9 +167,9 @@ class Regexes:
         if last is not None and now_ms <= last + MIN_REFRESH_INTERVAL_MS:
             return change
         patterns = dict(group.regexes)
-        for regex, step in ((old.regex, -1), (new.regex, 1)):
+        for regex, change_by in ((old.regex, -1), (new.regex, 1)):
             if regex:
-                patterns[regex] = patterns.get(regex, 0) + step
+                patterns[regex] = patterns.get(regex, 0) + change_by
         wanted = [regex for regex, count in patterns.items() if count > 0]
         due = (
             is_new
