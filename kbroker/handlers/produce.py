@@ -1,7 +1,7 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
 The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. A batch that
-the log has to open, and that takes longer than a moment, is left for the end (produce_in_slices.py). acks=0 has no
+the log has to open, and that takes longer than a moment, is left for the end (long_produce.py). acks=0 has no
 answer, and an error then closes the connection. What is part of a transaction goes another way, where the transaction
 coordinator is asked (produce_in_transaction.py).
 Version notes: up to v11 a transaction must have been told of the partition, since v12 it is told here (KIP-890).
@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any
 
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
-from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, put_off
+from kbroker.handlers.long_produce import FEW, Unopened, append_in_slices, produce_many, put_off
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
-from kbroker.handlers.produce_many import FEW, produce_many
 from kbroker.handlers.produce_refusals import (
     ACKS,
     CODEC,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
 from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
-from kbroker.handlers.produce_in_slices import Unopened, append_in_slices, appended
+from kbroker.handlers.long_produce import Unopened, append_in_slices, appended
 from kbroker.handlers.produce_refusals import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
 from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, refused_produce, verify

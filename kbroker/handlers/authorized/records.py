@@ -11,7 +11,7 @@ from kbroker.handlers.authorized.guard import refuse_all, rights_of, with_field
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
-from kbroker.handlers.produce_many import FEW
+from kbroker.handlers.long_produce import FEW
 from kbroker.handlers.produce_refusals import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.long_work import awaited, turn
