@@ -136,7 +136,8 @@ class Partition:
         try:
             if not self.leading:
                 raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            min_insync_replicas.check_before_append(acks, len(self.isr), self.min_isr)
+            if acks == -1 and len(self.isr) < self.min_isr:
+                raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
             info = self.log.append_as_leader(
                 records,
                 self.leader_epoch,

@@ -172,7 +172,7 @@ class Fetch:
         for key, want, partition in self.items:
             data = self.read(key, want, partition, left, size == 0, first)
             if data.records and partition is not None:
-                taken = len(data.records)
+                taken = data.records.size
                 sent.append((partition.traffic, taken))
                 size += taken
                 left = max(0, self.max_bytes - size)
@@ -252,8 +252,8 @@ class Fetch:
                 if code:
                     return self._failed(key[2], code)
                 high_watermark, stable = log.high_watermark, log.last_stable_offset
-            if to_end and piece and isinstance(partition, ReplicatedPartition):
-                partition.count_sent(self._replica, len(piece))
+            if to_end and piece.size and isinstance(partition, ReplicatedPartition):
+                partition.count_sent(self._replica, piece.size)
         except ApiError as err:
             if err.code not in _USUAL:
                 partition.traffic.failed_fetches += 1
@@ -265,7 +265,7 @@ class Fetch:
             return self._failed(key[2], ErrorCode.KAFKA_STORAGE_ERROR)
         return PartitionData(
             key[2], 0, high_watermark, stable, log.log_start_offset, None, None, None, aborted, -1,
-            piece if len(piece) else b"",
+            piece if piece.size else b"",
         )  # fmt: skip
 
     def missing(self, key: Key) -> PartitionData:

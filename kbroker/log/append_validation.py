@@ -216,8 +216,8 @@ def trim(records: memoryview) -> memoryview:
 
 
 def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether single records have to be looked at."""
-    if rules.checks_records or rules.compact or header.attributes & TIMESTAMP_TYPE_BIT:
+    """Whether single records have to be looked at, by rules that do not always check them."""
+    if rules.compact or header.attributes & TIMESTAMP_TYPE_BIT:
         return True
     if rules.codec >= 0 and rules.codec != header.attributes & CODEC_MASK:
         return True

@@ -83,7 +83,8 @@ class AppendableLog(TruncatedLog):
             header = check_header(batch, rules, origin, request_version)
             if header[1] + LOG_OVERHEAD != len(batch):
                 batch = trim(batch)
-            walks = needs_walk(header, rules, now_ms) and not is_in_order(batch, header, rules, now_ms)
+            walks = rules.checks_records or needs_walk(header, rules, now_ms)
+            walks = walks and not is_in_order(batch, header, rules, now_ms)
         if walks:
             if patient:
                 opened = whole(open_batch(batch, header, rules, now_ms, origin))

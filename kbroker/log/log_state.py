@@ -182,7 +182,8 @@ class LogState:
         """Set what is committed; kept between the log's start and its end."""
         offset = min(max(offset, self.log_start_offset), self.log_end_offset)
         self.high_watermark = offset
-        self.producers.on_high_watermark(offset)
+        if self.producers.unreplicated:
+            self.producers.on_high_watermark(offset)
 
     def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
         """Return the work of a flush, which may be done on another thread; None if all is on disk.

@@ -6,19 +6,12 @@ sync, and whether an offset is on them, others know.
 
 from __future__ import annotations
 
-from kbroker.log.append_info import AppendError
 from kbroker.protocol.errors import ErrorCode
 
 
 def needed(min_isr: int, replicas: int) -> int:
     """Return how many have to be in sync: min.insync.replicas, or all replicas where there are fewer."""
     return min(min_isr, max(replicas, 1))
-
-
-def check_before_append(acks: int, in_sync: int, needed: int) -> None:
-    """Raise AppendError where too few are in sync for a batch to be written at all."""
-    if acks == -1 and in_sync < needed:
-        raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 def verdict(in_sync: int, needed: int) -> ErrorCode:

@@ -105,7 +105,7 @@ class CompletedTxn(NamedTuple):
 class ProducerState:
     """All producers of one partition."""
 
-    __slots__ = ("_ongoing", "_unreplicated", "_verifications", "entries", "first_unstable", "taking")
+    __slots__ = ("_ongoing", "_verifications", "entries", "first_unstable", "taking", "unreplicated")
 
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
@@ -114,7 +114,8 @@ class ProducerState:
         self.taking: SnapshotTaking[ProducerEntry] | None = None
         """The snapshot that is being taken in pieces, if one is."""
         self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
-        self._unreplicated: dict[int, int] = {}  # first offset -> offset of the marker
+        self.unreplicated: dict[int, int] = {}
+        """Ended transactions above the high watermark: first offset -> offset of the marker."""
         self._verifications: dict[int, Verification] = {}  # by producer id
 
     def reset(self, entries: list[ProducerEntry]) -> None:
@@ -127,7 +128,7 @@ class ProducerState:
                 if entry.current_txn_first_offset >= 0
             )
         )
-        self._unreplicated = {}
+        self.unreplicated = {}
         self._verifications = {}
         self.taking = None
         self._find_unstable()
@@ -284,7 +285,7 @@ class ProducerState:
         entry.current_txn_first_offset = -1
         if completed is not None:
             self._ongoing.pop(completed.first_offset, None)
-            self._unreplicated[completed.first_offset] = offset
+            self.unreplicated[completed.first_offset] = offset
             self._find_unstable()
 
     def _begin(self, producer_id: int) -> ProducerEntry:
@@ -305,8 +306,8 @@ class ProducerState:
 
     def on_high_watermark(self, offset: int) -> None:
         """Forget ended transactions whose markers lie below `offset`."""
-        if self._unreplicated:
-            self._unreplicated = {first: end for first, end in self._unreplicated.items() if end >= offset}
+        if self.unreplicated:
+            self.unreplicated = {first: end for first, end in self.unreplicated.items() if end >= offset}
             self._find_unstable()
 
     async def expire(self, now_ms: int, expiration_ms: int) -> int:
@@ -328,8 +329,8 @@ class ProducerState:
 
     def _find_unstable(self) -> None:
         first = next(iter(self._ongoing), -1)
-        if self._unreplicated:
-            earliest = min(self._unreplicated)
+        if self.unreplicated:
+            earliest = min(self.unreplicated)
             first = earliest if first < 0 else min(first, earliest)
         self.first_unstable = first
 
