@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeVar
 
+from compat_tests.harness.recorded import HOUR_AGO_MS
+
 WAIT_S: Final = 30.0
 # An hour ago in ms: one moment for both sides, and recent enough that retention leaves records of it alone.
-T0: Final = int(time.time()) * 1000 - 3_600_000
+T0: Final = HOUR_AGO_MS
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 
 from compat_tests import differences
-from compat_tests.harness import report
+from compat_tests.harness import recorded, report
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.compare import compare, normalise
 from compat_tests.harness.compare import report as describe
@@ -74,29 +74,47 @@ def brokers(request: pytest.FixtureRequest) -> dict[str, BrokerProcess]:
 
 
 @pytest.fixture
-def side_by_side(brokers: dict[str, BrokerProcess], tmp_path: Path) -> SideBySide:
-    """Run a scenario on both brokers at the same time and compare what it saw."""
+def side_by_side(request: pytest.FixtureRequest, tmp_path: Path) -> SideBySide:
+    """Run a scenario on both brokers at the same time, or on kbroker beside a recording, and compare what it saw."""
 
     def run(scenario: Scenario) -> None:
-        try:
-            found = run_on_all(scenario, {side: broker.bootstrap for side, broker in brokers.items()})
-        except Exception as error:
-            side = getattr(error, "side", None)
-            if side is not None:
-                error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(6)}")
-            raise
-        seen = {side: normalise(value, brokers[side].bootstrap) for side, value in found.items()}
-        for side, value in seen.items():
-            (tmp_path / f"{side}.json").write_text(json.dumps(value, indent=1, sort_keys=True))
+        known = None if os.environ.get("KBROKER_COMPAT_ONLY") else recorded.find(scenario.client, scenario.name)
+        if known is not None and recorded.mode() == "recorded":
+            broker: BrokerProcess = request.getfixturevalue("kbroker_process")
+            seen = _seen(scenario, {"kbroker": broker}, tmp_path)
+            report.count(scenario.client, "recorded")
+            _judge(scenario, known, recorded.shifted(seen["kbroker"]))
+            return
+        brokers: dict[str, BrokerProcess] = request.getfixturevalue("brokers")
+        seen = _seen(scenario, brokers, tmp_path)
+        if recorded.mode() == "record" and "apache" in seen:
+            recorded.record(scenario.client, scenario.name, recorded.shifted(seen["apache"]))
         if len(seen) < len(SIDES):
             report.count(scenario.client, next(iter(seen)))
             if os.environ.get("KBROKER_COMPAT_SHOW"):
                 print(json.dumps(seen, indent=1, sort_keys=True))
             return
         report.count(scenario.client, "both")
+        if known is not None and recorded.mode() == "live":
+            assert recorded.shifted(seen["apache"]) == known, "Apache Kafka answers otherwise than was recorded"
         _judge(scenario, seen["apache"], seen["kbroker"])
 
     return run
+
+
+def _seen(scenario: Scenario, brokers: dict[str, BrokerProcess], tmp_path: Path) -> dict[str, object]:
+    """Return what a scenario sees on each side, as plain values."""
+    try:
+        found = run_on_all(scenario, {side: broker.bootstrap for side, broker in brokers.items()})
+    except Exception as error:
+        side = getattr(error, "side", None)
+        if side is not None:
+            error.add_note(f"while running on {side}; the broker's last lines:\n{brokers[side].log_tail(6)}")
+        raise
+    seen = {side: normalise(value, brokers[side].bootstrap) for side, value in found.items()}
+    for side, value in seen.items():
+        (tmp_path / f"{side}.json").write_text(json.dumps(value, indent=1, sort_keys=True))
+    return seen
 
 
 def _judge(scenario: Scenario, apache: object, kbroker: object) -> None:

@@ -14,11 +14,12 @@ COUNTS: Final[Counter[tuple[str, str]]] = Counter()
 EXCHANGES: Final[Counter[str]] = Counter()
 DECLARED: Final[Counter[str]] = Counter()
 AGAIN: Final[list[tuple[str, str]]] = []
+_WHERE: Final = {"both": "compared on both sides", "recorded": "compared with what Apache Kafka's side saw"}
 FILES: Final[dict[str, tuple[int, int, int]]] = {}
 
 
 def count(client: str, sides: str) -> None:
-    """Note that a scenario of `client` ran on `sides`: "both", or the one side that ran."""
+    """Note that a scenario of `client` ran on `sides`: "both", "recorded", or the one side that ran."""
     COUNTS[client, sides] += 1
 
 
@@ -54,10 +55,10 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         return
     terminalreporter.section("scenarios")
     for (client, sides), number in sorted(COUNTS.items()):
-        where = "compared on both sides" if sides == "both" else f"run on {sides} only, nothing compared"
+        where = _WHERE.get(sides, f"run on {sides} only, nothing compared")
         terminalreporter.write_line(f"{client:20} {number:4}  {where}")
-    total = sum(number for (_, sides), number in COUNTS.items() if sides == "both")
-    terminalreporter.write_line(f"{'all clients':20} {total:4}  compared on both sides")
+    total = sum(number for (_, sides), number in COUNTS.items() if sides in _WHERE)
+    terminalreporter.write_line(f"{'all clients':20} {total:4}  compared")
     for tier, number in sorted(EXCHANGES.items()):
         terminalreporter.write_line(f"{tier}: {number} exchanges compared, field by field")
     for line, number in sorted(DECLARED.items()):

@@ -12,10 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from compat_tests.harness.recorded import MIDNIGHT_MS
 from kbroker.pipeline.replay.replay import HEADER
 
 DAY_MS = 86_400_000
-BASE_MS = int(time.time()) // 86_400 * DAY_MS - 2 * DAY_MS  # midnight, two days ago
+BASE_MS = MIDNIGHT_MS
 WAIT_S = 60
 
 

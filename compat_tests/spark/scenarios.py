@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from compat_tests.harness.recorded import HOUR_AGO_MS
 from compat_tests.harness.scenarios import Scenarios
 from compat_tests.spark.session import spark
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 scenarios = Scenarios("spark")
 WAIT_SECONDS = 90
-BASE_MS = (int(time.time()) - 3600) * 1000
+BASE_MS = HOUR_AGO_MS
 COLUMNS = ["key", "value", "partition", "offset", "timestampType", "headers"]
 
 

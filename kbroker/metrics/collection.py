@@ -1,7 +1,7 @@
 """What there is to tell of a broker, found in its event loop, in pieces.
 
 Owns which of the broker's numbers is which metric, and how many of a kind are told one by one. Never changes anything,
-and never waits: what is long is left now and then (divided.py), so that a page of thousands of topics holds nobody up.
+and never waits: long work gives way (long_work.py), so that a page of thousands of topics holds nobody up.
 What was found in one piece may be older than what was found in the next.
 """
 

@@ -5,7 +5,7 @@ sends faster than it is served. One request of a connection is worked on at a ti
 parked Fetch or JoinGroup holds back what is behind it. Never knows what a request means.
 
 A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
-request, which comes in pieces (divided.py). Memory: all connections receive into one buffer that the server owns; only
+request, which gives way (long_work.py). Memory: all connections receive into one buffer that the server owns; only
 what cannot be used yet is kept by a connection (frames.py), and counted where it is more than small (memory_budget.py).
 """
 

@@ -1,0 +1,99 @@
+"""What Apache Kafka's side of a scenario saw when it was last asked, so that most runs need no second broker.
+
+Owns the files (compat_tests/recorded/), what of an observation depends on the moment of the run, and when Kafka itself
+is asked. Never runs a scenario.
+
+KBROKER_KAFKA says which: `recorded` (the default) compares with the file where it has the scenario, `live` runs Apache
+Kafka beside kbroker and holds the file against it as well, `record` runs Apache Kafka and writes the file. A scenario
+is recorded only if a second recording, in another run, brings the same: record twice after a change.
+`make torture` runs them live.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import os
+import re
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+DIRECTORY: Final = Path(__file__).parents[1] / "recorded"
+VERSION: Final = "4.3.0"
+MOST_BYTES: Final = 20_000
+"""Of one observation: what takes more is asked live."""
+_DAY_S: Final = 86_400
+_NUMBER: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_NOW_S: Final = int(time.time())
+_TODAY: Final = _NOW_S // _DAY_S
+HOUR_AGO_MS: Final = _NOW_S * 1000 - 3_600_000
+"""From which on scenarios of clients stamp their records."""
+MIDNIGHT_MS: Final = (_TODAY - 2) * _DAY_S * 1000
+"""Midnight, two days ago: from which on scenarios of Spark stamp theirs."""
+_DAYS_MS: Final = 40 * 3_600_000
+_CHANGES: Final = "<changes>"
+
+
+def mode() -> str:
+    """Return how Apache Kafka is asked."""
+    found = os.environ.get("KBROKER_KAFKA", "recorded")
+    assert found in ("recorded", "live", "record"), f"KBROKER_KAFKA must be recorded, live or record, not {found!r}"
+    return found
+
+
+def shifted(seen: Any) -> Any:
+    """Return an observation with the run's times relative to its bases, and dates relative to today (UTC)."""
+    if isinstance(seen, dict):
+        return {str(shifted(key)): shifted(value) for key, value in seen.items()}
+    if isinstance(seen, list):
+        return [shifted(each) for each in seen]
+    if isinstance(seen, str):
+        return _NUMBER.sub(lambda found: str(_moment(int(found[0]))), _DATE.sub(_day, seen))
+    if isinstance(seen, int) and not isinstance(seen, bool):
+        return _moment(seen)
+    return seen
+
+
+def _moment(number: int) -> int | str:
+    if abs(number - HOUR_AGO_MS) <= 2 * 3_600_000:
+        return f"hour ago {number - HOUR_AGO_MS:+d} ms"
+    if 0 <= number - MIDNIGHT_MS <= _DAYS_MS:
+        return f"midnight {number - MIDNIGHT_MS:+d} ms"
+    return number
+
+
+def _day(found: re.Match[str]) -> str:
+    try:
+        day = calendar.timegm(time.strptime(found[0], "%Y-%m-%d")) // _DAY_S
+    except ValueError:
+        return found[0]
+    return f"day {day - _TODAY:+d}" if abs(day - _TODAY) <= 4 else found[0]
+
+
+@cache
+def _of(client: str) -> dict[str, Any]:
+    path = DIRECTORY / f"{client}.json"
+    if not path.exists():
+        return {}
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found["scenarios"] if found["apache kafka"] == VERSION else {}
+
+
+def find(client: str, name: str) -> Any | None:
+    """Return what was recorded of a scenario; None where it has to be asked live."""
+    found = _of(client).get(name)
+    return None if found == _CHANGES else found
+
+
+def record(client: str, name: str, seen: Any) -> None:
+    """Write what Apache Kafka's side saw; what differs from the recording before is never used again."""
+    known = _of(client)
+    before = known.get(name)
+    stays = before is None or before == seen
+    known[name] = seen if stays and len(json.dumps(seen)) <= MOST_BYTES else _CHANGES
+    DIRECTORY.mkdir(exist_ok=True)
+    text = json.dumps({"apache kafka": VERSION, "scenarios": known}, indent=1, sort_keys=True)
+    (DIRECTORY / f"{client}.json").write_text(text + "\n")
