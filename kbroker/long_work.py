@@ -107,6 +107,15 @@ async def awaited(answer: _T | Awaitable[_T]) -> _T:
     return answer
 
 
+def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitable[_U]:
+    """Return what `finish` makes of an answer, at once where it is there already: for who must not wait for nothing."""
+
+    async def later() -> _U:
+        return finish(await cast("Awaitable[_T]", answer))
+
+    return later() if hasattr(answer, "__await__") else finish(answer)
+
+
 async def each(items: Iterable[_U], make: Callable[[_U], _T]) -> list[_T]:
     """Return what `make` makes of each item, one item between two turns."""
     made = []

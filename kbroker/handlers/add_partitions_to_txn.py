@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
-from kbroker.coordination.then import then
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import awaited, each, turn
+from kbroker.long_work import awaited, each, then, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,

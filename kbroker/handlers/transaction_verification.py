@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from kbroker.coordination.then import then
 from kbroker.handlers.services import Services
 from kbroker.log.append_info import AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.long_work import then
 from kbroker.protocol.errors import ErrorCode
 from kbroker.replicas import Partition
 from kbroker.txn.shard import Identity

@@ -339,7 +339,9 @@ class Dispatcher:
         except Exception as err:  # noqa: BLE001 - the one place where failures become answers
             answer = self._failed(entry, request, err)
         if since is not None:
-            return self._timed_work(entry, context, correlation_id, frame, request, answer, since)
+            work = self._begun(entry, correlation_id, frame, request, answer)
+            self._time(work, context, correlation_id, since)
+            return work
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
             if key == PRODUCE_KEY and (self._express or self._is_express_for(context)):
@@ -351,6 +353,9 @@ class Dispatcher:
             return None
         if answer is None:
             return None
+        return self._begun(entry, correlation_id, frame, request, answer)
+
+    def _begun(self, entry: Entry, correlation_id: int, frame: memoryview, request: Any, answer: Any) -> Work:
         work = Work(entry, len(frame))
         work.keeps_waiting = work.keeps_frame and answer.__class__ is CoroutineType
         work.steps = self._answer(entry, correlation_id, request, answer, work)
@@ -361,22 +366,6 @@ class Dispatcher:
             assert self._quotas is not None
             context.metering = Metering(self._quotas)
         context.metering.begin(context.principal, context.client_id, size, since)
-
-    def _timed_work(
-        self,
-        entry: Entry,
-        context: RequestContext,
-        correlation_id: int,
-        frame: memoryview,
-        request: Any,
-        answer: Any,
-        since: float,
-    ) -> Work:
-        work = Work(entry, len(frame))
-        work.keeps_waiting = work.keeps_frame and answer.__class__ is CoroutineType
-        work.steps = self._answer(entry, correlation_id, request, answer, work)
-        self._time(work, context, correlation_id, since)
-        return work
 
     def _time(self, work: Work, context: RequestContext, correlation_id: int, since: float) -> None:
         """Let a request's steps be metered, told of, or both."""

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from types import CoroutineType
 from typing import Any, Protocol
 
 from kbroker.clock import Clock
 from kbroker.handlers.registry import CloseConnection, RequestContext
-from kbroker.long_work import whole
+from kbroker.long_work import awaited, whole
 from kbroker.network.dispatch import (
     API_VERSIONS_KEY,
     LONG_FRAME,
@@ -174,9 +173,7 @@ class SaslGate:
         if len(frame) > _LEGIBLE or entry.version not in entry.api.versions:
             raise CloseConnection(f"{entry.api.name} where a token is expected")
         request = _decoded(entry, frame, position)
-        answer = entry.api.on_error(request, ErrorCode.ILLEGAL_SASL_STATE, None)
-        if answer.__class__ is CoroutineType:
-            answer = whole(answer)  # of what is so small
+        answer = whole(awaited(entry.api.on_error(request, ErrorCode.ILLEGAL_SASL_STATE, None)))  # of what is so small
         farewell = _framed(entry, correlation_id, answer) if answer.__class__ is entry.response else b""
         return self._refuse(entry, f"{entry.api.name} where a token is expected", farewell)
 

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.partitioning import partition_for
 from kbroker.handlers.registry import APIS, RequestContext
 from kbroker.handlers.services import Services
-from kbroker.long_work import in_slices
+from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kbroker.testing.calling import Calling
@@ -125,9 +124,7 @@ async def handled(services: Services, listener: str, request: Any) -> Any:
     context.client_id = _CLIENT_ID
     context.version = api.versions.high
     try:
-        answer = api.handler(context, request)
-        while not isinstance(answer, api.response):
-            answer = await (in_slices(answer) if isinstance(answer, CoroutineType) else answer)
+        answer = await in_slices(awaited(api.handler(context, request)))
     except ApiError as err:
         check(err.code, api.name, err.message)
         raise

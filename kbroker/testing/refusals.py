@@ -7,11 +7,10 @@ in the registry. Never decides what is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CoroutineType
 from typing import Any
 
 from kbroker.handlers.registry import Api
-from kbroker.long_work import whole
+from kbroker.long_work import awaited, whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -64,8 +63,7 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
     own = _OWN.get(api.key)
     if own is not None:
         return own(request, code, message)
-    answer = api.on_error(request, code, message)
-    return whole(answer) if answer.__class__ is CoroutineType else answer
+    return whole(awaited(api.on_error(request, code, message)))
 
 
 def _offset_commit(request: OffsetCommitRequest, code: int, _: str | None) -> OffsetCommitResponse:

@@ -6,10 +6,11 @@ at the restore, keeps its id and epoch and goes on; every other one is fenced. N
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kbroker.clock import Clock
+from kbroker.long_work import awaited
 from kbroker.testing.waiting import until
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.states import AT_REST, ONGOING
@@ -25,7 +26,7 @@ async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Trans
     """Bring what was put back into agreement with the producers that are there now."""
     opened = {each.transactional_id for each in coordinator.all() if each.state is ONGOING}
     for name in opened:
-        await _done(coordinator.abandon(name))
+        await awaited(coordinator.abandon(name))
     await until(lambda: all(each.state in AT_REST for each in coordinator.all()), "transactions have not ended")
     for restored in coordinator.all():
         known = before.get(restored.transactional_id)
@@ -33,7 +34,7 @@ async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Trans
             continue  # its producer has to begin anew
         wanted = _wanted(restored, known, clock.now_ms(), was_open=restored.transactional_id in opened)
         if wanted != restored:
-            await _done(coordinator.adopt(wanted))
+            await awaited(coordinator.adopt(wanted))
 
 
 def _wanted(restored: Transaction, known: Transaction, now_ms: int, *, was_open: bool) -> Transaction:
@@ -43,8 +44,3 @@ def _wanted(restored: Transaction, known: Transaction, now_ms: int, *, was_open:
         return known
     epoch = min(max(restored.producer_epoch, known.producer_epoch) + 1, LAST_CLIENT_EPOCH)
     return replace(restored, producer_epoch=epoch, last_epoch=NO_EPOCH)
-
-
-async def _done(work: object) -> None:
-    if isinstance(work, Awaitable):
-        await work

@@ -17,8 +17,8 @@ from kbroker.cluster_state import TRANSACTIONS_TOPIC
 from kbroker.coordination.interfaces import Writer
 from kbroker.coordination.outcome import Outcome
 from kbroker.coordination.service import CoordinatorService
-from kbroker.coordination.then import then
 from kbroker.failpoints import passed
+from kbroker.long_work import then
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.marker_sender import RETRY_MS, MarkerWriter, Marking

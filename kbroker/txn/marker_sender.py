@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 
 from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.coordination.runtime import Runtime
-from kbroker.coordination.then import then
 from kbroker.failpoints import passed
-from kbroker.long_work import for_a_while
+from kbroker.long_work import for_a_while, then
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.shard import TransactionShard
 from kbroker.txn.states import PREPARE_COMMIT

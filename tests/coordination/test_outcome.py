@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.coordination.client_errors import answerable
 from kbroker.coordination.partitioning import java_hash, partition_for
-from kbroker.coordination.then import then
+from kbroker.long_work import then
 from kbroker.protocol.errors import ErrorCode
 
 
