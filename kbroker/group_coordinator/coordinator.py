@@ -49,11 +49,7 @@ from kbroker.protocol.messages.consumer_group_heartbeat import (
 )
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
@@ -66,11 +62,7 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
     TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from kbroker.protocol.messages.groups import (
     DeletableGroupResult,
@@ -271,7 +263,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
         """OffsetCommit of topics whose names and ids are both filled in, and of partitions that exist.
 
-        A code stands for an error of all partitions (`commit_error`).
+        A code stands for an error of all partitions.
         """
         return self._runtime.run(
             self.partition_for(request.group_id),
@@ -292,7 +284,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
         """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof.
 
-        A code stands for an error of all partitions (`txn_commit_error`).
+        A code stands for an error of all partitions.
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -419,32 +411,6 @@ async def _assigned(
             last[assignment.member_id] = assignment
         await turn
     return list(last.values())
-
-
-async def commit_error(request: OffsetCommitRequest, code: int) -> OffsetCommitResponse:
-    """Return an OffsetCommit answer with one error for all partitions: the API has no other place for it."""
-
-    def failed(asked: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
-        return OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
-
-    async def topic(asked: OffsetCommitRequestTopic) -> OffsetCommitResponseTopic:
-        partitions = await each(asked.partitions, failed)
-        return OffsetCommitResponseTopic(name=asked.name, topic_id=asked.topic_id, partitions=partitions)
-
-    return OffsetCommitResponse(topics=await every(request.topics, topic))
-
-
-async def txn_commit_error(request: TxnOffsetCommitRequest, code: int) -> TxnOffsetCommitResponse:
-    """Return a TxnOffsetCommit answer with one error for all partitions."""
-
-    def failed(asked: TxnOffsetCommitRequestPartition) -> TxnOffsetCommitResponsePartition:
-        return TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code)
-
-    async def topic(asked: TxnOffsetCommitRequestTopic) -> TxnOffsetCommitResponseTopic:
-        partitions = await each(asked.partitions, failed)
-        return TxnOffsetCommitResponseTopic(name=asked.name, partitions=partitions)
-
-    return TxnOffsetCommitResponse(topics=await every(request.topics, topic))
 
 
 async def fetch_error(request: OffsetFetchRequestGroup, code: int) -> OffsetFetchResponseGroup:

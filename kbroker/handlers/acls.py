@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -126,15 +127,11 @@ async def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> De
     return answer
 
 
-async def _creations_failed(request: CreateAclsRequest, number: int, message: str | None) -> CreateAclsResponse:
-    return CreateAclsResponse(results=await each(request.creations, lambda _: _result(number, message)))
-
-
 def _result(number: int, message: str | None) -> AclCreationResult:
     return AclCreationResult(error_code=number, error_message=message)
 
 
-@handles(CreateAclsRequest, CreateAclsResponse, "1-3", _creations_failed)
+@handles(CreateAclsRequest, CreateAclsResponse, "1-3", mirrored(CreateAclsResponse, "creations"))
 async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
     """Check each, and add those that are valid."""
     for asked in request.creations:
@@ -191,15 +188,11 @@ def _acl(asked: AclCreation) -> Acl:
     return Acl(Pattern(kind, asked.resource_name, pattern), entry)
 
 
-async def _deletions_failed(request: DeleteAclsRequest, code: int, message: str | None) -> DeleteAclsResponse:
-    return DeleteAclsResponse(filter_results=await each(request.filters, lambda _: _failed(code, message)))
-
-
 def _failed(code: int, message: str | None) -> DeleteAclsFilterResult:
     return DeleteAclsFilterResult(error_code=code, error_message=message)
 
 
-@handles(DeleteAclsRequest, DeleteAclsResponse, "1-3", _deletions_failed)
+@handles(DeleteAclsRequest, DeleteAclsResponse, "1-3", mirrored(DeleteAclsResponse, "filters"))
 async def delete_acls(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
     """Remove what each filter means; what two mean is told for both."""
     for asked in request.filters:

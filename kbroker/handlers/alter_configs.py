@@ -26,6 +26,7 @@ from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
 from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
@@ -169,13 +170,6 @@ async def change(
             ctx.services.tls.follow(config)  # the files that its configs name may have been replaced
 
 
-async def _replacement_failed(request: AlterConfigsRequest, code: int, message: str | None) -> AlterConfigsResponse:
-    responses = await each(
-        request.resources, lambda resource: _result(AlterConfigsResourceResponse, resource, code, message)
-    )
-    return AlterConfigsResponse(responses=responses)
-
-
 def _result(result: type[_Result], resource: Resource, code: int, message: str | None) -> _Result:
     return result(
         error_code=code,
@@ -185,7 +179,7 @@ def _result(result: type[_Result], resource: Resource, code: int, message: str |
     )
 
 
-@handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", _replacement_failed)
+@handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", mirrored(AlterConfigsResponse, "resources"))
 async def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Change each resource by itself."""
     done = await outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
@@ -200,16 +194,12 @@ async def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate
     await change(ctx, kind, name, lambda _old: configs, validate_only=validate_only)
 
 
-async def _change_failed(
-    request: IncrementalAlterConfigsRequest, code: int, message: str | None
-) -> IncrementalAlterConfigsResponse:
-    responses = await each(
-        request.resources, lambda resource: _result(IncrementalResourceResponse, resource, code, message)
-    )
-    return IncrementalAlterConfigsResponse(responses=responses)
-
-
-@handles(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, "0-1", _change_failed)
+@handles(
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    "0-1",
+    mirrored(IncrementalAlterConfigsResponse, "resources"),
+)
 async def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

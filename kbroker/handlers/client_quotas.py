@@ -14,9 +14,10 @@ from functools import partial
 
 from kbroker.coordination.partitioning import java_hash
 from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -59,15 +60,12 @@ async def describe_client_quotas(
     return DescribeClientQuotasResponse(entries=entries)
 
 
-async def _changes_refused(
-    request: AlterClientQuotasRequest, code: int, _message: str | None
-) -> AlterClientQuotasResponse:
-    text = DEFAULT_MESSAGES.get(ErrorCode(code))
-    entries = await each(request.entries, lambda entry: AlteredEntryData(code, text, entry.entity))
-    return AlterClientQuotasResponse(entries=entries)
-
-
-@handles(AlterClientQuotasRequest, AlterClientQuotasResponse, "0-1", _changes_refused)
+@handles(
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    "0-1",
+    mirrored(AlterClientQuotasResponse, "entries", says_default=True),
+)
 async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     """Alter what may be altered; the answer comes once that is in effect."""
     answers: list[AlteredEntryData] = []

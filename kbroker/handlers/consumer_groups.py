@@ -19,8 +19,9 @@ from __future__ import annotations
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.handlers.groups import ALL_OPERATIONS, REFUSAL, as_often, distinct, paired
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import Reply, RequestContext, handles
-from kbroker.long_work import each, turn
+from kbroker.long_work import turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.consumer_group_describe import (
@@ -47,14 +48,12 @@ def consumer_group_heartbeat(
     )
 
 
-async def _failed(
-    request: ConsumerGroupDescribeRequest, code: int, _message: str | None
-) -> ConsumerGroupDescribeResponse:
-    failed = each(request.group_ids, lambda group_id: DescribedGroup(group_id=group_id, error_code=code))
-    return ConsumerGroupDescribeResponse(groups=await failed)
-
-
-@handles(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, "0-1", _failed)
+@handles(
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    "0-1",
+    mirrored(ConsumerGroupDescribeResponse, "group_ids", error_message=None),
+)
 async def consumer_group_describe(
     ctx: RequestContext, request: ConsumerGroupDescribeRequest
 ) -> ConsumerGroupDescribeResponse:

@@ -8,8 +8,9 @@ from kbroker.cluster_state import TopicState
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.create_topics import check_room
 from kbroker.handlers.in_effect import in_effect, time_left
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, turn
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
     CreatePartitionsRequest,
@@ -24,16 +25,11 @@ MAX_TOPICS = 10_000
 """Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
-async def _on_error(request: CreatePartitionsRequest, code: int, message: str | None) -> CreatePartitionsResponse:
-    failed = each(request.topics, lambda t: _failed(t.name, ErrorCode(code), message))
-    return CreatePartitionsResponse(results=await failed)
-
-
 def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
     return CreatePartitionsTopicResult(name=name, error_code=code, error_message=message)
 
 
-@handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", _on_error)
+@handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", mirrored(CreatePartitionsResponse))
 async def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Check every topic, then store the growth of those that may grow, some at a time."""
     began_ms = ctx.services.clock.monotonic_ms()

@@ -9,8 +9,9 @@ from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.in_effect import in_effect, time_left
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, turn
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
     CreatableTopic,
@@ -25,17 +26,18 @@ _FIRST_STRICT_VERSION = 6
 _METADATA_TOPIC = "__cluster_metadata"
 
 
-async def _on_error(request: CreateTopicsRequest, code: int, message: str | None) -> CreateTopicsResponse:
-    return CreateTopicsResponse(topics=await each(request.topics, lambda t: _failed(t.name, code, message)))
-
-
 def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=name, error_code=code, error_message=message, num_partitions=-1, replication_factor=-1, configs=[]
     )
 
 
-@handles(CreateTopicsRequest, CreateTopicsResponse, "2-7", _on_error)
+@handles(
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    "2-7",
+    mirrored(CreateTopicsResponse, num_partitions=-1, replication_factor=-1, configs=[]),
+)
 async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Check every topic, then store those that may be, some at a time."""
     began_ms = ctx.services.clock.monotonic_ms()

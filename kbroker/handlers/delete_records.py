@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -15,7 +16,6 @@ from kbroker.protocol.messages.topics import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsTopic,
     DeleteRecordsTopicResult,
 )
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Wait
@@ -32,19 +32,11 @@ class _Behind(NamedTuple):
     result: DeleteRecordsPartitionResult
 
 
-async def _on_error(request: DeleteRecordsRequest, code: int, _message: str | None) -> DeleteRecordsResponse:
-    async def topic(asked: DeleteRecordsTopic) -> DeleteRecordsTopicResult:
-        partitions = await each(asked.partitions, lambda partition: _result(partition.partition_index, code))
-        return DeleteRecordsTopicResult(asked.name, partitions)
-
-    return DeleteRecordsResponse(topics=await every(request.topics, topic))
-
-
 def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPartitionResult:
     return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark, error_code=code)
 
 
-@handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", _on_error)
+@handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", mirrored(DeleteRecordsResponse, low_watermark=-1))
 async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete partition by partition; a partition named twice counts once, with its last offset."""
     topics: dict[str, dict[int, int]] = {}

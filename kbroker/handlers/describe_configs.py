@@ -15,9 +15,10 @@ from kbroker.config.describe import (
 )
 from kbroker.controller.features import GROUP_VERSION
 from kbroker.handlers.groups import MAX_REPEATED_BYTES
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, turn
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
+from kbroker.long_work import turn
+from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -31,12 +32,6 @@ from kbroker.topic_names import check_topic_name
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 
 
-async def _on_error(request: DescribeConfigsRequest, code: int, _message: str | None) -> DescribeConfigsResponse:
-    text = DEFAULT_MESSAGES.get(ErrorCode(code))
-    failed = each(request.resources, lambda resource: _failed(resource, code, text))
-    return DescribeConfigsResponse(results=await failed)
-
-
 def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -> DescribeConfigsResult:
     return DescribeConfigsResult(
         error_code=code,
@@ -46,7 +41,12 @@ def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -
     )
 
 
-@handles(DescribeConfigsRequest, DescribeConfigsResponse, "1-4", _on_error)
+@handles(
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    "1-4",
+    mirrored(DescribeConfigsResponse, "resources", says_default=True),
+)
 async def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe each resource by itself."""
     views = _Views(ctx, request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import each, every
@@ -21,19 +22,11 @@ MAX_REPEATED = 100_000
 """Producers that are listed again because their partition is named again, in one answer: some 4 MB."""
 
 
-async def _on_error(request: DescribeProducersRequest, code: int, message: str | None) -> DescribeProducersResponse:
-    async def topic(asked: TopicRequest) -> TopicResponse:
-        failed = each(asked.partition_indexes, lambda index: _failed(index, ErrorCode(code), message))
-        return TopicResponse(asked.name, await failed)
-
-    return DescribeProducersResponse(topics=await every(request.topics, topic))
-
-
 def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:
     return PartitionResponse(partition_index=index, error_code=code, error_message=message)
 
 
-@handles(DescribeProducersRequest, DescribeProducersResponse, "0", _on_error)
+@handles(DescribeProducersRequest, DescribeProducersResponse, "0", mirrored(DescribeProducersResponse))
 async def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
     """List producers, partition by partition; one that is named again shares its list, within a bound."""
     known: dict[Partition, list[ProducerState]] = {}

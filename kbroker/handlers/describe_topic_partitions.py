@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, in_order, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -16,23 +17,16 @@ from kbroker.protocol.messages.metadata import (
     DescribeTopicPartitionsResponse,
     DescribeTopicPartitionsResponsePartition,
     DescribeTopicPartitionsResponseTopic,
-    TopicRequest,
 )
 from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 
-async def _on_error(
-    request: DescribeTopicPartitionsRequest, code: int, _message: str | None
-) -> DescribeTopicPartitionsResponse:
-    def failed(topic: TopicRequest) -> DescribeTopicPartitionsResponseTopic:
-        return DescribeTopicPartitionsResponseTopic(
-            error_code=code, name=topic.name, topic_authorized_operations=NOT_ASKED
-        )
-
-    return DescribeTopicPartitionsResponse(topics=await each(request.topics, failed))
-
-
-@handles(DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse, "0", _on_error)
+@handles(
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    "0",
+    mirrored(DescribeTopicPartitionsResponse, topic_authorized_operations=NOT_ASKED),
+)
 async def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:

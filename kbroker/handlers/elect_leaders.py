@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from kbroker.cluster_state import ClusterState
 from kbroker.controller import single_broker
 from kbroker.controller.cluster.pacing import paced
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices
 from kbroker.long_work import turn
@@ -31,20 +32,7 @@ Partition = tuple[str, int]
 Results = Mapping[Partition, ApiError | None]
 
 
-async def _on_error(request: ElectLeadersRequest, code: int, message: str | None) -> ElectLeadersResponse:
-    """Tell every partition that is named, too: v0 has no other place."""
-    results = []
-    for each in request.topic_partitions or ():
-        topic = ReplicaElectionResult(each.topic)
-        for index in each.partitions:
-            topic.partition_result.append(PartitionResult(index, code, message))
-            await turn
-        results.append(topic)
-        await turn
-    return ElectLeadersResponse(error_code=code, replica_election_results=results)
-
-
-@handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", _on_error)
+@handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", mirrored(ElectLeadersResponse, "topic_partitions"))
 async def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """Elect, wait for it to be known, and answer."""
     state = ctx.services.controller.state

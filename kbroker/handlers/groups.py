@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TypeVar
 
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.compiler import encode
@@ -56,14 +57,9 @@ async def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> ListGr
     return await ctx.services.groups.list_groups(request)
 
 
-async def _descriptions_failed(
-    request: DescribeGroupsRequest, code: int, _message: str | None
-) -> DescribeGroupsResponse:
-    failed = each(request.groups, lambda group_id: DescribedGroup(group_id=group_id, error_code=code))
-    return DescribeGroupsResponse(groups=await failed)
-
-
-@handles(DescribeGroupsRequest, DescribeGroupsResponse, "0-6", _descriptions_failed)
+@handles(
+    DescribeGroupsRequest, DescribeGroupsResponse, "0-6", mirrored(DescribeGroupsResponse, "groups", error_message=None)
+)
 async def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups."""
     version = ctx.version

@@ -6,16 +6,16 @@
 
 from __future__ import annotations
 
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
-from kbroker.long_work import each, every, turn
+from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.log_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     ListOffsetsTopicResponse,
 )
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
@@ -30,17 +30,7 @@ _DEBUGGING = -2
 _FIRST_NOT_AVAILABLE_VERSION = 5
 
 
-async def _on_error(request: ListOffsetsRequest, code: int, _message: str | None) -> ListOffsetsResponse:
-    def failed(partition: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        return ListOffsetsPartitionResponse(partition_index=partition.partition_index, error_code=code)
-
-    async def topic(asked: ListOffsetsTopic) -> ListOffsetsTopicResponse:
-        return ListOffsetsTopicResponse(name=asked.name, partitions=await each(asked.partitions, failed))
-
-    return ListOffsetsResponse(topics=await every(request.topics, topic))
-
-
-@handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", _on_error)
+@handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", mirrored(ListOffsetsResponse))
 async def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """Look each partition up."""
     asked: dict[tuple[str, int], int] = {}

@@ -14,8 +14,9 @@ from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, Topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
 from kbroker.handlers.first_news import first_news
 from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, every, turn
+from kbroker.long_work import every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.metadata import (
     MetadataRequest,
@@ -39,19 +40,7 @@ _LISTENERS_SINCE = 6
 """Clients of older versions do not know LISTENER_NOT_FOUND (KafkaApis: errorUnavailableListeners)."""
 
 
-async def _on_error(request: MetadataRequest, code: int, _message: str | None) -> MetadataResponse:
-    def fail(topic: MetadataRequestTopic) -> MetadataResponseTopic:
-        return MetadataResponseTopic(
-            error_code=code,
-            name=topic.name or "",
-            topic_id=topic.topic_id,
-            topic_authorized_operations=NOT_ASKED,
-        )
-
-    return MetadataResponse(topics=await each(request.topics or [], fail), error_code=code)
-
-
-@handles(MetadataRequest, MetadataResponse, "0-13", _on_error)
+@handles(MetadataRequest, MetadataResponse, "0-13", mirrored(MetadataResponse, topic_authorized_operations=NOT_ASKED))
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the cluster as it is now; who asks again finds the topics that were created."""
     await first_news(ctx)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.client_errors import answerable
-from kbroker.group_coordinator.coordinator import commit_error
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -28,8 +28,7 @@ from kbroker.protocol.messages.group_offsets import (
 TOPIC_IDS_SINCE = 10
 
 
-async def _failed(request: OffsetCommitRequest, code: int, _message: str | None) -> OffsetCommitResponse:
-    return await commit_error(request, code)
+_failed = mirrored(OffsetCommitResponse)
 
 
 @handles(OffsetCommitRequest, OffsetCommitResponse, "2-10", _failed)
@@ -100,7 +99,7 @@ async def _merged(
 ) -> OffsetCommitResponse:
     """Put what the coordinator decided behind what was refused here."""
     if not isinstance(decided, OffsetCommitResponse):
-        decided = await commit_error(request, decided)
+        decided = await _failed(request, decided, None)
     if not refused:
         return decided
     for topic in decided.topics:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, every
 from kbroker.protocol.errors import ErrorCode
@@ -17,13 +18,7 @@ from kbroker.protocol.messages.log_offsets import (
 )
 
 
-async def _on_error(
-    request: OffsetForLeaderEpochRequest, code: int, _message: str | None
-) -> OffsetForLeaderEpochResponse:
-    return await _by_topic(request, lambda _topic, p: EpochEndOffset(error_code=code, partition=p.partition))
-
-
-@handles(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, "2-4", _on_error)
+@handles(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, "2-4", mirrored(OffsetForLeaderEpochResponse))
 async def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:

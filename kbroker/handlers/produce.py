@@ -15,6 +15,7 @@ from typing import Any
 
 from kbroker.handlers.delayed_produce import Uncommitted, when_committed
 from kbroker.handlers.long_produce import FEW, Unopened, append_in_slices, produce_many, put_off
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.produce_in_transaction import produce_in_transaction
 from kbroker.handlers.produce_refusals import (
     ACKS,
@@ -34,13 +35,11 @@ from kbroker.handlers.produce_refusals import (
 from kbroker.handlers.registry import CloseConnection, Reply, RequestContext, handles
 from kbroker.log.append_info import AppendError
 from kbroker.log.record_validation import TakesLonger
-from kbroker.long_work import each, every, whole
+from kbroker.long_work import whole
 from kbroker.protocol.messages.produce import (
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from kbroker.topic_names import INTERNAL_TOPICS
@@ -56,15 +55,7 @@ def _on_error(
     return whole(answer) if is_short else answer
 
 
-async def _failed(request: ProduceRequest, code: int, message: str | None) -> ProduceResponse:
-    def failed(data: PartitionProduceData) -> PartitionProduceResponse:
-        return PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1, error_message=message)
-
-    async def topic(asked: TopicProduceData) -> TopicProduceResponse:
-        partitions = await each(asked.partition_data, failed)
-        return TopicProduceResponse(name=asked.name, topic_id=asked.topic_id, partition_responses=partitions)
-
-    return ProduceResponse(responses=await every(request.topic_data, topic))
+_failed = mirrored(ProduceResponse, "topic_data", base_offset=-1)
 
 
 @handles(ProduceRequest, ProduceResponse, "3-13", _on_error)

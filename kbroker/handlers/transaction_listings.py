@@ -19,8 +19,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kbroker.handlers.groups import distinct
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, turn
+from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.transaction_listings import (
     DescribeTransactionsRequest,
@@ -39,14 +40,12 @@ MAX_REPEATED = 1_000_000
 _BY_NAME = {name: state for state, name in NAMES.items()}
 
 
-async def _on_error(
-    request: DescribeTransactionsRequest, code: int, _message: str | None
-) -> DescribeTransactionsResponse:
-    failed = each(request.transactional_ids, lambda name: TransactionState(error_code=code, transactional_id=name))
-    return DescribeTransactionsResponse(transaction_states=await failed)
-
-
-@handles(DescribeTransactionsRequest, DescribeTransactionsResponse, "0", _on_error)
+@handles(
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    "0",
+    mirrored(DescribeTransactionsResponse, "transactional_ids"),
+)
 async def describe_transactions(
     ctx: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.client_errors import answerable
-from kbroker.group_coordinator.coordinator import txn_commit_error
+from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.offset_commit import are_still_there
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, verify
@@ -34,8 +34,7 @@ _NO_SEQUENCE = -1
 _Decided = TxnOffsetCommitResponse | ErrorCode
 
 
-async def _failed(request: TxnOffsetCommitRequest, code: int, _message: str | None) -> TxnOffsetCommitResponse:
-    return await txn_commit_error(request, code)
+_failed = mirrored(TxnOffsetCommitResponse)
 
 
 @handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-5", _failed)
@@ -111,7 +110,7 @@ async def _finished(
     if not isinstance(decided, TxnOffsetCommitResponse):
         if version < _EXPECTS_LOADING_SINCE and decided == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             decided = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        decided = await txn_commit_error(request, decided)
+        decided = await _failed(request, decided, None)
     if not refused:
         return decided
     for topic in decided.topics:

@@ -18,10 +18,6 @@ from kbroker.protocol.messages.consumer_group_describe import (
 )
 from kbroker.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
 from kbroker.protocol.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
@@ -30,10 +26,6 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitResponse,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
 )
 from kbroker.protocol.messages.groups import (
     Coordinator,
@@ -64,31 +56,6 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
     if own is not None:
         return own(request, code, message)
     return whole(awaited(api.on_error(request, code, message)))
-
-
-def _offset_commit(request: OffsetCommitRequest, code: int, _: str | None) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[OffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
-
-
-def _txn_offset_commit(request: TxnOffsetCommitRequest, code: int, _: str | None) -> TxnOffsetCommitResponse:
-    return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=[TxnOffsetCommitResponsePartition(each.partition_index, code) for each in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
 
 
 def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
@@ -184,8 +151,6 @@ def _key(request: Any) -> int:
 
 
 _OWN: dict[int, Callable[[Any, int, str | None], Any]] = {
-    _key(OffsetCommitRequest): _offset_commit,
-    _key(TxnOffsetCommitRequest): _txn_offset_commit,
     _key(OffsetFetchRequest): _offset_fetch,
     _key(FindCoordinatorRequest): _find_coordinator,
     _key(DescribeGroupsRequest): _describe_groups,

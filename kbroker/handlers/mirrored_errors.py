@@ -1,0 +1,80 @@
+"""Answers to a whole request that failed, where each element of it has its own error.
+
+Owns how such an answer follows from the schema: one element for each that was asked, with its name, id or index, and
+the code where the schema has a place for it. Never knows an API; what an answer has besides is a parameter.
+(Kafka: AbstractRequest.getErrorResponse, written there for each API.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from kbroker.long_work import turn
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
+from kbroker.protocol.schema import FieldSpec, Scalar
+
+_Answer = TypeVar("_Answer")
+_NAMES: Final = frozenset(
+    {
+        "name", "topic", "topic_id", "index", "partition", "partition_index", "partition_id", "group_id",
+        "transactional_id", "resource_type", "resource_name", "entity",
+    }
+)  # fmt: skip
+"""Fields that name an element; all others of a request are no part of an answer."""
+
+
+def mirrored(
+    response: type[_Answer], asked: str = "topics", *, says_default: bool = False, **fields: Any
+) -> Callable[[Any, int, str | None], Coroutine[Any, Any, _Answer]]:
+    """Return what makes an error answer with an element for each of the request's list `asked`.
+
+    `says_default`: the text is Kafka's for the code, whatever the failure said. `fields` are values of elements.
+    """
+    specs: list[FieldSpec] = response.SPECS  # type: ignore[attr-defined]
+    (answers,) = (spec for spec in specs if _has_code(spec))
+
+    async def on_error(request: Any, code: int, message: str | None) -> _Answer:
+        text = DEFAULT_MESSAGES.get(ErrorCode(code)) if says_default else message
+        answer = response()
+        if hasattr(answer, "error_code"):
+            answer.error_code = code
+        setattr(answer, answers.name, await _elements(answers.kind, getattr(request, asked), code, text, fields))
+        return answer
+
+    return on_error
+
+
+async def _elements(cls: type[Any], sources: Any, code: int, text: str | None, fields: dict[str, Any]) -> list[Any]:
+    made = []
+    for source in sources or ():
+        element = _named(cls, source)
+        if hasattr(element, "error_code"):
+            element.error_code = code
+            if hasattr(element, "error_message"):
+                element.error_message = text
+        else:
+            (inner,) = (spec for spec in cls.SPECS if _has_code(spec))
+            (asked,) = (spec.name for spec in source.SPECS if spec.array)
+            setattr(element, inner.name, await _elements(inner.kind, getattr(source, asked), code, text, fields))
+        for name, value in fields.items():
+            if hasattr(element, name):
+                setattr(element, name, value)
+        made.append(element)
+        await turn
+    return made
+
+
+def _named(cls: type[Any], source: Any) -> Any:
+    """Return an element with the names of its source, which may be the name itself."""
+    names = [spec.name for spec in cls.SPECS if spec.name in _NAMES]
+    if not hasattr(source, "SPECS"):
+        return cls(**{names[0]: source}) if names else cls()
+    return cls(**{name: getattr(source, name) for name in names if hasattr(source, name)})
+
+
+def _has_code(spec: FieldSpec) -> bool:
+    """Whether a field is a list of structs that have an error code, or whose own lists do."""
+    if not spec.array or isinstance(spec.kind, Scalar):
+        return False
+    return any(each.name == "error_code" or _has_code(each) for each in spec.kind.SPECS)

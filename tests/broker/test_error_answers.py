@@ -1,0 +1,61 @@
+"""Answers to whole requests that failed: each element that was asked has the code, in every version."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from kbroker import handlers
+from kbroker.handlers.registry import APIS, Api, CloseConnection
+from kbroker.long_work import awaited, whole
+from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.schema import Scalar
+
+handlers.load_all()
+CODE = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
+
+def filled(cls: Any, numbers: Any) -> Any:
+    """Return a message in which each list has two elements, and no two values are the same."""
+
+    def one(kind: Any) -> Any:
+        if not isinstance(kind, Scalar):
+            return filled(kind, numbers)
+        number = next(numbers) % 100 + 1
+        made = {"string": f"s{number}", "bytes": b"b", "records": b"b", "bool": True, "uuid": bytes([number]) * 16}
+        return made.get(kind.name, number)
+
+    values = {spec.name: [one(spec.kind), one(spec.kind)] if spec.array else one(spec.kind) for spec in cls.SPECS}
+    return cls(**values)
+
+
+def codes_of(message: Any) -> list[int]:
+    """Return the error codes of a message and of all in its lists."""
+    found = []
+    for spec in message.SPECS:
+        value = getattr(message, spec.name)
+        if spec.name == "error_code":
+            found.append(value)
+        elif spec.array and not isinstance(spec.kind, Scalar):
+            for each in value or ():
+                found += codes_of(each)
+    return found
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+def test_each_element_has_the_code(api: Api) -> None:
+    request = filled(api.request, count())
+    try:
+        answer = whole(awaited(api.on_error(request, CODE, "why")))
+    except CloseConnection:
+        assert api.name == "Produce"
+        return
+    codes = codes_of(answer)
+    # One version of FindCoordinator has a list of coordinators, the others a code of their own.
+    assert set(codes) - {0} == {CODE}
+    assert codes.count(0) == (api.name == "FindCoordinator")
+    for version in range(api.versions.low, api.versions.high + 1):
+        assert encode(decode(api.response, version, encode(answer, version)), version) == encode(answer, version)
