@@ -1,6 +1,6 @@
 """Values by an Avro schema, with fastavro.
 
-Owns which schemas are accepted, and that values are decoded in full or not at all. Never resolves one schema to another.
+Owns which schemas are accepted, and that values are decoded in full or not at all. Never resolves schemas.
 """
 
 from __future__ import annotations
