@@ -1,7 +1,8 @@
 """The traffic of topics on this broker, in integers that only grow.
 
-Owns the counters, one object for all partitions of a topic here, and the sums that deleted topics leave. The code that
-serves requests adds to them; they are read only for metrics. Never reads a clock: the reader computes rates.
+Owns the counters, one object for all partitions of a topic here, and the sums of topics that have left this broker.
+The code that serves requests adds to them; they are read only for metrics. Never reads a clock: the reader computes
+rates.
 
 The same events count as in Kafka (BrokerTopicStats): records appended as leader, by clients and by coordinators, and
 bytes sent in fetch responses. A duplicate batch that is already in the log counts as a batch with its bytes, but its
@@ -107,7 +108,7 @@ class TopicMetrics:
             self._gone.add(found)
 
     def now(self) -> tuple[list[tuple[str, Traffic]], Traffic]:
-        """Return the existing topics, and the sums of deleted ones: each number is in one of the two.
+        """Return the topics on this broker, and the sums of those that have left it: each number is in one of the two.
 
         They may be read later, in pieces: the listed counters keep growing meanwhile, and still count only once.
         """

@@ -37,7 +37,7 @@ def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -
 def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
     sent = _Request(request, at_least)
     try:
-        body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends what it does not know
+        body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends unknown APIs
     except IncompatibleBrokerVersion:
         return None
     return _read(sent, body, answer)

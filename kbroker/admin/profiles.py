@@ -2,7 +2,7 @@
 
 Owns their place, and a warning if others can read a secret in them. Never connects, and never shows a value.
 
- ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
+    ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
 Kafka's own tools take such a file with --command-config; `bootstrap.servers` in it has the brokers' addresses.
 """

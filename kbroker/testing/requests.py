@@ -228,7 +228,7 @@ class Requests(Sequence[Request]):
                     raise AssertionError(f"{len(found())} of {count} {api} in {timeout} s; there are {list(self)!r}")
 
     def live(self, timeout: float = 10.0) -> Iterator[Request]:
-        """Yield requests as they are answered, from now on, until none is for `timeout` seconds or the broker stops."""
+        """Yield newly answered requests; end after `timeout` seconds without any, or when the broker stops."""
         return self._live(self._count, timeout)
 
     def _live(self, given: int, timeout: float) -> Iterator[Request]:
