@@ -63,14 +63,14 @@ _WHERE = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take it for any name, also for one that does not exist
+if not TYPE_CHECKING:  # a type checker would accept any name, also one that does not exist
 
     def __getattr__(name: str) -> Any:
-        """Load what embedders use when it is first asked for, so that `import kbroker` costs nothing."""
+        """Load an embedder's name on first access, so that `import kbroker` costs nothing."""
         if name in _WHERE:
             return getattr(importlib.import_module(f"kbroker.{_WHERE[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """Name them all, loaded or not."""
+        """Return all names, loaded or not."""
         return sorted({*globals(), *__all__})

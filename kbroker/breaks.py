@@ -1,6 +1,6 @@
-"""Work on a thread beside the event loop, which is to have the interpreter as often as it wants.
+"""Pauses for work on a thread beside the event loop, so that the loop gets the interpreter whenever it needs it.
 
-Owns that such work rests as long as it works, half a millisecond at a time. Never for the loop's own thread.
+Owns the rhythm: such work rests as long as it works, half a millisecond at a time. Never for the loop's own thread.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ _WORK_S: Final = 0.0005
 
 
 class Breaks:
-    """Gives the interpreter away now and then."""
+    """Releases the interpreter at short intervals."""
 
     def __init__(self) -> None:
         self._until = time.perf_counter() + _WORK_S
 
     def rest(self) -> None:
-        """Rest, if that is due."""
+        """Rest if half a millisecond of work is over."""
         if time.perf_counter() > self._until:
             time.sleep(_WORK_S)
             self._until = time.perf_counter() + _WORK_S

@@ -1,6 +1,6 @@
-"""The time, as everything below the server receives it: a seam, so that tests and embedders can advance it.
+"""The time for everything below the server: an interface, so that tests and embedders can advance it.
 
-Owns the two clocks' meaning and the real clock. Never sleeps.
+Owns the meaning of the two clocks, and the real clock. Never sleeps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall-clock time for what is stored, monotonic time for what is waited for; both in ms."""
+    """Wall-clock time for stored timestamps, monotonic time for waiting; both in ms."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch."""

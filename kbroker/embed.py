@@ -1,8 +1,8 @@
 """A broker inside a Python process: `with Broker() as broker: broker.bootstrap_servers`.
 
-Owns a thread with an event loop of its own, so that blocking clients and asyncio clients work in the same test. Several
-may run in one process. Without `data_dir` the data lies in a private temporary directory that goes with the broker. A
-program that ends without stopping it stops it at exit.
+Owns a thread with its own event loop, so that blocking clients and asyncio clients work in the same test. Several
+brokers may run in one process. Without `data_dir` the data is in a private temporary directory, which is removed with
+the broker. A broker that the program did not stop is stopped at exit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
 from kbroker.testing.steered_clock import SteeredClock
 
-if TYPE_CHECKING:  # loaded where a broker is asked for TLS, or for what a test can do with it
+if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
     from kbroker.cluster_state import ClusterState
     from kbroker.embed_certificates import Certificates
     from kbroker.testing.asking import Asking
@@ -52,22 +52,22 @@ TEST_DEFAULTS = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What an embedded broker has unless its config says otherwise: a group's first rebalance need not wait in a test."""
+"""The defaults of an embedded broker: in a test, a group's first rebalance need not wait."""
 
 
 class Broker:
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
-    command line would report them. A key that is not known is a warning, under `strict` a ConfigError. A broker
-    starts once. The data lies in `data_dir`, or in the directories of `log.dirs`. Its time is moved by
-    `clock`, unless it is given one to go by.
+    command line would report them. An unknown key is a warning, with `strict` a ConfigError. A broker starts once. The
+    data is in `data_dir`, or in the directories of `log.dirs`. `clock` moves its time, unless the broker was given
+    another clock.
 
-    With `tls` it listens by SSL, with `certificates` of its own. With `users` (passwords by name) it listens by SASL,
-    and lets nobody else in; with `acls` nobody may do anything but what they allow, and `super.users` of the config.
-    What the one or the other cannot be is a ValueError. `client_settings` says how clients come.
+    With `tls` it listens with SSL and generates its own `certificates`. With `users` (passwords by name) it listens
+    with SASL and admits only them. With `acls` only what they allow is permitted, except to the config's `super.users`.
+    Invalid values raise ValueError. `client_settings` returns the settings of clients.
 
-    It records what it is asked from its start on: see `requests`. With `requests=False` it does so from the first look.
+    It records requests from its start on: see `requests`. With `requests=False` it records from the first access.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Broker:
     def clock(self) -> SteeredClock:
         """The broker's time, for a test to move: `broker.clock.advance(hours=25)`.
 
-        Raises RuntimeError where the broker was given another clock.
+        Raises RuntimeError if the broker was given another clock.
         """
         if not isinstance(self._clock, SteeredClock):
             raise RuntimeError("the broker was given a clock of the test's own")
@@ -118,12 +118,12 @@ class Broker:
 
     @property
     def faults(self) -> Faults:
-        """How the broker misbehaves: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`."""
+        """The broker's faults: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`."""
         return self._steering().faults
 
     @property
     def requests(self) -> Requests:
-        """What clients have asked since the start, and were answered: the last 10,000, and 16 MB."""
+        """The clients' requests since the start, and their answers: the last 10,000, and at most 16 MB."""
         return self._steering().record()
 
     @property
@@ -141,17 +141,17 @@ class Broker:
         return Groups(self._asking())
 
     def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
-        """Look at the broker until something holds; return what `holds` returned.
+        """Check the broker until a condition holds; return the result of `holds`.
 
-        Raises AssertionError after `timeout` seconds; where `holds` itself asserts, or looks at a topic or group that
-        there is not, with what it said last.
+        Raises AssertionError after `timeout` seconds. Its message has the last error of `holds`, if that asserts or
+        accesses a missing topic or group.
         """
         from kbroker.testing.waiting import hold
 
         return hold(lambda: holds(self), timeout)
 
     def reset(self) -> None:
-        """Be as at the start, for the next test: no topics, groups, transactions, faults, requests, changed settings.
+        """Return to the state at the start: no topics, groups, transactions, faults, requests or changed settings.
 
         Clients stay connected, and producer ids are not given out again. The clock shows the machine's time.
         """
@@ -159,19 +159,19 @@ class Broker:
         self._steering().reset(self._first)
 
     def snapshot(self) -> Snapshot:
-        """Keep what lies in the broker, to be put back by `restore`, as often as is wanted.
+        """Keep the broker's content, for any number of calls of `restore`.
 
-        Topics with their records, groups with their offsets, transactional ids, configs, rights, users, quotas and
-        tokens, and how far the clock is ahead; not who is a member of a group, nor faults. It goes with the broker, or
-        when nobody refers to it any more. Raises OSError where the files cannot be kept.
+        The snapshot has topics with their records, groups with their offsets, transactional ids, configs, ACLs, users,
+        quotas, tokens, and the offset of the clock; it has no group members and no faults. It is deleted with the
+        broker, or when no reference to it is left. Raises OSError if the files cannot be kept.
         """
         return self._steering().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Be as when a snapshot was taken, without faults or requests; clients stay connected.
+        """Return to the state of a snapshot, without faults or requests; clients stay connected.
 
-        Transactions that were open then, or are now, are aborted. Raises RuntimeError for a snapshot that was removed,
-        ValueError for one of another broker, OSError where there is no room for the files.
+        Transactions that were open then, or are open now, are aborted. Raises RuntimeError for a snapshot that was
+        removed, ValueError for a snapshot of another broker, OSError if there is no space for the files.
         """
         self._steering().restore(snapshot)
 
@@ -205,12 +205,12 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to: "host:port"."""
+        """The address for clients: "host:port"."""
         return self.node.bootstrap_servers
 
     @property
     def certificates(self) -> Certificates:
-        """What the broker shows of itself under `tls`, and what clients may show; gone with it."""
+        """The broker's certificates with `tls`, and those for clients; deleted with the broker."""
         if self._security.certificates is None:
             raise RuntimeError("the broker has no certificates of its own: Broker(tls=True), once it was started")
         return self._security.certificates
@@ -218,10 +218,10 @@ class Broker:
     def client_settings(
         self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
     ) -> ClientSettings:
-        """Return how a client comes: as one of `users`, or with a certificate of this common name, made for it.
+        """Return the settings of a client: one of `users`, or a client with a new certificate of this common name.
 
-        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` have it by their names. Raises ValueError for who
-        could not come so.
+        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` have them by each client's names. Raises ValueError
+        for a client that the broker would not admit.
         """
         listeners = self.node.config.listeners
         addresses = [
@@ -240,11 +240,11 @@ class Broker:
 
     @property
     def data_dir(self) -> str:
-        """Where the data lies; of several directories the one with the metadata."""
+        """The data directory; with several directories, the one with the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:
-        """Serve; returns when clients can connect."""
+        """Start serving; returns when clients can connect."""
         if self._thread is not None:
             raise RuntimeError("a broker starts once")
         if self._private:
@@ -273,15 +273,15 @@ class Broker:
         return self
 
     def stop(self) -> None:
-        """Stop cleanly; does nothing when the broker does not run. Raises what made the stop fail, if anything did."""
+        """Stop cleanly; does nothing if the broker does not run. Raises the error that made the stop fail, if any."""
         atexit.unregister(self._stop_at_exit)
         if self._steered is not None:
             self._steered.close()
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
-            self._remove_private()  # also when the broker has ended by itself
+            self._remove_private()  # also when the broker ended on its own
             return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: somebody else has stopped the broker
+        with contextlib.suppress(RuntimeError):  # the loop is closed: another thread has stopped the broker
             loop.call_soon_threadsafe(self._stop.set)
         thread.join(_STOP_SECONDS)
         if thread.is_alive():
@@ -325,7 +325,7 @@ class Broker:
         node = self._node = await BrokerNode.start(
             config, self._clock, users=self._security.scram_users, acls=self._security.acls
         )
-        node.server.watch.level = logging.DEBUG  # what else runs in a test's process holds it, and nobody can help it
+        node.server.watch.level = logging.DEBUG  # other code of the test's process blocks the loop, which is normal
         if self._records:
             self._steering().record()
         self._ready.set()
@@ -337,10 +337,10 @@ class Broker:
         await node.stop()
 
     def _stop_at_exit(self) -> None:
-        """Stop a broker whose program ends without doing so: its data is kept as after any stop, or removed."""
+        """Stop a broker that its program did not stop: its data is kept as after any stop, or removed."""
         try:
             self.stop()
-        except Exception as err:  # noqa: BLE001 - whatever it is, nobody is left to catch it
+        except Exception as err:  # noqa: BLE001 - at exit no caller is left to catch it
             log.warning("the embedded broker did not stop cleanly: %s", err)
             self._remove_private()
 

@@ -1,4 +1,4 @@
-"""How clients come to an embedded broker, by the names that each client library has for it.
+"""The settings of clients of an embedded broker, by the names that each client library has for them.
 
 Owns these names. Never connects.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
-"""What a broker with users offers."""
+"""The mechanisms of a broker with users."""
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
@@ -20,7 +20,7 @@ _MODULES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What one client is told; files are PEM."""
+    """The settings of one client; files are PEM."""
 
     bootstrap_servers: str
     security_protocol: str
@@ -28,9 +28,9 @@ class ClientSettings:
     password: str | None = field(default=None, repr=False)
     mechanism: str = MECHANISMS[0]
     ca: str | None = None
-    """File with the certificate by which the broker is known."""
+    """The file with the authority's certificate, which the client trusts."""
     certificate: str | None = None
-    """File with the client's own key and certificate."""
+    """The file with the client's own key and certificate."""
 
     @property
     def confluent_kafka(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class ClientSettings:
 
     @property
     def java(self) -> dict[str, Any]:
-        """For Java's clients and tools, `--command-config`, and Spark, where each name has `kafka.` before it."""
+        """For Java's clients and tools, `--command-config`, and Spark, with the prefix `kafka.` for each name."""
         found = {"bootstrap.servers": self.bootstrap_servers, "security.protocol": self.security_protocol}
         if self.ca is not None:
             found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}
@@ -99,5 +99,5 @@ def _set(*settings: tuple[str, Any]) -> dict[str, Any]:
 
 
 def quoted(text: str) -> str:
-    """Return a text as it stands between the quotation marks of a JAAS line."""
+    """Return a text escaped for the quotation marks of a JAAS line."""
     return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,8 +1,8 @@
 """A cluster inside a Python process: `with Cluster(brokers=3) as cluster: cluster.bootstrap_servers`.
 
-Owns a thread with an event loop, on which all brokers of the cluster live, and what takes ZooKeeper's place for them: a
-tree of znodes in memory. What brokers do with each other is what they do as processes, over sockets, each with its own
-logs; only a broker that is killed leaves the cluster at once, as nobody waits for its session to expire.
+Owns a thread with an event loop, on which all brokers of the cluster run, and the replacement for ZooKeeper: a tree of
+znodes in memory. The brokers work together as separate processes do, over sockets, each with its own logs. One thing
+differs: a killed broker leaves the cluster at once, because its session need not expire.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kbroker.embed_security import Acl, Security
 from kbroker.network.event_loop import new_event_loop
 from kbroker.security.sasl.user_configs import USERS
 
-if TYPE_CHECKING:  # loaded where a cluster is asked for TLS, or for what a test can do with it
+if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
     from kbroker.embed_certificates import Certificates
     from kbroker.testing.asking_cluster import ClusterAsking
     from kbroker.testing.faults import Faults
@@ -49,7 +49,7 @@ _PATIENCE_SECONDS = 60.0
 
 
 class ClusterBroker:
-    """One broker of a `Cluster`, which may be stopped or killed, and started again with what it had on disk."""
+    """One broker of a `Cluster`; it can be stopped or killed, and restarted with its data on disk."""
 
     def __init__(self, cluster: Cluster, node_id: int, settings: Mapping[str, str]) -> None:
         self._cluster = cluster
@@ -73,7 +73,7 @@ class ClusterBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to: "host:port"."""
+        """The address for clients: "host:port"."""
         return self.node.bootstrap_servers
 
     @property
@@ -81,31 +81,31 @@ class ClusterBroker:
         return self._settings["log.dirs"]
 
     def start(self) -> None:
-        """Start, or start again, at the same address; returns when clients can connect. Raises as `Broker.start`."""
+        """Start or restart at the same address; returns when clients can connect. Raises as `Broker.start` does."""
         if self._node is not None:
             raise RuntimeError(f"broker {self.node_id} is running")
         self._cluster.run(self._start())
 
     def stop(self) -> None:
-        """Stop: leadership is given to others first."""
+        """Stop after a controlled shutdown: other brokers become leaders first."""
         self._cluster.run(self._end(ClusterNode.stop))
 
     def kill(self) -> None:
-        """End at once, as a process that is killed: nobody is told, nothing is flushed."""
+        """End at once, like a killed process: no other broker is notified, nothing is flushed."""
         self._cluster.run(self._end(ClusterNode.kill))
 
     def cut_from_zookeeper(self) -> None:
-        """Let it reach what takes ZooKeeper's place no more, until `heal`. Its session stays: see `expire_session`."""
+        """Cut the broker off from the in-memory ZooKeeper until `heal`. Its session stays: see `expire_session`."""
         self._cluster.run(self._with_tree(MemoryTree.cut))
 
     def heal(self) -> None:
-        """Let it reach what takes ZooKeeper's place again; where its session has ended, it registers anew."""
+        """Reconnect the broker to the in-memory ZooKeeper; if its session has expired, it registers again."""
         self._cluster.run(self._with_tree(MemoryTree.heal))
 
     def expire_session(self) -> None:
-        """End its session, as ZooKeeper does that of a broker which it has not heard for too long: others are elected.
+        """Expire its session, as ZooKeeper does after too long a silence: other leaders are elected.
 
-        It hears of it now, or when it is healed, and registers anew.
+        The broker learns of it at once, or when it is healed, and registers again.
         """
         self._cluster.run(self._with_tree(MemoryTree.expire))
 
@@ -118,7 +118,7 @@ class ClusterBroker:
         config = BrokerConfig(self._settings)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
         self._node.server.watch.level = logging.DEBUG  # as in embed.py
-        # Clients know the broker by its address: it keeps it.
+        # Clients know the broker by its address, so it keeps the address.
         names = [each.name for each in config.listeners.bind]
         self._settings["listeners"] = ",".join(
             f"{name}://{address}" for name, address in zip(names, self._node.addresses, strict=True)
@@ -132,14 +132,14 @@ class ClusterBroker:
 
 
 class NoSuchBroker(KeyError):  # noqa: N818 - what happened
-    """A cluster has no broker of this number."""
+    """A cluster has no broker with this number."""
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would put it between quotation marks
+        return str(self.args[0])  # KeyError would quote it
 
 
 class _Brokers(dict[int, ClusterBroker]):
-    """The brokers by node id: a list would count from 0."""
+    """The brokers by node id; the indexes of a list would start at 0."""
 
     def __missing__(self, number: object) -> ClusterBroker:
         raise NoSuchBroker(f"there is no broker {number!r}; the cluster has {', '.join(map(str, self))}")
@@ -148,8 +148,8 @@ class _Brokers(dict[int, ClusterBroker]):
 class Cluster:
     """Several embedded brokers, numbered from 1. `config` takes Kafka's keys, for all of them.
 
-    Without `data_dir` their data lies in a private temporary directory that goes with the cluster. `tls`, `users` and
-    `acls` are those of `Broker`; they hold between the brokers, too, who have a user of their own for it.
+    Without `data_dir` their data is in a private temporary directory, which is deleted with the cluster. `tls`, `users`
+    and `acls` are as in `Broker`; they also apply between the brokers, which have a user of their own for it.
     """
 
     def __init__(
@@ -181,13 +181,13 @@ class Cluster:
         settings.setdefault("listeners", f"{self._security.protocol}://{host}:0")
         settings = self._security.settings(settings)
         self.ensemble = MemoryEnsemble()
-        """What takes ZooKeeper's place."""
+        """The replacement for ZooKeeper."""
         self.brokers: dict[int, ClusterBroker] = _Brokers(
             (number, ClusterBroker(self, number, {**settings, "broker.id": str(number), "log.dirs": directory}))
             for number in range(1, brokers + 1)
             for directory in [str(self._data_dir / f"broker-{number}")]
         )
-        """By node id, from 1 on."""
+        """The brokers by node id, from 1 on."""
         self._loop = new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="kbroker cluster", daemon=True)
         self._stopped = False
@@ -196,33 +196,34 @@ class Cluster:
 
     @property
     def faults(self) -> Faults:
-        """How all brokers misbehave towards clients: as those of a `Broker`, and `broker=2` is a filter, too.
+        """The faults of all brokers towards clients: as those of a `Broker`, with `broker=2` as another filter.
 
-        What is counted, as `times` and `hits`, is counted of all together. A broker that starts later has them as well.
+        `times` and `hits` count the requests to all brokers together. A broker that starts later has the faults as
+        well.
         """
         return self._steering().faults
 
     @property
     def requests(self) -> Requests:
-        """What clients ask of all brokers, and are answered: recorded from the first time on that this is looked at."""
+        """The requests of clients to all brokers, and their answers: recorded from the first access on."""
         return self._steering().record()
 
     @property
     def topics(self) -> Topics:
-        """The topics by name, as `Broker.topics`: each partition is asked of its leader, whoever that is by then."""
+        """The topics by name, as `Broker.topics`: each partition is read from its current leader."""
         from kbroker.testing.topics import Topics
 
         return Topics(self._asking())
 
     @property
     def groups(self) -> Groups:
-        """The groups by id, as `Broker.groups`: each is asked of its coordinator."""
+        """The groups by id, as `Broker.groups`: each is read from its coordinator."""
         from kbroker.testing.groups import Groups
 
         return Groups(self._asking())
 
     def wait_for(self, holds: Callable[[Self], T], timeout: float = 10.0) -> T:
-        """Look at the cluster until something holds; as `Broker.wait_for`."""
+        """Check the cluster until a condition holds; as `Broker.wait_for`."""
         from kbroker.testing.waiting import hold
 
         return hold(lambda: holds(self), timeout)
@@ -234,7 +235,7 @@ class Cluster:
         return ClusterAsking(Calling(self._loop, self._thread), self._running)
 
     def _running(self) -> dict[int, ClusterNode]:
-        """Return the brokers that run, first those that hear of the others."""
+        """Return the running brokers, those that are not cut off from ZooKeeper first."""
         nodes = [each.node for each in self.brokers.values() if each.is_running]
         return {each.node_id: each for each in sorted(nodes, key=_is_cut)}
 
@@ -263,23 +264,23 @@ class Cluster:
             self.run(done())
 
     def follow_faults(self) -> None:
-        """Have a broker that has just started meet what all others meet; on the cluster's loop."""
+        """Apply the faults to a broker that has just started; on the cluster's loop."""
         if self._steered is not None:
             self._steered.follow()
 
     def break_waiting(self, node: ClusterNode) -> None:
-        """Break what a fault has wait at a broker that ends; on the cluster's loop."""
+        """Break the connections of requests that a fault delays at a stopping broker; on the cluster's loop."""
         if self._steered is not None:
             self._steered.break_waiting(node)
 
     @property
     def bootstrap_servers(self) -> str:
-        """What clients connect to: "host:port,host:port,...", of the brokers that run."""
+        """The addresses of the running brokers for clients: "host:port,host:port,..."."""
         return ",".join(each.bootstrap_servers for each in self.brokers.values() if each.is_running)
 
     @property
     def certificates(self) -> Certificates:
-        """What the brokers show of themselves under `tls`, and what clients may show; gone with the cluster."""
+        """The brokers' certificates with `tls`, and those for clients; deleted with the cluster."""
         if self._security.certificates is None:
             raise RuntimeError("the cluster has no certificates of its own: Cluster(tls=True)")
         return self._security.certificates
@@ -287,7 +288,7 @@ class Cluster:
     def client_settings(
         self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
     ) -> ClientSettings:
-        """Return how a client comes; as `Broker.client_settings`, of a cluster without listeners of its own."""
+        """Return the settings of a client; as `Broker.client_settings`, for a cluster whose config has no listeners."""
         return self._security.client(self.bootstrap_servers, user, mechanism, certificate)
 
     def start(self) -> Self:
@@ -304,11 +305,11 @@ class Cluster:
         return self
 
     def _warnings(self) -> list[str]:
-        """Return what is to be said of the config, which all brokers have."""
+        """Return the warnings about the config, which all brokers share."""
         return BrokerConfig(self.brokers[1]._settings).warnings  # noqa: SLF001 - its other half
 
     async def _begin_security(self) -> None:
-        """Make users and ACLs known before the first broker comes."""
+        """Store users and ACLs before the first broker starts."""
         users, acls = self._security.scram_users, self._security.acls
         if not users and not acls:
             return
@@ -330,7 +331,7 @@ class Cluster:
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
             await each.node.heard_of(self.brokers, _PATIENCE_SECONDS)
-        # Now: once a broker was killed there are too few for all their replicas, and no group could form.
+        # Create them now: after a broker was killed there are too few for all replicas, and no group could form.
         metadata = self.brokers[1].node.member
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             metadata.auto_create(topic)
@@ -340,7 +341,7 @@ class Cluster:
                 await created
 
     def stop(self) -> None:
-        """Stop all brokers that run; does nothing the second time."""
+        """Stop all running brokers; does nothing the second time."""
         atexit.unregister(self.stop)
         if self._stopped:
             return
@@ -363,16 +364,16 @@ class Cluster:
         for each in self.brokers.values():
             if each.is_running:
                 await each._end(ClusterNode.kill if self._private else ClusterNode.stop)  # noqa: SLF001
-        # What was cancelled comes to its end before the loop does.
+        # Let cancelled tasks end before the loop stops.
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the cluster's loop, and wait for it. Raises RuntimeError where the cluster does not run."""
+        """Run a coroutine on the cluster's loop, and wait for it. Raises RuntimeError if the cluster does not run."""
         if not self._thread.is_alive():
-            work.close()  # or Python tells that nobody awaited it
+            work.close()  # or Python warns that it was never awaited
             raise RuntimeError("the cluster is not running")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:

@@ -1,6 +1,6 @@
-"""Users and rights of an embedded broker: `with Broker(tls=True, users={"alice": "secret"}, acls=[...]) as broker:`.
+"""Users and ACLs of an embedded broker: `with Broker(tls=True, users={"alice": "secret"}, acls=[...]) as broker:`.
 
-Owns what a broker and its clients are told for that, and the files of its certificates. Never starts anything.
+Owns the settings of the broker and its clients for them, and the certificate files. Never starts anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.security.sasl import plain
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import HASHES, LEAST_ITERATIONS
 
-if TYPE_CHECKING:  # loaded where a broker is asked for TLS
+if TYPE_CHECKING:  # loaded for TLS
     from kbroker.embed_certificates import Certificates
 
 Names = str | Sequence[str]
@@ -34,16 +34,16 @@ _PROTOCOLS: Final = {
     (True, False): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
-"""By whether there are users, and TLS."""
+"""The protocols by whether there are users, and TLS."""
 _LISTENS_BY_SSL: Final = re.compile(r"(?i)(^|[,\s])(?!SASL_)\w+://")
-"""Any listener with another name than of a protocol with logins: it may be one by SSL."""
+"""Matches a listener whose name is not a SASL protocol: it may use SSL."""
 _UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
 
 
 class Acl:
-    """Rights in the words of kafka-acls and `kbroker acl add`, one name or several each.
+    """ACLs by the options of kafka-acls and `kbroker acl add`; each option takes one name or several.
 
-    Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError where something is missing.
+    Acl(allow_principal="User:alice", producer=True, topic="orders"). Raises ValueError if an option is missing.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Acl:
         )
         try:
             self.entries = tuple(options.acls())
-            """What it comes to: one for each resource, principal, host and operation."""
+            """The resulting entries: one for each resource, principal, host and operation."""
         except ValueError as error:
             said = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), str(error))
             raise ValueError(said) from None
@@ -100,7 +100,7 @@ def _several(names: Names) -> tuple[str, ...]:
 
 
 class Security:
-    """What `tls`, `users` and `acls` of an embedded broker, or of a cluster's, come to."""
+    """The effect of `tls`, `users` and `acls` on an embedded broker, or on a cluster's brokers."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Security:
         acls: Sequence[Acl] | None,
         in_cluster: bool = False,
     ) -> None:
-        """Raise ValueError for what cannot be."""
+        """Raise ValueError for invalid or contradictory arguments."""
         if users is not None and not isinstance(users, Mapping):
             raise ValueError(f'users is a dict of passwords by name, as {{"alice": "secret"}}, not a {_kind(users)}')
         if acls is not None:
@@ -130,7 +130,7 @@ class Security:
         if in_cluster and acls is not None and not (tls or self._has_users):
             raise ValueError("acls of a cluster need users, or tls: its brokers were nobody else than its clients")
         self.certificates: Certificates | None = None
-        """What the broker shows of itself under `tls`."""
+        """The broker's certificates with `tls`."""
 
     @property
     def protocol(self) -> str:
@@ -138,7 +138,7 @@ class Security:
         return _PROTOCOLS[self._has_users, self._tls]
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return what the broker is told beside what it was `given`; makes the certificates."""
+        """Return the settings that are added to those `given`; generates the certificates."""
         found: dict[str, str] = {}
         if self._tls:
             from kbroker.embed_certificates import Certificates
@@ -146,7 +146,7 @@ class Security:
             self.certificates = Certificates(self._host)
             found.update(self.certificates.settings)
             if self._has_users and not _LISTENS_BY_SSL.search(given.get("listeners", "")):
-                del found["ssl.client.auth"]  # clients log in, and are asked for no certificate, as Kafka has it
+                del found["ssl.client.auth"]  # clients log in, and are not asked for a certificate, as in Kafka
         if self._has_users:
             found["sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
             found["sasl.jaas.config"] = self._plain_login()
@@ -169,7 +169,7 @@ class Security:
 
     @property
     def scram_users(self) -> list[ScramUser]:
-        """Users who are there from the first."""
+        """The users that exist from the start."""
         return [
             ScramUser(name, mechanism, LEAST_ITERATIONS, password, None, None)
             for name, password in self._users.items()
@@ -178,7 +178,7 @@ class Security:
 
     @property
     def acls(self) -> dict[Pattern, frozenset[Entry]]:
-        """ACLs that are there from the first."""
+        """The ACLs that exist from the start."""
         found: dict[Pattern, frozenset[Entry]] = {}
         for each in self._acls or ():
             for pattern, entry in each.entries:
@@ -188,7 +188,7 @@ class Security:
     def client(
         self, bootstrap_servers: str, user: str | None, mechanism: str, certificate: str | None
     ) -> ClientSettings:
-        """Return how a client comes; raises ValueError for who could not."""
+        """Return the settings of a client; raises ValueError for a client that would not be admitted."""
         if mechanism not in MECHANISMS:
             raise ValueError(f"mechanism is one of {', '.join(MECHANISMS)}, not {mechanism}")
         if self._has_users and user not in self._users:
@@ -210,7 +210,7 @@ class Security:
         )
 
     def remove(self) -> None:
-        """Remove the files."""
+        """Remove the certificate files."""
         if self.certificates is not None:
             self.certificates.remove()
 
@@ -226,7 +226,7 @@ class Security:
 
 
 def _kind(value: object) -> str:
-    """Return what a value is; not the value, which may hold a password."""
+    """Return the type of a value; not the value, which may hold a password."""
     return type(value).__name__
 
 

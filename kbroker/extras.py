@@ -1,4 +1,4 @@
-"""How what kbroker alone lacks is installed. Owns the words of every hint; never looks whether it is there."""
+"""How to install what kbroker alone lacks. Owns the text of every hint; never checks whether it is installed."""
 
 from __future__ import annotations
 

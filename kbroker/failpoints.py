@@ -1,10 +1,10 @@
 """Named moments at which a test ends the process, as a crash would.
 
-Owns the names and their trigger. They lie at the steps of changes that must be whole or not be: files that are
+Owns the names and their trigger. They mark the steps of changes that must happen entirely or not at all: files that are
 replaced, segments that are rolled, deleted, recovered or moved, transactions that end, archives that are written.
-Nothing happens, and next to nothing is spent, unless the environment of the process says so:
+Without this environment variable of the process they do nothing, and cost next to nothing:
 
-    KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, time that one of them is passed
+    KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, pass of one of them
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _armed = _parse(os.environ.get(VARIABLE, ""))
 
 
 def passed(name: str) -> None:
-    """Pass a failpoint: the process ends here if it is armed and this is the time."""
+    """Pass a failpoint: if it is armed, the process ends here at the configured pass."""
     if _armed and name in _armed:
         _armed[name] -= 1
         if _armed[name] == 0:

@@ -1,7 +1,7 @@
-"""Where something of ours is served over HTTP: addresses, what counts as this machine alone, and the socket.
+"""Serving over HTTP: addresses, which of them only this machine reaches, and the socket.
 
-Owns reading HOST:PORT, and which names in a request's Host cannot be somebody else's. Never imports a server: the
-command line has its addresses from here.
+Owns reading HOST:PORT, and which names in a request's Host header cannot belong to another site. Never imports a
+server, because the command line takes its addresses from here.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _BACKLOG: Final = 128
 
 
 class NoPlace(Exception):  # noqa: N818 - what happened
-    """Why nothing can be served there, in one line."""
+    """The reason why nothing can be served at an address, in one line."""
 
 
 def parse(text: str, option: str, example: str) -> tuple[str, int]:
-    """Read HOST:PORT; an IPv6 address stands in brackets. Raises NoPlace, which names the option and an example."""
+    """Read HOST:PORT, with an IPv6 address in brackets. Raises NoPlace that names the option and an example."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     wrong = not colon or not bare or not (port.isascii() and port.isdecimal()) or int(port) > _LAST_PORT
@@ -29,21 +29,21 @@ def parse(text: str, option: str, example: str) -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """Write an address."""
+    """Format an address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def url_of(listening: socket.socket, scheme: str = "http") -> str:
-    """Return where a socket that listens is reached, by the address that it has."""
+    """Return the URL of a listening socket, with its actual address."""
     host, port = listening.getsockname()[:2]
     return f"{scheme}://{joined(host, port)}"
 
 
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
-    """Return a socket that listens there; port 0 takes a free one.
+    """Return a socket that listens at an address; port 0 takes a free one.
 
-    Raises NoPlace where others than this machine could come, which `not_public` says why not (None: they may), where
-    the port is in use, and where the address is nobody's.
+    Raises NoPlace if other machines could connect (`not_public` says why they must not; None: they may), if the port is
+    in use, and if this machine does not have the address.
     """
     where = joined(host, port)
     try:
@@ -64,7 +64,7 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
 
 
 def is_own(host: str) -> bool:
-    """Whether the name in a Host cannot be somebody else's: an address, or localhost, which no DNS is asked for."""
+    """Whether a Host header's name cannot belong to another site: an address, or localhost, which needs no DNS."""
     name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name.lower().rstrip(".") == "localhost":
         return True

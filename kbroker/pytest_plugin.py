@@ -1,19 +1,19 @@
-"""pytest fixtures: brokers for tests, clean for each of them, and what went on in them where a test fails.
+"""pytest fixtures: clean brokers for tests, and the broker's log and requests for each failed test.
 
-    kafka_broker    a broker for the session; `.bootstrap_servers` is what clients connect to
-    kafka           a clean broker for one test: the session's, reset before it; or one of its own, by the marker
-    kafka_topic     the name of a fresh topic with one partition, of `kafka` or `kafka_cluster` where a test has it, or
-                    of kafka_broker
+    kafka_broker    a broker for the session; `.bootstrap_servers` is the address for clients
+    kafka           a clean broker for one test: the session's, reset before it; or its own, with the marker
+    kafka_topic     the name of a fresh topic with one partition, on the test's `kafka` or `kafka_cluster`, or else
+                    on kafka_broker
     kafka_clock     the clean broker's clock;  kafka_faults  its faults, or the cluster's
-    kafka_cluster   three brokers of the test's own
+    kafka_cluster   three brokers for this test alone
 
-    @pytest.mark.kafka(config={...}, tls=True, users={"alice": "secret"}, acls=[...])   what `kafka` and `kafka_cluster`
-                                                                                        are given
+    @pytest.mark.kafka(config={...}, tls=True, users={"alice": "secret"}, acls=[...])   the settings of `kafka` and
+                                                                                        `kafka_cluster`
     kafka_config, kafka_tls, kafka_users                                                the same for all, as ini options
 
-With KAFKA_BOOTSTRAP_SERVERS set, the fixtures use that broker instead, of which nothing else is known: one suite, two
-targets. A test that wants more of it is skipped, and says what. Owns the fixtures; loaded by every run of pytest in an
-environment with kbroker, so it imports nothing of it before a fixture is used.
+With KAFKA_BOOTSTRAP_SERVERS set, the fixtures use that external broker instead: one suite, two targets. A test that
+needs more than its address is skipped, with the reason. Owns the fixtures. Every run of pytest in an environment with
+kbroker loads this module, so it imports nothing of kbroker before a fixture is used.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests are shown of a test that fails, how many that tell more, and how many that met a fault."""
+"""How many requests a failed test shows: the last ones, the last telling ones, and the last that met a fault."""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
-"""What clients ask whatever a test does: twenty of them would hide the commit that it is about."""
+"""The requests that clients send all the time: twenty of them would hide the commit that a test is about."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _STORMS = 10
-"""How many storms are told of a test that fails."""
+"""How many storms a failed test shows."""
 _USED: Final = pytest.StashKey["list[_Used]"]()
 
 
 @dataclass(frozen=True)
 class ExternalBroker:
-    """A broker that somebody else runs. What only an embedded one has skips the test that asks for it."""
+    """A broker outside the test run. A test that accesses features of an embedded broker is skipped."""
 
     bootstrap_servers: str
 
@@ -89,7 +89,7 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBr
 
 @pytest.fixture
 def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
-    """A clean broker: without topics, groups or faults, with the settings that the marker `kafka` says."""
+    """A clean broker: without topics, groups or faults, with the settings of the marker `kafka`."""
     marker = request.node.get_closest_marker("kafka")
     if marker is None:
         broker = request.getfixturevalue("kafka_broker")
@@ -109,7 +109,7 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
 
 @pytest.fixture
 def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
-    """The time of the clean broker: `kafka_clock.advance(hours=25)`. A cluster has none that could be moved."""
+    """The clock of the clean broker: `kafka_clock.advance(hours=25)`. A cluster has no such clock."""
     if _has_cluster_alone(request):
         request.getfixturevalue("kafka_cluster")
         pytest.fail("kafka_clock is a broker's: a cluster has no clock to move", pytrace=False)
@@ -119,9 +119,9 @@ def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
 
 @pytest.fixture
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
-    """How the clean broker misbehaves: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
+    """The faults of the clean broker: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
 
-    In a test that has `kafka_cluster`, and not `kafka`, how all brokers of that do.
+    In a test with `kafka_cluster` and without `kafka`, the faults of all the cluster's brokers.
     """
     owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if _has_cluster_alone(request) else "kafka")
     faults = owner.faults
@@ -131,7 +131,7 @@ def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
 
 @pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """Three brokers of the test's own, with the settings that the marker `kafka` says."""
+    """Three brokers for this test alone, with the settings of the marker `kafka`."""
     if os.environ.get("KAFKA_BOOTSTRAP_SERVERS"):
         pytest.skip("a cluster cannot be had of a broker that KAFKA_BOOTSTRAP_SERVERS names")
     from kbroker.embed_cluster import Cluster
@@ -143,13 +143,13 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The name of a fresh topic with one partition, of the broker that the test has; deleted afterwards."""
-    # First the clean broker, where the test has it: its reset would remove the topic.
+    """The name of a fresh topic with one partition, on the test's broker or cluster; deleted afterwards."""
+    # First the clean broker, if the test uses it: its reset would remove the topic.
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = request.fixturenames
     if _has_cluster_alone(request) and "kafka_broker" not in names:
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
-        yield cluster.topics.create(name).name  # it goes with the cluster
+        yield cluster.topics.create(name).name  # the topic is deleted with the cluster
         return
     steered = {"kafka_faults", "kafka_clock"} & set(names)
     is_clean = "kafka" in names or (steered and not _has_cluster_alone(request))
@@ -177,7 +177,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the broker was asked last, and the storms that it had, to the report of a test that fails."""
+    """Add the broker's last requests and its storms to the report of a failed test."""
     report = yield
     if report.failed:
         for used in item.stash.get(_USED, []):
@@ -187,7 +187,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _told(requests: Sequence[Request]) -> str:
-    """Return the last requests, the last that clients do not ask all the time, and the last that met a fault."""
+    """Return the last requests, the last that clients do not send all the time, and the last that met a fault."""
     met = [at for at, each in enumerate(requests) if each.fault is not None]
     telling = [at for at, each in enumerate(requests) if each.api not in _ALL_THE_TIME]
     last = range(max(len(requests) - _REQUESTS, 0), len(requests))
@@ -201,25 +201,25 @@ def _told(requests: Sequence[Request]) -> str:
 
 @dataclass(frozen=True)
 class _Used:
-    """What a test has, with the storms that it had before."""
+    """A test's broker or cluster, and its storms from before the test."""
 
     owner: Broker | Cluster
     before: tuple[Fault, ...]
 
     def storms(self) -> str:
-        """Return how to have the test's storms again, the last of them, a line each."""
+        """Return the calls that repeat the test's last storms, one a line."""
         storms = [each for each in self.owner.faults.storms if each not in self.before]
         more = [f"... {len(storms) - _STORMS} before"] if len(storms) > _STORMS else []
         return "\n".join([*more, *(each.told_again() for each in storms[-_STORMS:])])
 
 
 def _has_cluster_alone(request: pytest.FixtureRequest) -> bool:
-    """Whether a test has a cluster, and no clean broker beside it."""
+    """Whether a test uses a cluster, and no clean broker beside it."""
     return "kafka_cluster" in request.fixturenames and "kafka" not in request.fixturenames
 
 
 def _own(marker: pytest.Mark | None) -> Mapping[str, Any]:
-    """Return what a test's marker says; fails for what is no setting."""
+    """Return the settings of a test's marker; fails the test for an unknown setting."""
     if marker is None:
         return {}
     unknown = sorted(marker.kwargs.keys() - _OPTIONS) or [str(each) for each in marker.args]
@@ -229,7 +229,7 @@ def _own(marker: pytest.Mark | None) -> Mapping[str, Any]:
 
 
 def _broker(config: pytest.Config, own: Mapping[str, Any]) -> Broker:
-    """Return a broker of the ini options and a test's own."""
+    """Return a broker with the settings of the ini options and of a test's marker."""
     from kbroker.embed import Broker
 
     return Broker(**_settings(config, own))
@@ -255,7 +255,7 @@ def _pairs(config: pytest.Config, option: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _watched(item: pytest.Item, owner: Broker | Cluster) -> Iterator[None]:
-    """Have the broker's log, its requests and its storms at hand, should the test fail."""
+    """Record the broker's log, requests and storms for the report of a failed test."""
     owner.requests.clear()
     item.stash.setdefault(_USED, []).append(_Used(owner, tuple(owner.faults.storms)))
     logger = logging.getLogger("kbroker")
@@ -275,7 +275,7 @@ def _clients_warnings_ignored() -> Iterator[None]:
 
 
 def _require_reachable(bootstrap_servers: str) -> None:
-    """Fail in one line when no address takes a connection: a client would try for half a minute."""
+    """Fail in one line if no address accepts a connection: a client would try for half a minute."""
     reasons = []
     for address in bootstrap_servers.split(","):
         host, _, port = address.strip().rpartition(":")

@@ -1,12 +1,12 @@
-"""What goes in and out of topics on this broker, in integers that only grow.
+"""The traffic of topics on this broker, in integers that only grow.
 
-Owns the numbers, one object for all partitions of a topic here, and what topics that are gone have left to the sums.
-Whoever serves adds to them; nobody reads them unless metrics are asked for. Never asks what time it is: rates are for
-who reads.
+Owns the counters, one object for all partitions of a topic here, and the sums of topics that have left this broker.
+The code that serves requests adds to them; they are read only for metrics. Never reads a clock: the reader computes
+rates.
 
-What counts is what counts in Kafka (BrokerTopicStats): what was appended as leader, by clients and by coordinators, and
-what leaves in answers to fetches. A batch that comes again and stands there already counts as a batch with its bytes,
-but its records, unlike Kafka's, do not.
+The same events count as in Kafka (BrokerTopicStats): records appended as leader, by clients and by coordinators, and
+bytes sent in fetch responses. A duplicate batch that is already in the log counts as a batch with its bytes, but its
+records, unlike in Kafka, do not count.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _USUAL = frozenset(
         ErrorCode.CORRUPT_MESSAGE,
     }
 )
-"""Why Kafka refuses a batch without counting it as failed. KAFKA_STORAGE_ERROR is one there, where the directory is
-offline by then and counted so; here it may be a full disk, with which a broker goes on."""
+"""The errors with which Kafka refuses a batch without counting it as failed. Kafka includes KAFKA_STORAGE_ERROR: the
+directory is then offline and counted as such; here it may be a full disk, with which the broker continues."""
 
 
 class Traffic:
-    """A topic's numbers, or all topics' sums."""
+    """The counters of a topic, or the sums of all topics."""
 
     __slots__ = (
         "bytes_in",
@@ -45,25 +45,25 @@ class Traffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
-        """Up to when it was last asked for: a log's end tells how many there were since (Partition.count)."""
+        """Counted up to the last query: the log's end shows how many records came since (Partition.count)."""
         self.bytes_in = 0
         self.produces = 0
-        """Batches that were to be appended, whether they were or not."""
+        """Batches to append, whether they were appended or not."""
         self.failed_produces = 0
-        """Those that were not, for a reason that is none of Kafka's usual ones."""
+        """Batches that were not appended, for none of Kafka's usual reasons."""
         self.bytes_out = 0
-        """What consumers were sent; tools that compare replicas are among them."""
+        """Bytes sent to consumers, including tools that compare replicas."""
         self.fetches = 0
-        """Partitions that were read for whoever asked, each time anew."""
+        """Reads of a partition for fetch requests; each try counts."""
         self.failed_fetches = 0
         self.replicated_in = 0
         self.replicated_out = 0
         """Bytes, from leaders and to followers."""
         self.hosted = 0
-        """Partitions of the topic here."""
+        """The number of the topic's partitions on this broker."""
 
     def refused(self, error: Exception) -> None:
-        """Count what was to be appended and was not."""
+        """Count a batch that was refused."""
         self.produces += 1
         if not isinstance(error, ApiError) or error.code not in _USUAL:
             self.failed_produces += 1
@@ -84,13 +84,13 @@ class TopicMetrics:
         self._by_topic: dict[str, Traffic] = {}
         self._gone = Traffic()
         self.follower_fetches: Counter[int] = Counter()
-        """Fetches of other brokers, by version."""
+        """Fetches by other brokers, by version."""
         self.delayed_fetches = 0
         self.delayed_produces = 0
-        """Requests that wait now: for records, and for other replicas."""
+        """Requests that currently wait: for records, and for other replicas."""
 
     def hosts(self, topic: str) -> Traffic:
-        """Return a topic's numbers, to which one more partition here adds from now on."""
+        """Return a topic's counters, and count one more of its partitions on this broker."""
         found = self._by_topic.get(topic)
         if found is None:
             found = self._by_topic[topic] = Traffic()
@@ -98,7 +98,7 @@ class TopicMetrics:
         return found
 
     def hosts_no_more(self, topic: str) -> None:
-        """Let a topic go with its last partition here; what it added to the sums stays."""
+        """Drop a topic with its last partition on this broker; the sums keep its counters."""
         found = self._by_topic.get(topic)
         if found is None:
             return
@@ -108,9 +108,9 @@ class TopicMetrics:
             self._gone.add(found)
 
     def now(self) -> tuple[list[tuple[str, Traffic]], Traffic]:
-        """Return the topics that there are, and what those that are gone have left: each number is in one of the two.
+        """Return the topics on this broker, and the sums of those that have left it: each number is in one of the two.
 
-        They may be read later, in pieces: what is in the list is added to meanwhile, and counts once all the same.
+        They may be read later, in pieces: the listed counters keep growing meanwhile, and still count only once.
         """
         gone = Traffic()
         gone.add(self._gone)

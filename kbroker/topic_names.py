@@ -1,6 +1,6 @@
-"""Which names topics may have, alone and beside each other, and which are the broker's own (Apache Kafka: Topic).
+"""The legal names of topics, alone and beside each other, and the internal topics (Apache Kafka: Topic).
 
-Owns these rules and their texts. Never knows which topics there are.
+Owns these rules and their texts. Never knows which topics exist.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Return why a topic may not have this name (None: it may), in Kafka's words."""
+    """Return why a topic may not have a name, in Kafka's words; None if it may."""
     if not name:
         return "the empty string is not allowed"
     if name in (".", ".."):
@@ -29,23 +29,23 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def partition_fault(topic: str, partition: int) -> str | None:
-    """Return why there can be no such partition (None: there can), for a log: the name is cut and escaped."""
+    """Return why a partition cannot exist, for a log message with the name cut and escaped; None if it can."""
     if topic_name_fault(topic) is not None:
         return f"no topic can be named {topic[:MAX_NAME_LENGTH]!r}"
     return f"topic {topic} can have no partition {partition}" if partition < 0 else None
 
 
 def check_topic_name(name: str) -> None:
-    """Raise INVALID_TOPIC_EXCEPTION for a name that Kafka does not take."""
+    """Raise INVALID_TOPIC_EXCEPTION for a name that Kafka refuses."""
     fault = topic_name_fault(name)
     if fault is not None:
         raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
 
 
 class CollidingNames:
-    """The names of topics by what they are in metrics, where '.' and '_' are the same.
+    """The names of topics by their names in metrics, where '.' and '_' are the same.
 
-    A lookup costs the same however many topics there are.
+    A lookup takes the same time for any number of topics.
     """
 
     def __init__(self, names: Iterable[str]) -> None:

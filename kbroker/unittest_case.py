@@ -1,6 +1,6 @@
 """unittest with a broker: `class TestOrders(BrokerTestCase)` has `self.broker`, clean before each test.
 
-Owns the broker of a class of tests. Never runs one.
+Owns the broker of a test class. Never runs a test.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from kbroker.embed import Broker
 
 
 class BrokerTestCase(unittest.TestCase):
-    """A broker for the tests of a class, made with its `broker_options` and reset before each of them."""
+    """A broker for the tests of a class, created with its `broker_options` and reset before each of them."""
 
     broker: ClassVar[Broker]
     broker_options: ClassVar[Mapping[str, Any]] = {}
-    """What `Broker` is given: config, tls, users, acls."""
+    """The arguments of `Broker`: config, tls, users, acls."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -28,4 +28,4 @@ class BrokerTestCase(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.broker.reset()
-        self.broker.requests.clear()  # they are recorded from the first test on
+        self.broker.requests.clear()  # recording begins with the first test

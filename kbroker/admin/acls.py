@@ -1,4 +1,4 @@
-"""Access control lists: which there are, adding and removing them. Never prints."""
+"""Access control lists: listing, adding and removing them. Never prints."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 def add_acls(admin: Any, acls: Sequence[Acl]) -> list[tuple[Acl, str | None]]:
-    """Add ACLs; return each with why it is not added, None where it is. Raises AdminError."""
+    """Add ACLs; return each with the reason why it was not added, or None. Raises AdminError."""
     creations = [
         AclCreation(p.resource_type, p.name, p.pattern_type, e.principal, e.host, e.operation, e.permission)
         for p, e in acls
@@ -71,7 +71,7 @@ def described_acls(admin: Any, wanted: AclFilter) -> Iterator[Acl]:
 
 
 def remove_acls(admin: Any, filters: Sequence[AclFilter]) -> tuple[list[Acl], list[str]]:
-    """Remove the ACLs that filters match; return those, and why others were not. Raises AdminError."""
+    """Remove the ACLs that filters match; return those, and the errors of failed removals. Raises AdminError."""
     asked = [
         DeleteAclsFilter(
             resource_type_filter=each.resource_type,

@@ -1,4 +1,4 @@
-"""What the brokers of a cluster have.
+"""The brokers of a cluster: their replicas, log directories and APIs.
 
 Owns how a broker is described. Never prints.
 """
@@ -20,11 +20,11 @@ from kbroker.protocol.messages.cluster import DescribeClusterRequest, DescribeCl
 from kbroker.protocol.messages.to_controller import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _WITH_FENCED: Final = 2
-"""The version of DescribeCluster that tells of brokers that are registered, and not served from."""
+"""The DescribeCluster version that includes fenced brokers: registered brokers that serve no clients."""
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the brokers that live, with how much each of them leads and has of `partitions`."""
+    """Return the live brokers, with how many of `partitions` each leads and holds."""
     cluster = admin.describe_cluster()
     leads = Counter(each["leader_id"] for each in partitions.values())
     has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])
@@ -72,7 +72,7 @@ def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
 
 
 def unregister_broker(admin: Any, broker_id: int) -> None:
-    """Let a cluster on KRaft forget a broker that does not live; raises AdminError."""
+    """Unregister a dead broker from a cluster on KRaft; raises AdminError."""
     answer = ask_controller(admin, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse)
     error = code_error(answer.error_code)
     if error is not None:
@@ -80,7 +80,7 @@ def unregister_broker(admin: Any, broker_id: int) -> None:
 
 
 def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_id: int) -> dict[str, Any]:
-    """Return one of `listed_brokers`; raises AdminError where it does not live."""
+    """Return one of `listed_brokers`; raises AdminError if it is not alive."""
     for each in listed_brokers(admin, partitions):
         if each["id"] == broker_id:
             return each
@@ -108,7 +108,7 @@ def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str]
 
 
 def described_log_dirs(admin: Any, broker_id: int) -> list[dict[str, Any]]:
-    """Return the log directories of a broker: what lies there, and how much room there is (-1 where not told)."""
+    """Return the log directories of a broker: their content, and the free space (-1 if the broker does not say)."""
     return [
         {
             "path": each["log_dir"],
@@ -130,7 +130,7 @@ def served_apis(admin: Any, broker_id: int) -> list[tuple[int, str | None, int, 
 
 
 def _api_name(key: int) -> str | None:
-    """Return Kafka's name of an API; None for one that the client here does not know."""
+    """Return Kafka's name of an API; None if the client here does not know it."""
     try:
         return str(ApiKey(key).name)
     except ValueError:

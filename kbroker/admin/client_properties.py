@@ -1,4 +1,4 @@
-"""Client settings by other clients' names: those of librdkafka and of Java's tools, as kafka-python has them.
+"""Client settings by other clients' names, librdkafka's and those of Java's tools, for kafka-python.
 
 Owns the translation and the reading of files of settings (--command-config, and profiles). Never connects, and never
 shows a value.
@@ -21,16 +21,16 @@ from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
 Tell = Callable[[str], None]
-"""Takes a line for people, of what is no failure."""
+"""Receives a line for people that is not an error."""
 
 
 def normal(name: str) -> str:
-    """Return a setting's name with underscores, as kafka-python has it."""
+    """Return a setting's name with underscores, as in kafka-python."""
     return name.strip().lower().replace(".", "_").replace("-", "_")
 
 
 def translate(name: str, text: str) -> Texts:
-    """Return what a setting comes to, by kafka-python's names; itself, where it is none of the others'."""
+    """Return a setting by kafka-python's names; unchanged if it is not one of the other clients' names."""
     key = normal(name)
     if key in _ALIASES:
         return {_ALIASES[key]: text}
@@ -39,7 +39,7 @@ def translate(name: str, text: str) -> Texts:
 
 
 def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str]:
-    """Read a file of key=value lines, as they are; raises AdminError, which begins with `what` the file is."""
+    """Read a file of key=value lines, unchanged; raises AdminError that begins with `what`, a name for the file."""
     try:
         return parse_properties(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -49,9 +49,9 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
 
 
 def resolved(texts: Texts, what: str, tell: Tell) -> dict[str, str]:
-    """Return a file's settings with what their variables stand for, by the config providers that it names itself.
+    """Return a file's settings with variables replaced, by the config providers that the file itself names.
 
-    Raises AdminError, which begins with `what` the file is.
+    Raises AdminError that begins with `what`, a name for the file.
     """
     try:
         providers = Providers(texts.get(PROVIDERS, ""), texts)
@@ -115,7 +115,7 @@ _OTHERS: Final[Mapping[str, Callable[[str, str], Texts]]] = {
     "ssl_keystore_type": _pem,
     "ssl_keystore_location": lambda _name, text: {"ssl_certfile": text, "ssl_keyfile": text},
     "ssl_endpoint_identification_algorithm": _check_name,
-    "ssl_truststore_password": _nothing,  # what is PEM has none
+    "ssl_truststore_password": _nothing,  # PEM files have no password
     "ssl_keystore_password": _nothing,
 }
 
@@ -125,9 +125,9 @@ _KNOWN: Final[Mapping[str, Any]] = {
     **KafkaConsumer.DEFAULT_CONFIG,
     **KafkaProducer.DEFAULT_CONFIG,
 }
-# The client itself takes any other word for PLAINTEXT.
+# The client itself treats any other value as PLAINTEXT.
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Settings that hold objects, or that an option of the verbs sets.
+# Settings that hold objects, or that a command's option sets.
 _NOT_TEXT: Final = frozenset(
     [
         "bootstrap_servers",
@@ -142,7 +142,7 @@ _NOT_TEXT: Final = frozenset(
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """Read client settings; dots and dashes in names may stand for underscores. Raises WrongInput."""
+    """Read client settings; names may have dots and dashes for underscores. Raises WrongInput."""
     found = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
@@ -159,12 +159,12 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def settings_of(path: str, tell: Tell) -> dict[str, Any]:
-    """Read a file of client settings; of those that the client here does not have, `tell` is told."""
+    """Read a file of client settings; pass warnings about settings unknown here to `tell`."""
     return known_settings(path, resolved(read_file(path), f"--command-config {path}", tell), tell)
 
 
 def known_settings(path: str, texts: Texts, tell: Tell) -> dict[str, Any]:
-    """Return those of a file's settings that the client here has, as it takes them; `tell` is told of the others."""
+    """Return the settings that the client here has, in its types; pass warnings about the others to `tell`."""
     found = {}
     for name, text in texts.items():
         for key, each in translate(name, text.strip()).items():

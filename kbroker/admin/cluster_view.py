@@ -1,6 +1,6 @@
-"""A cluster at a glance: its brokers, topics and what is wrong with partitions, by one Metadata request.
+"""A cluster at a glance: its brokers, its topics and the health of partitions, from one Metadata request.
 
-Owns what is counted of topics. One answer of ten thousand topics is taken apart once. Never prints.
+Owns the counts per topic. An answer of ten thousand topics is evaluated once. Never prints.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.protocol.messages.metadata import (
 )
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""The cluster's own topics, for brokers that do not say which those are."""
+"""The internal topics, for brokers that do not mark them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What one broker tells of its cluster."""
+    """A cluster as one broker describes it."""
 
     cluster_id: str | None
     controller: int
     brokers: Sequence[MetadataResponseBroker]
     topics: dict[str, TopicView]
     taken: float = field(default_factory=time.monotonic)
-    """When it was asked, by the monotonic clock."""
+    """When the view was requested, by the monotonic clock."""
 
     def partitions(self) -> Iterator[tuple[Key, MetadataResponsePartition]]:
         """Yield all partitions of all topics."""
@@ -63,7 +63,7 @@ class ClusterView:
                 yield (topic.name, each.partition_index), each
 
     def leaders(self, topics: Sequence[str] | None = None) -> dict[Key, int]:
-        """Return who leads partitions, of all topics or of some; without those that nobody leads."""
+        """Return the leaders of partitions, of all topics or of some; without leaderless partitions."""
         chosen = self.topics.values() if topics is None else [self.topics[name] for name in topics]
         return {
             (topic.name, each.partition_index): each.leader_id
@@ -73,20 +73,20 @@ class ClusterView:
         }
 
     def missing_brokers(self) -> dict[int, int]:
-        """Return brokers that have replicas and do not live, with how many replicas those are."""
+        """Return brokers that hold replicas but are not alive, with the number of these replicas."""
         alive = {each.node_id for each in self.brokers}
         counts = Counter(broker for _, each in self.partitions() for broker in each.replica_nodes)
         return {broker: count for broker, count in sorted(counts.items()) if broker not in alive}
 
 
 def is_misled(partition: MetadataResponsePartition) -> bool:
-    """Whether another replica leads than the preferred one, which could: it is in sync."""
+    """Whether another replica leads although the preferred one is in sync."""
     preferred = partition.replica_nodes[0] if partition.replica_nodes else -1
     return partition.leader_id >= 0 and partition.leader_id != preferred and preferred in partition.isr_nodes
 
 
 def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView:
-    """Ask for the whole cluster, or for some of its topics; those that do not exist are left out."""
+    """Request the whole cluster, or some of its topics; missing topics are left out."""
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
     if answer is None:

@@ -1,6 +1,6 @@
-"""What is set of topics, brokers, loggers, groups and client metrics, and setting it.
+"""The configs of topics, brokers, loggers, groups and client metrics: reading and setting them.
 
-Owns whose configs there are, and which of them are their own. Never prints.
+Owns which kinds have configs, and which values are their own. Never prints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kbroker.protocol.messages.configs import (
 
 _T = TypeVar("_T")
 TYPES: Final = {"topic": 2, "broker": 4, "logger": 8, "client-metrics": 16, "group": 32}
-"""What has configs, and Kafka's number of it (ConfigResource.Type)."""
+"""The kinds of config resources, with Kafka's numbers (ConfigResource.Type)."""
 _NAMES: Final = {number: name for name, number in TYPES.items()}
 _OWN: Final = {
     "topic": ConfigSource.DYNAMIC_TOPIC_CONFIG,
@@ -41,14 +41,14 @@ _OWN: Final = {
     "client-metrics": ConfigSource.CLIENT_METRICS_CONFIG,
     "group": ConfigSource.GROUP_CONFIG,
 }
-"""Where a value comes from that was set of the very thing; loggers are told of as they are."""
+"""The source of a value that was set on the entity itself; for loggers every value counts."""
 _WITH_TYPES: Final = 1
-"""The version of ListConfigResources that tells of more than client metrics."""
+"""The ListConfigResources version that lists more than client metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What has configs: an empty name with brokers is what all of them have unless one has its own."""
+    """An entity with configs; a broker with an empty name stands for the default of all brokers."""
 
     kind: str
     name: str
@@ -59,21 +59,21 @@ class Subject:
         return f"{self.kind} {self.name}" if self.name else "all brokers"
 
     def is_of(self, source: int) -> bool:
-        """Tell whether what has this source was set of it, and not of others from which it inherits."""
+        """Return whether a value of this source was set on the entity itself, and not inherited."""
         if not self.name:
             return source == ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
         return source == _OWN.get(self.kind, source)
 
     @property
     def node(self) -> int | None:
-        """The broker that must be asked; None for any."""
+        """The broker that must be asked; None for any broker."""
         if self.kind not in ("broker", "logger") or not self.name:
             return None
         return int(self.name)
 
 
 def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return type and name of what has configs, of all types where none are given; raises AdminError."""
+    """Return type and name of the entities with configs, of all types if none are given; raises AdminError."""
     request = ListConfigResourcesRequest([TYPES[kind] for kind in kinds])
     at_least = 0 if list(kinds) == ["client-metrics"] else _WITH_TYPES
     answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
@@ -93,10 +93,10 @@ def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> l
 
 
 def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
-    """Return the value of one config of several topics; those that do not tell are left out."""
+    """Return the value of one config of several topics; topics that give no answer are left out."""
     resources = [DescribeConfigsResource(TYPES["topic"], name, [key]) for name in names]
     answer = ask_any(admin, DescribeConfigsRequest(resources), DescribeConfigsResponse)
-    assert answer is not None  # every broker of these ten years serves it
+    assert answer is not None  # every broker of the last ten years serves it
     return {
         result.resource_name: each.value
         for result in answer.results
@@ -107,7 +107,7 @@ def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
 
 
 def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig], *, dry_run: bool) -> None:
-    """Set and unset configs, all or none, and wait until that is told of; raises AdminError."""
+    """Set and unset configs, all or none, and wait until they are readable; raises AdminError."""
     resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))
     request = IncrementalAlterConfigsRequest([resource], dry_run)
     (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
@@ -135,7 +135,7 @@ def _is_told(subject: Subject, op: IncrementalConfig, known: DescribeConfigsReso
 def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
     if subject.node is None:
         found = ask_any(admin, request, answer)
-        assert found is not None  # every broker of these ten years serves it
+        assert found is not None  # every broker of the last ten years serves it
         return found
     try:
         return ask_broker(admin, subject.node, request, answer)
@@ -150,7 +150,7 @@ def _check(code: int, message: str | None, what: str, hint: str = "") -> None:
 
 
 def no_such_config(subject: Subject, key: str, known: Sequence[str]) -> str:
-    """Return what to say of a key that a subject does not have."""
+    """Return the message for a key that a subject does not have."""
     return f"{subject} has no config {key}{_near(key, known)}"
 
 
@@ -160,7 +160,7 @@ def _near(key: str, known: Sequence[str]) -> str:
 
 
 def source_name(each: DescribeConfigsResourceResult) -> str:
-    """Return Kafka's name of where a value comes from."""
+    """Return Kafka's name of a value's source."""
     try:
         return ConfigSource(each.config_source).name
     except ValueError:  # of a newer Kafka

@@ -1,7 +1,6 @@
-"""How a cluster is reached, and how a client's errors read.
+"""How to reach a cluster, and how a client's errors read.
 
-Owns the settings that Kafka clients are made with. The client is kafka-python, so that any Kafka can be asked. Never
-prints.
+Owns the settings of the Kafka clients. The client is kafka-python, so that any Kafka can be asked. Never prints.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from kbroker.admin.tls_mismatch import tls_fault, unreadable_file
 T = TypeVar("T")
 
 _patience: Final = ContextVar("patience", default=15.0)
-"""How many seconds a call is repeated."""
+"""For how many seconds a call is retried."""
 _PAUSE_S: Final = 0.1
 _LAST_PORT: Final = 65_535
 _PROTOCOL: Final = re.compile(r"^[0-9a-zA-Z\-%._]*://")
 
-# What the client would wait for, shortened to what somebody at a terminal waits for.
+# The client's waiting times, shortened for a person at a terminal.
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "bootstrap_timeout_ms": 5_000,
     "reconnect_backoff_max_ms": 1_000,
@@ -47,7 +46,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class _Forgetful(dict[Any, Any]):
-    """In the place of what kafka-python 3.0 remembers of coordinators: for ever, also those that are none any more."""
+    """Replaces kafka-python 3.0's cache of coordinators, which never forgets a coordinator, even a former one."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -60,7 +59,7 @@ class Connection:
     bootstrap: str
     settings: Mapping[str, Any]
     client_id: str = "kbroker"
-    """What the client is called, unless a setting says otherwise."""
+    """The client id, unless a setting says otherwise."""
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
@@ -72,26 +71,26 @@ class Connection:
             client.close()
 
     def open_admin(self) -> Any:
-        """Return a KafkaAdminClient, which is the caller's to close; raises Unreachable."""
+        """Return a KafkaAdminClient that the caller must close; raises Unreachable."""
         self._require_reachable()
         client = self._made(KafkaAdminClient)
         client._manager.cluster._coordinators = _Forgetful()  # noqa: SLF001 - there is no setting for it
         return client
 
     def consumer(self, **own: Any) -> Any:
-        """Make a KafkaConsumer; what -X says wins over `own`."""
+        """Make a KafkaConsumer; -X settings override `own`."""
         self._require_reachable()
         return self._made(KafkaConsumer, own)
 
     def producer(self, **own: Any) -> Any:
-        """Make a KafkaProducer; what -X says wins over `own`."""
+        """Make a KafkaProducer; -X settings override `own`."""
         self._require_reachable()
         return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
-        """Fail in one line when no address takes a connection, or a file of TLS cannot be read.
+        """Fail in one line if no address accepts a connection, or a TLS file cannot be read.
 
-        The client would only say after seconds that it comes to nothing, and not why.
+        The client would only fail after seconds, and without the reason.
         """
         if (reason := unreadable_file(self.settings)) is not None:
             raise Unreachable(reason)
@@ -99,7 +98,7 @@ class Connection:
             raise Unreachable(reason)
 
     def unreachable(self) -> str | None:
-        """Return why no bootstrap address takes a connection, None when one does; behind a proxy nobody looks."""
+        """Return why no bootstrap address accepts a connection, or None; behind a proxy this is not checked."""
         if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
             return None
         patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
@@ -112,7 +111,7 @@ class Connection:
         return f"no broker answers at {'; '.join(reasons)}"
 
     def _made(self, kind: Any, own: Mapping[str, Any] | None = None) -> Any:
-        """Make a client; one that finds no broker would leave its thread and its sockets behind."""
+        """Make a client; clean up after one that finds no broker, which would leave its thread and sockets behind."""
         begun: list[Any] = []
 
         def begin(**settings: Any) -> Any:
@@ -133,7 +132,7 @@ class Connection:
 
 
 def _unreachable(address: str, patience_s: float) -> str | None:
-    """Return why nothing takes a connection at HOST:PORT; None if something does."""
+    """Return why HOST:PORT accepts no connection; None if it does."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), patience_s).close()
@@ -141,7 +140,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
         return "no answer"
     except socket.gaierror as err:
         return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
-    except UnicodeError:  # of the host's name: a label that is empty or too long
+    except UnicodeError:  # for a host name with an empty or too long label
         return "unknown host"
     except OSError as err:
         return (err.strerror or str(err)).lower()
@@ -151,7 +150,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 def addresses(text: str) -> str:
     """Check HOST:PORT,... and return it without blanks; raises WrongInput.
 
-    A protocol in front, as a broker's listeners have it, is passed over, as Java's clients do.
+    A protocol prefix, as in a broker's listeners, is ignored, as Java's clients do.
     """
     found = [_PROTOCOL.sub("", each.strip()) for each in text.split(",") if each.strip()]
     for each in found:
@@ -164,7 +163,7 @@ def addresses(text: str) -> str:
 
 
 def in_words(err: KafkaError, connection: Connection) -> str:
-    """Return what a client's error is to people."""
+    """Return the text of a client's error for people."""
     if isinstance(err, BrokerResponseError):
         return error_text(err)
     reason = str(err.args[0]) if err.args else type(err).__name__
@@ -188,7 +187,7 @@ def in_words(err: KafkaError, connection: Connection) -> str:
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Let `patiently` repeat for so long; None leaves it as it is."""
+    """Let `patiently` retry for this many seconds; None leaves the limit as it is."""
     token = _patience.set(_patience.get() if seconds is None else seconds)
     try:
         yield
@@ -197,9 +196,9 @@ def patience(seconds: float | None) -> Iterator[None]:
 
 
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
-    """Repeat a call while the cluster asks for that: coordinators load, leaders move.
+    """Retry a call while the cluster asks for it: coordinators load, leaders move.
 
-    One that only `reads` is also repeated when its broker is gone: for some seconds clients are still told of it.
+    A call that only `reads` is also retried when its broker is gone: for some seconds clients still get its address.
     """
     deadline = time.monotonic() + _patience.get()
     while True:

@@ -1,6 +1,6 @@
-"""A connection as somebody names it: an address, a profile, a file of settings, and single settings.
+"""A connection from its parts: an address, a profile, a file of settings, and single settings.
 
-Owns which of them counts before which. Never connects.
+Owns which of them overrides which. Never connects.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def connection_of(
     *,
     profile_counts: bool,
 ) -> Connection:
-    """Return what was named, the nearest first: settings, then the file, then the profile.
+    """Return the connection; single settings override the file, which overrides the profile.
 
-    The profile's address counts before `bootstrap` where `profile_counts`. Raises AdminError.
+    With `profile_counts` the profile's address overrides `bootstrap`. Raises AdminError.
     """
     found: dict[str, Any] = {}
     if profile is not None:
@@ -39,6 +39,6 @@ def connection_of(
 
 
 def _taken(texts: dict[str, str], key: str) -> str | None:
-    """Take a setting out of others, by kafka-python's name; None where it is not there."""
+    """Remove and return a setting, by kafka-python's name; None if it is missing."""
     names = [name for name in texts if normal(name) == key]
     return [texts.pop(name) for name in names][-1] if names else None

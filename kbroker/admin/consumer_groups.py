@@ -1,6 +1,6 @@
-"""What a coordinator says of a consumer group, one of KIP-848's protocol.
+"""The description of a consumer group of KIP-848's protocol by its coordinator.
 
-Owns the question ConsumerGroupDescribe, which kafka-python does not have. Never prints.
+Owns the request ConsumerGroupDescribe, which kafka-python does not have. Never prints.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _NONE_SUCH: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION
 def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, assignor and members of a consumer group.
 
-    None where the broker does not know the API (before Apache Kafka 3.7), has the protocol switched off, or has no
-    consumer group of that name.
+    None if the broker does not know the API (before Apache Kafka 3.7), has the protocol disabled, or has no consumer
+    group of that name.
     """
     group = patiently(lambda: _answered(admin, name))
     if group is None or group.error_code in _NONE_SUCH:
@@ -49,7 +49,7 @@ def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
 
 
 def _answered(admin: Any, name: str) -> DescribedGroup | None:
-    """Ask once; raises what the client has for a code that calls for another try."""
+    """Send one request; raises the client's error for a retriable code."""
     request = ConsumerGroupDescribeRequest(group_ids=[name])
     answer = ask_coordinator(admin, name, request, ConsumerGroupDescribeResponse)
     if answer is None or not answer.groups:

@@ -1,6 +1,6 @@
-"""Names that are near to one that there is not: what a person may have meant.
+"""Suggestions for a name that does not exist.
 
-Owns the sentence that tells that a topic or a group does not exist, with what to do. Never prints.
+Owns the message that a topic or a group does not exist, with a remedy. Never prints.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ _NEAR: Final = 0.7
 
 
 def no_such_topic(admin: Any, name: str) -> str:
-    """Return what to say of a topic that does not exist, with those that are called nearly so."""
+    """Return the message that a topic does not exist, with similar names."""
     remedy = "`kbroker topic list` shows those there are"
     return f"topic {name} does not exist{_hint(name, lambda: _topics(admin), remedy)}"
 
 
 def missing_topic(name: str, known: Sequence[str]) -> str:
-    """Return the same where it is known which topics there are."""
+    """Return the same message when the existing topics are known."""
     return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` shows those there are')}"
 
 
 def no_such_group(admin: Any, name: str) -> str:
-    """Return what to say of a group that does not exist, with those that are called nearly so."""
+    """Return the message that a group does not exist, with similar names."""
     remedy = "`kbroker group list` shows those there are"
     return f"group {name} does not exist{_hint(name, lambda: _groups(admin), remedy)}"
 
 
 def no_such_topic_config(keys: Iterable[str]) -> str:
-    """Return what to say behind a refusal of configs of a topic: a key that is near to the first unknown one, if any.
+    """Return a suggestion after refused topic configs: a key similar to the first unknown one, or an empty text.
 
-    Known are Kafka's; a broker may have others.
+    The known keys are Kafka's; a broker may have others.
     """
     unknown = next((key for key in keys if key not in TOPIC), None)
     near = [] if unknown is None else difflib.get_close_matches(unknown, TOPIC, 1, 0.75)
@@ -46,7 +46,7 @@ def no_such_topic_config(keys: Iterable[str]) -> str:
 def _hint(name: str, known: Callable[[], Sequence[str]], remedy: str) -> str:
     try:
         near = difflib.get_close_matches(name, known(), 3, _NEAR)
-    except KafkaError:  # what there is may be hidden; that there is none of that name is told all the same
+    except KafkaError:  # the existing names may be hidden; the message says that the name is missing all the same
         near = []
     return f"; did you mean {' or '.join(near)}?" if near else f"; {remedy}"
 

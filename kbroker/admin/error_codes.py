@@ -1,4 +1,4 @@
-"""Error codes of answers: what the client here has for them, and how they read. Never prints."""
+"""Error codes of answers: the client's classes for them, and their texts. Never prints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kafka.errors import NoError, for_code
 
 
 def error_text(error: Any, said: str | None = None) -> str:
-    """Return Kafka's name of an error (a class or an instance) and what the broker said about it, if anything."""
+    """Return Kafka's name of an error (a class or an instance) and the broker's message about it, if any."""
     what = said or getattr(error, "description", None)
     name = getattr(error, "message", None) or f"error {getattr(error, 'errno', '?')}"
     return f"{what} ({name})" if what else str(name)

@@ -1,6 +1,6 @@
-"""How failures are told: exceptions whose text is a line for people.
+"""The exceptions for failures, whose text is a line for people.
 
-Never prints, and loads nothing: every start of the command line knows them.
+Never prints, and imports nothing: every start of the command line loads it.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections.abc import Sequence
 
 
 class AdminError(Exception):
-    """What was asked for failed; the text says what and why."""
+    """A request failed; the text says what and why."""
 
 
 class Unreachable(AdminError):  # noqa: N818 - what happened
-    """Nobody takes a connection at the cluster's addresses, or what a connection needs is not there."""
+    """No address of the cluster accepts a connection, or a requirement of the connection is missing."""
 
 
 class WrongInput(AdminError):  # noqa: N818 - what happened
-    """What was asked for has no meaning, and was not sent."""
+    """The input makes no sense, and was not sent."""
 
 
 class NotThere(WrongInput):
-    """What was asked for does not exist, or no more."""
+    """The requested entity does not exist, or no longer."""
 
 
 class Failures(AdminError):  # noqa: N818 - what happened
-    """Several things failed; each has its line."""
+    """Several failures, with a line each."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\nkbroker: ".join(lines))

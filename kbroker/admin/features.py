@@ -1,4 +1,4 @@
-"""The levels of a cluster's features: which there are, and changing them (KIP-584). Never prints."""
+"""The levels of a cluster's features: reading and changing them (KIP-584). Never prints."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SAFE_DOWNGRADE: Final = 2
 UNSAFE_DOWNGRADE: Final = 3
 OFF: Final = 0
 _WITH_FEATURES: Final = 3
-"""The version of ApiVersions that tells of them."""
+"""The ApiVersions version that includes features."""
 
 
 def described_features(admin: Any) -> list[dict[str, Any]]:
-    """Return the features that a broker supports, and the level that counts in the cluster."""
+    """Return the features that a broker supports, with the cluster's finalized levels."""
     request = ApiVersionsRequest(client_software_name="kbroker-cli", client_software_version="1")
     answer = ask_any(admin, request, ApiVersionsResponse, _WITH_FEATURES)
     if answer is None:
@@ -42,9 +42,9 @@ def described_features(admin: Any) -> list[dict[str, Any]]:
 
 
 def change_features(admin: Any, levels: Mapping[str, int], kind: int, *, dry_run: bool) -> None:
-    """Have levels changed, all or none; raises AdminError.
+    """Change feature levels, all or none; raises AdminError.
 
-    It is asked as every version of the API has it: the first, of Apache Kafka 2.7, knows no kinds of lowering.
+    The request is valid in every version of the API: the first, of Apache Kafka 2.7, knows no kinds of downgrade.
     """
     updates = [FeatureUpdateKey(name, level, kind != UPGRADE, kind) for name, level in levels.items()]
     request = UpdateFeaturesRequest(feature_updates=updates, validate_only=dry_run)

@@ -1,7 +1,7 @@
-"""Records of partitions by Fetch itself, with what their batches say: transactions, codecs, producers.
+"""Records of partitions by Fetch itself, with the facts of their batches: transactions, codecs, producers.
 
-Owns the question, and which records belong to transactions that were aborted. A fetch that finds nothing returns at
-once unless told to wait. Never joins a group and never commits.
+Owns the request, and which records belong to aborted transactions. A fetch without records returns at once unless it
+is told to wait. Never joins a group and never commits.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchR
 from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records
 
 MOST_BYTES: Final = 4 * 1024 * 1024
-"""Of one answer; a batch that is larger comes whole."""
+"""The bytes of one answer; a larger batch is returned whole."""
 MOST_RECORDS: Final = 20_000
 MOST_KEPT: Final = 32 * 1024 * 1024
-"""Bytes of keys and values, and so many records, of one fetch; then it ends, within a batch if need be.
+"""The most records, and bytes of keys and values, of one fetch; then it ends, within a batch if necessary.
 
 A few kilobytes can unpack to hundreds of megabytes, or to a million records.
 """
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
-"""Of one batch."""
+"""The most unpacked bytes of one batch."""
 _ABORT: Final = 0
 """A control record's type, in the last two bytes of its key."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -37,7 +37,7 @@ _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record, and what its batch says of it."""
+    """A record with the facts of its batch."""
 
     topic: str
     partition: int
@@ -47,7 +47,7 @@ class Found:
     value: bytes | None
     headers: Headers
     appended: bool
-    """Whether the time is the broker's (LogAppendTime)."""
+    """Whether the timestamp is the broker's (LogAppendTime)."""
     codec: str
     producer_id: int
     producer_epoch: int
@@ -71,13 +71,13 @@ class UnreadableBatch(AdminError):  # noqa: N818 - what happened
 
 @dataclass(slots=True)
 class Piece:
-    """What a fetch found of one partition."""
+    """The result of a fetch for one partition."""
 
     records: list[Found] = field(default_factory=list)
     next_offset: int = 0
-    """Where the next fetch goes on."""
+    """The offset of the next fetch."""
     end: int = 0
-    """Behind the last record that a reader may see."""
+    """The offset after the last record that a reader may see."""
     begin: int = 0
 
 
@@ -93,7 +93,7 @@ def fetch(
 ) -> dict[Key, Piece]:
     """Return records of partitions from offsets on, by their leaders; raises AdminError, UnreadableBatch for a batch.
 
-    With `committed` only what transactions have committed, and nothing behind one that is open.
+    With `committed` only committed records, and none after the start of an open transaction.
     """
     found: dict[Key, Piece] = {}
     room = _Room()
@@ -159,9 +159,9 @@ def _piece(key: Key, offset: int, told: PartitionData, room: _Room, *, committed
 
 
 def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
-    """Return the batch that keeps a reader at `offset` from going on, None where there is none; raises AdminError.
+    """Return the batch that blocks a reader at `offset`, or None; raises AdminError.
 
-    It may end right before: of a batch that holds more bytes than records a reader sees the records first.
+    The batch may end right before the offset: if it holds more bytes than its records, the records are read first.
     """
     view = cluster_view(admin, [key[0]])
     led = view.leaders()
@@ -177,7 +177,7 @@ def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
 
 
 class _Room:
-    """How much more a fetch may find."""
+    """The remaining records and bytes of a fetch."""
 
     def __init__(self) -> None:
         self._records = MOST_RECORDS
@@ -193,7 +193,7 @@ class _Room:
 
 
 def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> Iterator[Found]:
-    """Yield the records of a batch from an offset on; rests, as a broker may be in the same process."""
+    """Yield the records of a batch from an offset on; pauses, because a broker may run in the same process."""
     codec = _CODECS[header.codec] if header.codec < len(_CODECS) else str(header.codec)
     breaks = Breaks()
     for each in stream_records(batch, max_bytes=_MOST_UNPACKED, begin=begin):
@@ -217,20 +217,20 @@ def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> It
 
 
 class _Aborts:
-    """Which transactions were aborted: an answer has their list if committed records were asked for, and only then."""
+    """The aborted transactions: an answer lists them only if committed records were requested."""
 
     def __init__(self, told: PartitionData) -> None:
         self._waiting = sorted(told.aborted_transactions or (), key=lambda each: each.first_offset)
         self._open: set[int] = set()
 
     def enter(self, header: BatchHeader) -> bool:
-        """Tell whether a batch belongs to an aborted transaction."""
+        """Return whether a batch belongs to an aborted transaction."""
         while self._waiting and self._waiting[0].first_offset <= header.last_offset:
             self._open.add(self._waiting.pop(0).producer_id)
         return header.is_transactional and not header.is_control and header.producer_id in self._open
 
     def leave(self, header: BatchHeader, batch: memoryview) -> None:
-        """Note the marker that ends a transaction."""
+        """Record the marker that ends a transaction."""
         for each in read_records(batch, max_bytes=_MOST_UNPACKED):
             if each.key is not None and int.from_bytes(each.key[-2:], "big") == _ABORT:
                 self._open.discard(header.producer_id)

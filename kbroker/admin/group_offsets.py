@@ -1,4 +1,4 @@
-"""Where groups stand: what they have committed, where that is moved to, and that it is forgotten.
+"""The offsets of groups: reading, resetting and deleting committed offsets.
 
 Owns what a reset does: which offsets it commits, and that a group with members keeps its own. Never prints.
 """
@@ -27,12 +27,12 @@ from kbroker.protocol.messages.group_offsets import (
 )
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
-"""The states in which offsets may be set from outside; None is a group that does not exist."""
+"""The states in which offsets may be set from outside; None if the group does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a reset goes: exactly one of these is set."""
+    """The target of a reset: exactly one of these is set."""
 
     earliest: bool = False
     latest: bool = False
@@ -44,7 +44,7 @@ class Target:
 
     @property
     def is_one(self) -> bool:
-        """Tell whether exactly one target was chosen."""
+        """Return whether exactly one target was chosen."""
         given = (self.offset, self.time_ms, self.shift, self.listed)
         return sum([self.earliest, self.latest, self.current, *(v is not None for v in given)]) == 1
 
@@ -56,7 +56,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of partitions; those that are gone, have no leader, or one that does not know them yet, have none."""
+    """Offsets of partitions; a partition that is gone, or has no leader that knows its offset, has none."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin
@@ -72,12 +72,12 @@ class PartitionOffsets:
         self._led = {each: led[each] for each in self.partitions}
 
     def of(self, spec: int) -> dict[TopicPartition, int]:
-        """Return each partition's offset that `spec` names: an OffsetSpec, or a time in ms."""
+        """Return each partition's offset for `spec`: an OffsetSpec, or a time in ms."""
         return told_offsets_at(self._admin, self._led, spec)
 
 
 def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
-    """Return the partitions that texts like "orders" and "orders:0,2" name."""
+    """Return the partitions for texts like "orders" and "orders:0,2"."""
     asked: dict[str, set[int] | None] = {}
     for text in wanted:
         topic, colon, numbers = text.partition(":")
@@ -100,7 +100,7 @@ def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
 def new_offsets(
     admin: Any, partitions: list[TopicPartition], committed: Mapping[TopicPartition, int], target: Target
 ) -> dict[TopicPartition, int]:
-    """Return where a reset would set each partition, within what it holds; raises AdminError."""
+    """Return each partition's offset after a reset, within the partition's bounds; raises AdminError."""
     offsets = PartitionOffsets(admin, partitions)
     for each in partitions:
         if each not in offsets.partitions:
@@ -141,7 +141,7 @@ def set_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> Non
 
 
 def delete_offsets(admin: Any, name: str, partitions: Iterable[TopicPartition]) -> None:
-    """Delete what a group has committed for partitions that no member reads; raises AdminError."""
+    """Delete a group's committed offsets of partitions that no member reads; raises AdminError."""
     asked: dict[str, list[OffsetDeleteRequestPartition]] = {}
     for each in partitions:
         asked.setdefault(each.topic, []).append(OffsetDeleteRequestPartition(each.partition))
@@ -158,7 +158,7 @@ def delete_offsets(admin: Any, name: str, partitions: Iterable[TopicPartition]) 
 
 
 def _delete_once(admin: Any, name: str, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Ask once; raises what the client has for a code."""
+    """Send one request; raises the client's error for a code."""
     answer = ask_coordinator(admin, name, request, OffsetDeleteResponse)
     if answer is None:
         raise AdminError("this broker does not delete offsets (Apache Kafka does since 2.4)")

@@ -1,6 +1,6 @@
-"""What coordinators say of groups, of every kind, and deleting them.
+"""Descriptions of groups of every type by their coordinators, and the deletion of groups.
 
-Owns how a group is described whichever protocol it speaks, and its lag. Never prints.
+Owns one form of description for all group protocols, and the lag. Never prints.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
 from kbroker.admin.own_request import coordinator_of
 
 TYPES: Final = ("classic", "consumer", "share", "streams")
-"""Of groups, as Apache Kafka 4.3 has them."""
+"""The group types of Apache Kafka 4.3."""
 OF_OTHER_APIS: Final = ("share", "streams")
-"""Those whose members and offsets are asked for by APIs of their own."""
+"""The types that have APIs of their own for members and offsets."""
 STATES: Final = (
     "Stable",
     "Empty",
@@ -36,9 +36,9 @@ STATES: Final = (
     "Dead",
 )
 NO_GROUP: Final = ("GroupIdNotFoundError",)
-"""What kafka-python calls it where a group does not exist."""
+"""kafka-python's names of the error for a missing group."""
 _OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
-"""What is told of who reads a partition."""
+"""The fields that describe the reader of a partition."""
 _COORDINATOR_ON_ITS_WAY: Final = (
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
@@ -47,7 +47,7 @@ _COORDINATOR_ON_ITS_WAY: Final = (
 
 
 def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return groups by name, with state, type and protocol; all, or those in `states` and of `types`."""
+    """Return groups by name, with state, type and protocol: all, or only those with these states and types."""
     asked = {"states_filter": list(states) or None, "types_filter": list(types) or None}
     groups = patiently(lambda: admin.list_groups(**asked))
     return {
@@ -62,7 +62,7 @@ def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] =
 
 
 def _answered(admin: Any, name: str) -> Any:
-    """Ask for one group; raises a retriable error while its coordinator is on its way, which the client only words."""
+    """Request one group; raises a retriable error while it has no coordinator, which the client returns as text."""
     group = admin.describe_groups([name])[name]
     if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_ON_ITS_WAY):
         raise kafka.errors.CoordinatorLoadInProgressError(group["error"])
@@ -88,7 +88,7 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
     found = describe_consumer_group(admin, name)
     if found is not None:
         return found
-    # Share and streams groups are listed, but described by APIs of their own.
+    # Share and streams groups are listed, but have APIs of their own for descriptions.
     listed = listed_groups(admin).get(name)
     if listed is None or listed["state"] == "Dead":
         return None
@@ -114,9 +114,9 @@ def _member(member: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def described_group(admin: Any, name: str) -> dict[str, Any] | None:
-    """Return a group with its members, its coordinator, and how far each partition is read; None if it does not exist.
+    """Return a group with its members, its coordinator, and its offset in each partition; None if it does not exist.
 
-    Of a share or streams group, which have APIs of their own, `members` is None, and what is committed is not asked.
+    For a share or streams group, which has APIs of its own, `members` is None, and offsets are not requested.
     """
     group = group_of(admin, name)
     if group is None:
@@ -149,7 +149,7 @@ def described_group(admin: Any, name: str) -> dict[str, Any] | None:
 
 
 def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]:
-    """Return how many members groups have, by their types; one of which nothing is told is left out."""
+    """Return the number of members of groups, given their types; groups without an answer are left out."""
     found: dict[str, int] = {}
     classic = [name for name, kind in kinds.items() if kind not in ("consumer", "share", "streams")]
     with contextlib.suppress(kafka.errors.KafkaError):
@@ -164,7 +164,7 @@ def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]
 
 
 def delete_groups(admin: Any, names: Sequence[str]) -> dict[str, str | None]:
-    """Delete groups that have no members; return by name why one is not, None where it is."""
+    """Delete groups without members; return by name the reason for a failure, None for a success."""
     results = patiently(lambda: admin.delete_groups(list(names)))
     failures: dict[str, str | None] = {}
     for name in names:

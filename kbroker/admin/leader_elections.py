@@ -1,6 +1,6 @@
-"""Who leads partitions, changed by an election that somebody asks for.
+"""Changes of partition leaders by a requested election.
 
-Owns what of an election is told as changed and what as failed. Never prints.
+Owns which results of an election count as changes and which as failures. Never prints.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kbroker.admin.told_everywhere import wait_for_preferred_leaders
 def elect_leaders(
     admin: Any, names: Sequence[str] | Mapping[str, Sequence[int]] | None, *, unclean: bool
 ) -> tuple[list[Key], list[str]]:
-    """Let first replicas lead, or, `unclean`, any where nobody in sync lives; of all topics where none are named.
+    """Elect the preferred replicas, or with `unclean` any replica if none in sync is alive; of all topics by default.
 
-    Returns the partitions that have another leader, and why others have not; those that need none are neither.
+    Returns the partitions with a new leader, and the failures; a partition that needs no election is in neither.
     """
     wanted = None if not names else dict(names) if isinstance(names, Mapping) else list(names)
     answer = admin.elect_leaders(int(unclean), wanted, raise_errors=False)

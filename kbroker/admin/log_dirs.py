@@ -1,6 +1,6 @@
-"""What lies in the log directories of brokers, partition by partition, and which directories have failed.
+"""The content of brokers' log directories, partition by partition, and which directories have failed.
 
-Owns the question to several brokers at once; one that is gone is left out. Never prints.
+Owns the request to several brokers at once; a broker that is gone is left out. Never prints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.protocol.messages.log_dirs import (
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a broker; sizes in bytes, -1 where the broker does not tell."""
+    """A log directory of a broker; sizes in bytes, -1 if the broker does not say."""
 
     broker: int
     path: str
@@ -35,7 +35,7 @@ class LogDir:
     replicas: dict[Key, int] = field(repr=False)
     """Size by partition."""
     moving: int
-    """Replicas that are on their way into it from another directory."""
+    """The number of replicas that are moving into it from another directory."""
 
     @property
     def used(self) -> int:
@@ -44,7 +44,7 @@ class LogDir:
 
 
 def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = None) -> list[LogDir]:
-    """Return the log directories of brokers that answer, with what lies in them, or with some topics of it."""
+    """Return the log directories of brokers that answer, with all their replicas, or those of some topics."""
     wanted = None if topics is None else _partitions(admin, topics)
     request = DescribeLogDirsRequest(topics=wanted)
     found: list[LogDir] = []
@@ -71,7 +71,7 @@ def _partitions(admin: Any, topics: Sequence[str]) -> list[DescribableLogDirTopi
 
 
 def sizes_of_leaders(dirs: Iterable[LogDir], leaders: dict[Key, int]) -> dict[str, int]:
-    """Return the bytes of topics, each partition once: as its leader has it."""
+    """Return the bytes of topics, counting each partition once, on its leader."""
     found: dict[str, int] = {}
     for each in dirs:
         for key, size in each.replicas.items():

@@ -1,6 +1,6 @@
-"""Requests that kafka-python does not have, sent on its connections: its TLS, SASL and timeouts hold for them.
+"""Requests that kafka-python lacks, sent on its connections: its TLS, SASL and timeouts apply to them.
 
-Owns what such a request looks like to kafka-python, and every use of its insides. Never knows a particular API.
+Owns the form of such a request for kafka-python, and every use of its internals. Never knows a particular API.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) 
     """Send a message of kbroker.protocol to a group's coordinator; None if that broker does not serve the API.
 
     Raises kafka-python's errors, a retriable one while there is no coordinator, and AdminError for an answer that
-    cannot be read.
+    cannot be decoded.
     """
     return _ask(admin, group, request, answer)
 
 
 def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
-    """As `ask_coordinator`, of whichever broker; None also if it has only versions below `at_least`."""
+    """Like `ask_coordinator`, but to any broker; None also if it has only versions below `at_least`."""
     return _ask(admin, None, request, answer, at_least)
 
 
 def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
     sent = _Request(request, at_least)
     try:
-        body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends what it does not know
+        body = admin._manager.run(_send, admin, group, sent)  # noqa: SLF001 - no public method sends unknown APIs
     except IncompatibleBrokerVersion:
         return None
     return _read(sent, body, answer)
@@ -53,9 +53,9 @@ async def _coordinator(admin: Any, group: str) -> Any:
 
 
 def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
-    """Send a message of kbroker.protocol to the controller, or who speaks for it; raises as `ask_coordinator`.
+    """Send a message of kbroker.protocol to the controller or its proxy; raises like `ask_coordinator`.
 
-    One that has only versions below `at_least` is told of as one that does not serve the API.
+    A controller with only versions below `at_least` counts as one that does not serve the API.
     """
     sent = _Request(request, at_least)
     try:
@@ -66,9 +66,9 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int
 
 
 def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
-    """Send a message of kbroker.protocol, of an API that every broker serves, to one broker; raises as the others.
+    """Send a message of kbroker.protocol to one broker, for an API that every broker serves; raises like the others.
 
-    What a request says holds from version `at_least` on: a broker that has only older ones is not asked.
+    The request needs version `at_least`: it is not sent to a broker with only older versions.
     """
     sent = _Request(request, at_least)
     body = admin._manager.run(_send_to, admin, node, sent)  # noqa: SLF001 - as above
@@ -100,7 +100,7 @@ async def _send(admin: Any, group: str | None, request: _Request) -> bytes:
 
 
 class _Request:
-    """A message as kafka-python's connections take it; they set API_VERSION, the newest that both sides have."""
+    """A message in the form of kafka-python's connections; they set API_VERSION to the newest that both sides have."""
 
     _min_version = None
     _max_version = None
@@ -123,7 +123,7 @@ class _Request:
         self.header = _Header(RequestHeader(self.API_KEY, self.API_VERSION, correlation_id, client_id), flexible)
 
     def encode(self, framed: bool, header: bool) -> bytes:
-        """Return the request's bytes; kafka-python always asks for the frame and the header."""
+        """Return the request's bytes; kafka-python always wants the frame and the header."""
         assert framed
         assert header
         assert self.API_VERSION is not None
@@ -132,7 +132,7 @@ class _Request:
 
 
 class _Header:
-    """A request's header, by which kafka-python finds what reads the response."""
+    """A request's header, from which kafka-python gets the reader of the response."""
 
     def __init__(self, header: RequestHeader, flexible: bool) -> None:
         self._header = header
@@ -143,7 +143,7 @@ class _Header:
         return encode(self._header, 2 if self._flexible else 1)
 
     def get_response_class(self) -> _Response:
-        # Whoever asks for versions need not know yet which header comes back.
+        # A client that asks for versions need not know yet which header the response has.
         return _Response(self._flexible and self._header.request_api_key != _API_VERSIONS)
 
 

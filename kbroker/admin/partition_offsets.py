@@ -1,6 +1,6 @@
-"""At which offsets partitions begin and end, and which records are the first ones at a time: ListOffsets, as it is now.
+"""The first and last offsets of partitions, and the first records at a time: the current ListOffsets.
 
-Owns the question with all of its special times, of which kafka-python has some. Never prints.
+Owns the request with all of its special times, of which kafka-python has some. Never prints.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
     "earliest-local": (-4, 8),
     "latest-tiered": (-5, 9),
 }
-"""Times that are none, and the version of the API that has them (KIP-734, KIP-405, KIP-1005)."""
+"""Special values in place of a time, and the API versions that have them (KIP-734, KIP-405, KIP-1005)."""
 _ANY_VERSION: Final = 1
 _A_CLIENT: Final = -1
-"""In the place of a follower's id, who would hear of records that are not committed."""
+"""In place of a follower's id, which would also get uncommitted offsets."""
 _TIMEOUT_MS: Final = 30_000
 
 
 def offsets_at(
     admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
 ) -> tuple[dict[Key, tuple[int, int]], list[str]]:
-    """Return offset and timestamp of partitions by their leaders, -1 where there is none, and what leaders refuse."""
+    """Return offset and timestamp of partitions from their leaders, -1 if there is none, and the leaders' errors."""
     found, refused = {}, []
     for key, code, offset, timestamp in _asked(admin, led, time_ms, at_least):
         error = code_error(code)
@@ -53,16 +53,16 @@ def offsets_at(
 
 
 def told_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
-    """Return offsets of partitions by their leaders, patiently where leaders move.
+    """Return offsets of partitions from their leaders; retry while leaders move.
 
-    Left out are those that a leader does not know: since its election too few replicas have been in sync (KIP-207).
+    Offsets that a leader does not know are left out: since its election too few replicas were in sync (KIP-207).
     """
 
     def ask() -> dict[TopicPartition, int] | None:
         try:
             found = admin.list_partition_offsets(dict.fromkeys(led, spec))
         except OffsetNotAvailableError:
-            return None  # of one of them, and for as long as it lasts
+            return None  # for one of the partitions, and for as long as it lasts
         return {each: at.offset for each, at in found.items()}
 
     found = patiently(ask) if led else {}
@@ -73,7 +73,7 @@ def told_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) ->
 
 
 def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """As `offsets_at`, and what a broker does not tell, for it is gone or leads no more, is left out."""
+    """Like `offsets_at`, but without partitions whose broker is gone or no longer leads."""
     found: dict[Key, int] = {}
     for broker in sorted(set(led.values())):
         of_one = {key: leader for key, leader in led.items() if leader == broker}
@@ -84,7 +84,7 @@ def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[K
 
 
 def _asked(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) -> Iterator[tuple[Key, int, int, int]]:
-    """Ask the leaders; yields partition, error code, offset and timestamp."""
+    """Ask the leaders; yield partition, error code, offset and timestamp."""
     by_broker: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for (name, index), leader in led.items():
         topics = by_broker.setdefault(leader, {})

@@ -1,6 +1,6 @@
-"""Where replicas are, and moving them: what `kbroker topic` and `kbroker broker` have in common.
+"""The placement of replicas, and moving them: what `kbroker topic` and `kbroker broker` have in common.
 
-Owns the questions to the cluster, how their answers are told, and where the replicas of a broker go that is drained.
+Owns the requests to the cluster, the form of their results, and where the replicas of a drained broker go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, int]
 
 
 def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, dict[str, Any]]:
-    """Return what Metadata says of the partitions of topics, of all where none are named."""
+    """Return the Metadata of the partitions of topics, or of all topics."""
     topics = admin.describe_topics(None if names is None else list(names))
     return {
         (str(topic["name"]), int(each["partition_index"])): each for topic in topics for each in topic["partitions"]
@@ -29,7 +29,7 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
 
 
 def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return who leads partitions: all, those of a topic, or one; raises AdminError where there is no such one."""
+    """Return the leaders of partitions: of all, of a topic's, or of one; raises AdminError for a missing one."""
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:
@@ -41,7 +41,7 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
 
 
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
-    """Begin to move partitions to other replicas, None cancels; return those that were taken. Raises Failures."""
+    """Start moving partitions to other replicas, None cancels; return the accepted ones. Raises Failures."""
     asked = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
     answers = admin.alter_partition_reassignments(asked)
     failures = [
@@ -55,13 +55,13 @@ def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
 
 
 def moving(admin: Any) -> dict[Key, dict[str, list[int]]]:
-    """Return the partitions that are being moved, with their replicas, those to come and those to go."""
+    """Return the partitions that are being moved, with their current, added and removed replicas."""
     found = admin.list_partition_reassignments()
     return {(where.topic, where.partition): state for where, state in found.items()}
 
 
 def wait_until_moved(admin: Any, keys: Iterable[Key], say: Callable[[str], None]) -> None:
-    """Wait until none of the partitions is being moved any more; tell now and then how many are left."""
+    """Wait until none of the partitions is being moved any more; report how many are left whenever that changes."""
     wanted, told = set(keys), -1
     while left := wanted & moving(admin).keys():
         if len(left) != told:
@@ -84,7 +84,7 @@ def parse_replicas(text: str) -> list[int]:
 def drain_plan(
     broker_id: int, replicas: Mapping[Key, Sequence[int]], racks: Mapping[int, str | None]
 ) -> tuple[dict[Key, list[int]], list[Key]]:
-    """Return the replicas that partitions have without a broker, and the partitions that have no other to go to."""
+    """Return the new replicas of partitions without a broker, and the partitions for which no other broker is left."""
     load = Counter(broker for each in replicas.values() for broker in each)
     targets: dict[Key, list[int]] = {}
     stuck: list[Key] = []

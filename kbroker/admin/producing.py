@@ -1,6 +1,6 @@
 """Writing one record.
 
-Owns where it goes without a partition: by its key as Kafka's clients do it. Never creates a topic.
+Owns the choice of a partition by the key, as in Kafka's clients. Never creates a topic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class _AsItIs(Serializer):  # type: ignore[misc]
-    """The client takes no null value without a key, but serializers may return one."""
+    """The client refuses a null value without a key, but serializers may return null."""
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002
         return data[0]
@@ -31,7 +31,7 @@ def write_record(
     headers: Sequence[tuple[str, bytes]] = (),
     partition: int | None = None,
 ) -> tuple[int, int]:
-    """Write a record, have it acknowledged by all in sync, and return its partition and offset; raises AdminError."""
+    """Write a record with acks from all in-sync replicas; return its partition and offset; raises AdminError."""
     producer: Any = connection.producer(acks=-1, linger_ms=0, value_serializer=_AsItIs(), max_block_ms=5_000)
     try:
         known = producer.partitions_for(topic)

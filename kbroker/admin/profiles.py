@@ -1,10 +1,10 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns where they lie, and that others can read no secret in them unnoticed. Never connects, and never shows a value.
+Owns their place, and a warning if others can read a secret in them. Never connects, and never shows a value.
 
-    ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... where that is set
+    ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
-Such a file is one that Kafka's own tools take with --command-config; `bootstrap.servers` in it says where brokers are.
+Kafka's own tools take such a file with --command-config; `bootstrap.servers` in it has the brokers' addresses.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from kbroker.admin.errors import AdminError, WrongInput
 _SUFFIX: Final = ".properties"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _SECRETS: Final = ("password", "secret", "sasl_jaas_config", "ssl_keystore_key")
-"""What is in the names of settings that nobody else is to read."""
+"""Parts of the names of secret settings."""
 
 
 def directory() -> Path:
-    """Return where profiles lie; it need not be there."""
+    """Return the directory of profiles; it need not exist."""
     return Path(click.get_app_dir("kbroker")) / "profiles"
 
 
 def names() -> list[str]:
-    """Return the names of the profiles that there are."""
+    """Return the names of the existing profiles."""
     return sorted(each.name.removesuffix(_SUFFIX) for each in directory().glob(f"*{_SUFFIX}"))
 
 
 def file_of(name: str) -> Path:
-    """Return where a profile lies, or would; raises WrongInput for what is no name."""
+    """Return the path of a profile, which need not exist; raises WrongInput for an invalid name."""
     if _NAME.fullmatch(name) is None:
         raise WrongInput(f"a profile has a name of letters, digits, '.', '_' and '-', not {name!r}")
     return directory() / f"{name}{_SUFFIX}"
 
 
 def existing(name: str) -> Path:
-    """Return where a profile lies; raises AdminError where there is none of that name."""
+    """Return the path of a profile; raises AdminError if it does not exist."""
     path = file_of(name)
     if not path.is_file():
         known = names()
@@ -53,7 +53,7 @@ def existing(name: str) -> Path:
 
 
 def read_profile(name: str, tell: Tell) -> tuple[Path, dict[str, str]]:
-    """Return a profile's file and settings, and tell of secrets in it that others can read. Raises AdminError."""
+    """Return a profile's file and settings; warn if others can read secrets in it. Raises AdminError."""
     path = existing(name)
     settings = read_file(path, "profile")
     has_secret = any(is_secret(key) and "${" not in text for key, text in settings.items())
@@ -63,5 +63,5 @@ def read_profile(name: str, tell: Tell) -> tuple[Path, dict[str, str]]:
 
 
 def is_secret(name: str) -> bool:
-    """Tell whether a setting's value is nothing to show."""
+    """Return whether a setting's value must not be shown."""
     return any(each in normal(name) for each in _SECRETS)

@@ -1,4 +1,4 @@
-"""Limits of users, client ids and addresses: which there are, and changing them. Never prints."""
+"""Quotas of users, client ids and addresses: listing and changing them. Never prints."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from kbroker.quota.quota_keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, R
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]
-"""Names by type, None being the default."""
+"""Names by type; None is the default entity."""
 TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
-"""Types of entities, and the options that name one."""
+"""The types of entities, and the options that name them."""
 LIMITS = {
     PRODUCER: "Bytes per second that may be produced.",
     CONSUMER: "Bytes per second that may be fetched.",
@@ -34,11 +34,11 @@ LIMITS = {
     MUTATION: "Partitions per second that may be created and deleted.",
     CONNECTION: "New connections per second from an address.",
 }
-"""Which limits there are, and what they limit."""
+"""The limits, and what they limit."""
 
 
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
-    """Set limits of an entity, those that are None go; raises AdminError."""
+    """Set limits of an entity, and remove those that are None; raises AdminError."""
     ops = [OpData(key, remove=True) if value is None else OpData(key, value) for key, value in limits.items()]
     entry = AlteredEntry([AlteredEntity(*part) for part in entity.items()], ops)
     answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))
@@ -49,7 +49,7 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
-    """Return who has which limits: those in whom `entity` is named, or, if `strict`, it alone; raises AdminError."""
+    """Return entities with limits: those that contain `entity`, or with `strict` only itself; raises AdminError."""
     components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))
@@ -65,12 +65,12 @@ def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[
 
 
 def entity_text(entity: Entity) -> str:
-    """Return how people write an entity."""
+    """Return the text of an entity for people."""
     return ", ".join(f"default {kind}" if name is None else f"{kind} {name}" for kind, name in entity.items())
 
 
 def number_text(value: float) -> str:
-    """Return a limit without a fraction that it does not have."""
+    """Return a limit, without a fraction if it is whole."""
     return str(int(value)) if value.is_integer() else str(value)
 
 

@@ -1,6 +1,6 @@
-"""Moves of partitions as Kafka's tools write them down: the JSON of a reassignment, a proposal for one, and throttles.
+"""Moves of partitions in the format of Kafka's tools: the JSON of a reassignment, a proposal for one, and throttles.
 
-Owns that file's form, which kafka-reassign-partitions reads and writes too, and which throttles belong to a move.
+Owns that file's format, which kafka-reassign-partitions reads and writes too, and which throttles belong to a move.
 Never prints.
 
     {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}]}
@@ -33,7 +33,7 @@ _DIRECTORIES_RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Where partitions are to be, and in which directories where that is said."""
+    """The target replicas of partitions, and their target directories if given."""
 
     replicas: dict[Key, list[int]] = field(default_factory=dict)
     directories: dict[tuple[str, int, int], str] = field(default_factory=dict)
@@ -74,7 +74,7 @@ def parse_partitions(data: bytes) -> dict[str, list[int]]:
 
 
 def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
-    """Return what the file of a reassignment says."""
+    """Return the content of a reassignment's file."""
     partitions = [
         {"topic": topic, "partition": index, "replicas": list(each), "log_dirs": [_ANY] * len(each)}
         for (topic, index), each in sorted(replicas.items())
@@ -87,8 +87,8 @@ def proposal(
 ) -> dict[Key, list[int]]:
     """Return replicas of partitions on `brokers`, as many for each as now, spread evenly.
 
-    Leaders go round the brokers, the further replicas to those that follow, and, `by_rack`, to another rack first.
-    Raises WrongInput where there are too few brokers.
+    Leaders go to the brokers in turn, further replicas to the following brokers, with `by_rack` to other racks first.
+    Raises WrongInput if there are too few brokers.
     """
     order = sorted(brokers)
     begin = random.randrange(len(order))
@@ -108,7 +108,7 @@ def proposal(
 
 
 def move_directories(admin: Any, moves: Moves) -> int:
-    """Have replicas moved into the directories that were named, on their brokers; return how many. Raises Failures."""
+    """Move replicas into the given directories on their brokers; return their number. Raises Failures."""
     if not moves.directories:
         return 0
     asked = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
@@ -130,7 +130,7 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of what a move copies: of leaders at those who have replicas, of followers at the new.
+    """Limit the bytes per second of a move: for leaders on brokers with replicas, for followers on the new ones.
 
     Raises AdminError.
     """
@@ -156,7 +156,7 @@ def set_throttles(
 
 
 def clear_throttles(admin: Any, topics: Sequence[str], brokers: Sequence[int]) -> None:
-    """Take the limits of moves away again; raises AdminError."""
+    """Remove the limits of moves; raises AdminError."""
     rates = [*(_RATE.format(role) for role in _ROLES), _DIRECTORIES_RATE]
     for broker in brokers:
         _set(admin, Subject("broker", str(broker)), dict.fromkeys(rates))
@@ -168,7 +168,7 @@ def _set(admin: Any, subject: Subject, values: Mapping[str, str | None]) -> None
     ops = [
         IncrementalConfig(key, Op.DELETE if value is None else Op.SET, value)
         for key, value in values.items()
-        if value != ""  # nothing is to be throttled of the topic
+        if value != ""  # no replica of the topic is to be throttled
     ]
     if ops:
         try:

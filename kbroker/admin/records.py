@@ -1,6 +1,6 @@
-"""Records that there are: having them read as far as they go now, and deleting those before an offset.
+"""Records of partitions: reading them up to the current end, and deleting those before an offset.
 
-Owns at which offsets such a reading starts and ends. Never prints.
+Owns the offsets at which such a read starts and ends. Never prints.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from kbroker.protocol.messages.topics import (
 
 
 def named(partition: TopicPartition) -> str:
-    """Return how people write a partition."""
+    """Return the name of a partition for people."""
     return f"{partition.topic}-{partition.partition}"
 
 
 def known_partitions(consumer: Any, topic: str) -> set[int]:
-    """Return the numbers of a topic's partitions; raises AdminError where there is no such topic."""
+    """Return the numbers of a topic's partitions; raises AdminError if the topic does not exist."""
     known = consumer.partitions_for_topic(topic)
     if not known:
         raise AdminError(missing_topic(topic, sorted(consumer.topics())))
@@ -38,30 +38,30 @@ def known_partitions(consumer: Any, topic: str) -> set[int]:
 
 
 def position(consumer: Any, partition: TopicPartition) -> int:
-    """Return the next offset of a partition; -1 while it is not known."""
+    """Return the next offset of a partition; -1 while it is unknown."""
     offset = consumer.position(partition, timeout_ms=1_000)
     return -1 if offset is None else int(offset)
 
 
 def forget_fetched(consumer: Any) -> None:
-    """Have a consumer fetch anew after a batch that it could not read.
+    """Make a consumer fetch again after a batch that it could not read.
 
-    kafka-python 3.0 keeps the broken batch as the next to read, and a poll then loops for ever.
+    kafka-python 3.0 keeps the broken batch as the next to read, and a poll then loops forever.
     """
-    fetcher = consumer._fetcher  # noqa: SLF001 - no public method does so but a change of the assignment
+    fetcher = consumer._fetcher  # noqa: SLF001 - the only public method for this changes the assignment
     if fetcher._next_partition_records is not None:  # noqa: SLF001
         fetcher._next_partition_records.drain()  # noqa: SLF001
 
 
 _TIMEOUT_MS: Final = 30_000
 TO_THE_END: Final = -1
-"""As DeleteRecords has it: everything up to the high watermark."""
+"""DeleteRecords' value for everything up to the high watermark."""
 
 
 def assign_to_ends(
     consumer: Any, topic: str, wanted: Sequence[int], since_ms: int | None
 ) -> Mapping[TopicPartition, int]:
-    """Have partitions read from a time on, or from their beginnings; return where they end now."""
+    """Assign partitions from a time on, or from their beginnings; return their current end offsets."""
     known = known_partitions(consumer, topic)
     for partition in wanted:
         if partition not in known:
@@ -71,7 +71,7 @@ def assign_to_ends(
     try:
         first = patiently(lambda: consumer.beginning_offsets(assigned))
         ends: dict[TopicPartition, int] = patiently(lambda: consumer.end_offsets(assigned))
-    except KeyError as error:  # kafka-python's way to say so
+    except KeyError as error:  # kafka-python's error for it
         raise AdminError(f"{named(error.args[0])} has no leader") from None
     if since_ms is not None:
         found = consumer.offsets_for_times(dict.fromkeys(assigned, since_ms))
@@ -82,7 +82,7 @@ def assign_to_ends(
 
 
 def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Return the first offsets of records that are not older, or all there is where all are."""
+    """Return the offsets of the first records at or after a time, or TO_THE_END if all are older."""
     consumer = connection.consumer(group_id=None)
     try:
         found = consumer.offsets_for_times({TopicPartition(*key): time_ms for key in wanted})
@@ -94,7 +94,7 @@ def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms:
 def delete_records(
     admin: Any, wanted: Mapping[Key, int], led: Mapping[Key, int]
 ) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Ask the leaders; return where partitions begin then, and what of others is to be told."""
+    """Send the requests to the leaders; return the new beginnings of partitions, and the failures."""
     rows, failures = [], []
     for broker in sorted({led[key] for key in wanted}):
         topics: dict[str, list[DeleteRecordsPartition]] = {}

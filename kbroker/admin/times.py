@@ -1,4 +1,4 @@
-"""Times as people type them: ms since 1970, or ISO 8601, which without a zone is in UTC."""
+"""Times as people type them: ms since 1970, or ISO 8601, in UTC without a zone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kbroker.admin.errors import WrongInput
 
 
 def parse_time(text: str) -> int:
-    """Return a time in ms, of ms or of ISO 8601; raises WrongInput."""
+    """Return a time in ms, from ms or ISO 8601; raises WrongInput."""
     if text.isdecimal():
         return int(text)
     try:
@@ -18,6 +18,6 @@ def parse_time(text: str) -> int:
 
 
 def parse_iso(text: str) -> int:
-    """Return a time in ms, of ISO 8601; raises ValueError."""
+    """Return a time in ms, from ISO 8601; raises ValueError."""
     when = datetime.datetime.fromisoformat(text)
     return int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000)

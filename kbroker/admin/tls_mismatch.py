@@ -1,6 +1,6 @@
-"""Why a client that reaches an address is not served there, as far as TLS tells.
+"""Why a client that reaches an address is not served there, as far as TLS shows.
 
-Owns one TLS handshake that trusts whoever answers, and sends nothing. Never prints.
+Owns one TLS handshake that trusts any certificate, and sends nothing. Never prints.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _FILES: Final[Mapping[str, str]] = {
 
 
 def speaks_tls(address: str, patience_s: float = _PATIENCE_S) -> bool | None:
-    """Return whether TLS is spoken at HOST:PORT; None where nobody answers in time."""
+    """Return whether HOST:PORT speaks TLS; None without an answer in time."""
     return _handshake(address, _trusting_all(), patience_s)[0]
 
 
 def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> str | None:
-    """Return what is wrong with TLS between a client and HOST:PORT, if that is known.
+    """Return the TLS fault between a client and HOST:PORT, or None if there is none or it is unknown.
 
     `settings` are the client's, by kafka-python's names.
     """
@@ -44,7 +44,7 @@ def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PA
 
 
 def unreadable_file(settings: Mapping[str, Any]) -> str | None:
-    """Return which file that TLS needs cannot be read, and why; None where all can, or none is needed."""
+    """Return which file for TLS cannot be read, and why; None if all can be read, or none is needed."""
     if not str(settings.get("security_protocol")).endswith("SSL"):
         return None
     for key, what in _FILES.items():
@@ -80,7 +80,7 @@ def _trusting_all() -> ssl.SSLContext:
 
 
 def _handshake(address: str, context: ssl.SSLContext, patience_s: float) -> tuple[bool | None, str | None]:
-    """Return whether TLS is spoken, and why the certificate is not taken."""
+    """Return whether the server speaks TLS, and why its certificate is refused."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -92,7 +92,7 @@ def _handshake(address: str, context: ssl.SSLContext, patience_s: float) -> tupl
     except ssl.SSLCertVerificationError as error:
         return True, error.verify_message
     except ssl.SSLError as error:
-        # An alert is TLS, whatever it wants; an end, or a version that is none, comes of Kafka's plain protocol.
+        # An alert of any kind is TLS; a closed connection or an invalid version comes from Kafka's plain protocol.
         return "ALERT" in (error.reason or ""), None
     except ConnectionError:
         return False, None

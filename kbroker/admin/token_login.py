@@ -1,6 +1,6 @@
-"""Logging in by a delegation token with kafka-python, which does not know it: SCRAM with one word more.
+"""Login by a delegation token with kafka-python, which lacks it: SCRAM with one more attribute.
 
-Owns what is added to kafka-python's SCRAM, and every use of its insides for that. Never reads settings.
+Owns the addition to kafka-python's SCRAM, and every use of its internals for it. Never reads settings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _TOKENS: set[str] = set()
 
 
 def log_in_by_token(token_id: str) -> None:
-    """Let clients of this process that log in by this name say that it is a token's."""
+    """Make clients of this process that log in with this name declare that it is a token's id."""
     _TOKENS.add(token_id)
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)

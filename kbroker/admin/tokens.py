@@ -1,4 +1,4 @@
-"""Delegation tokens: what is asked about them. Never prints, and an HMAC least of all."""
+"""Delegation tokens: the requests about them. Never prints, least of all an HMAC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 
 
 def hmac_of(admin: Any, token_id: str) -> bytes:
-    """Return a token's HMAC, which is as good as a password; raises AdminError where there is no such token."""
+    """Return a token's HMAC, which is as good as a password; raises AdminError if the token does not exist."""
     for each in described_tokens(admin, None):
         if each.token_id == token_id:
             return bytes(each.hmac)
@@ -29,13 +29,13 @@ def hmac_of(admin: Any, token_id: str) -> bytes:
 def described_tokens(
     admin: Any, owners: list[DescribeDelegationTokenOwner] | None
 ) -> Sequence[DescribedDelegationToken]:
-    """Return the tokens of owners, all without, that who asks may see; raises AdminError."""
+    """Return the tokens of owners, or of all owners, that the caller may see; raises AdminError."""
     request = DescribeDelegationTokenRequest(owners=owners)
     return ask_of_tokens(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
 
 
 def ask_of_tokens(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
-    """Ask anything about tokens; raises AdminError, which begins with `failure`."""
+    """Send a request about tokens; raises AdminError that begins with `failure`."""
     found: Any = ask_any(admin, request, answer)
     if found is None:
         raise AdminError(f"{failure}: this cluster serves no delegation tokens")

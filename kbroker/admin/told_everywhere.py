@@ -1,7 +1,7 @@
-"""Waiting until brokers tell of a change to topics, every one of them, or to configs, for whoever is asked next.
+"""Waiting until a change is visible: to topics on every broker, to configs on the broker that is asked.
 
-The controller answers as soon as it has decided; the other brokers hear of it a moment later, and the next command may
-ask one of them. Never fails: the change is made.
+The controller answers as soon as it has decided; the other brokers learn of it a moment later, and the next command may
+ask one of them. Never fails: the change is already made.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 def wait_for_topics(admin: Any, names: Iterable[str], partitions: int = 0) -> None:
-    """Wait until every broker tells of the topics, with leaders, and with as many `partitions` at least."""
+    """Wait until every broker returns the topics, with leaders, and with at least this number of partitions."""
 
     def ready(topic: MetadataResponseTopic) -> bool:
         if topic.error_code in (_UNKNOWN, ErrorCode.LEADER_NOT_AVAILABLE):
@@ -42,22 +42,22 @@ def wait_for_topics(admin: Any, names: Iterable[str], partitions: int = 0) -> No
 
 
 def wait_for_deletion(admin: Any, names: Iterable[str]) -> None:
-    """Wait until no broker tells of the topics any more."""
+    """Wait until no broker returns the topics any more."""
     _wait(admin, list(names), lambda topic: topic.error_code == _UNKNOWN)
 
 
 def wait_for_replicas(admin: Any, targets: Mapping[Key, Sequence[int]]) -> None:
-    """Wait until every broker tells that partitions have these replicas, and is told of no others."""
+    """Wait until every broker returns these replicas of partitions, and no others."""
     _wait_for_partitions(admin, targets, lambda where, each: list(each.replica_nodes) == list(targets[where]))
 
 
 def wait_for_preferred_leaders(admin: Any, keys: Iterable[Key]) -> None:
-    """Wait until every broker tells that the first replicas of partitions lead them."""
+    """Wait until every broker returns the first replicas of partitions as their leaders."""
     _wait_for_partitions(admin, keys, lambda _, each: list(each.replica_nodes[:1]) == [each.leader_id])
 
 
 def wait_for_configs(are_told: Callable[[], bool]) -> None:
-    """Wait until new values of configs are told of, by whoever `are_told` asks."""
+    """Wait until new values of configs are visible, according to `are_told`."""
     deadline = time.monotonic() + _PATIENCE_FOR_CONFIGS_S
     while not are_told() and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
@@ -79,7 +79,7 @@ def _wait_for_partitions(
 
 
 def _wait(admin: Any, names: list[str], told: Callable[[MetadataResponseTopic], bool]) -> None:
-    """Wait until every broker's Metadata holds; ten seconds at most, and not for a broker that is gone."""
+    """Wait until every broker's Metadata matches; ten seconds at most, and not for a broker that is gone."""
     if not names:
         return
     deadline = time.monotonic() + _PATIENCE_S

@@ -1,7 +1,7 @@
-"""What else there is to tell of topics than their partitions: configs that count, bytes, and which partitions ail.
+"""Details of topics beyond their partitions: the important configs, bytes, and which partitions ail.
 
-Owns the questions of many topics at once, and what Kafka's tools call under-replicated, unavailable and so on. Who may
-not ask for a thing is told nothing of it. Never prints.
+Owns requests about many topics at once, and what Kafka's tools call under-replicated, unavailable and so on. Values
+that the caller may not read are left out. Never prints.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.protocol.messages.configs import (
 )
 
 _AT_ONCE: Final = 200
-"""Topics that one request asks for."""
+"""Topics per request."""
 _SHOWN: Final = ("min.insync.replicas", "cleanup.policy", "retention.ms")
 _MIN_ISR: Final = "min.insync.replicas"
 Ails = Callable[[Mapping[str, Any], int], bool]
@@ -33,11 +33,11 @@ AILMENTS: Final[Mapping[str, Ails]] = {
     "under_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) < least,
     "at_min_isr_partitions": lambda p, least: len(p["isr_nodes"]) == least,
 }
-"""What a partition may suffer from, by kafka-topics' names, as Metadata and min.insync.replicas tell it."""
+"""The ailments of partitions, by kafka-topics' names, computed from Metadata and min.insync.replicas."""
 
 
 def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return listed topics with the configs that count most and the bytes of their records, None where not told.
+    """Return listed topics with their most important configs and the bytes of their records, None if unknown.
 
     The bytes of a partition are those of its largest replica.
     """
@@ -56,7 +56,7 @@ def with_details(admin: Any, topics: Sequence[Mapping[str, Any]]) -> list[dict[s
 def topic_configs(
     admin: Any, names: Sequence[str], keys: Sequence[str] | None = None
 ) -> dict[str, dict[str, DescribeConfigsResourceResult]]:
-    """Return configs of topics by name and key: all, or some; of topics that cannot be asked for there are none."""
+    """Return configs of topics by name and key, all or some; topics that cannot be read are left out."""
     found: dict[str, dict[str, DescribeConfigsResourceResult]] = {}
     for at in range(0, len(names), _AT_ONCE):
         wanted = None if keys is None else list(keys)
@@ -71,9 +71,9 @@ def topic_configs(
 def ailing(
     admin: Any, topics: Iterable[Mapping[str, Any]], wanted: Sequence[str], *, with_overrides: bool
 ) -> list[dict[str, Any]]:
-    """Return topics, as Metadata tells of them, with those partitions alone that have one of the `wanted` ailments.
+    """Return topics, as in Metadata, with only those partitions that have one of the `wanted` ailments.
 
-    With none wanted they have all partitions. `with_overrides` leaves out topics that have no configs of their own.
+    Without `wanted` they keep all partitions. `with_overrides` leaves out topics without configs of their own.
     """
     topics = list(topics)
     needs_configs = with_overrides or any("min_isr" in each for each in wanted)
@@ -95,7 +95,7 @@ def _value(configs: Mapping[str, DescribeConfigsResourceResult], key: str) -> st
 
 
 def _sizes(admin: Any) -> dict[str, int]:
-    """Return the bytes of topics by name; nothing where the cluster does not tell."""
+    """Return the bytes of topics by name; nothing if the cluster does not say."""
     largest: dict[tuple[str, int], int] = {}
     try:
         for broker in admin.describe_log_dirs():

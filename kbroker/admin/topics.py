@@ -1,6 +1,6 @@
-"""Topics: which there are, making, changing and deleting them.
+"""Topics: listing, creating, changing and deleting them.
 
-Owns how a topic is described, and the wait until every broker tells of a change. Never prints.
+Owns the description of a topic, and the wait until every broker knows of a change. Never prints.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 INVALID_CONFIG: Final = "INVALID_CONFIG"
 UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 Refusals = dict[str, tuple[str, str] | None]
-"""By topic: Kafka's name of the error and what was said of it in words; None where there is none."""
+"""By topic: Kafka's name of the error and its message; None for no error."""
 
 
 def listed_topics(admin: Any) -> list[dict[str, Any]]:
-    """Return name and size of all topics, the cluster's own too, in the order of their names."""
+    """Return name and size of all topics, also internal ones, in order of their names."""
     return [
         {
             "name": topic["name"],
@@ -53,9 +53,9 @@ def create_topics(
     assignment: Sequence[Sequence[int]] = (),
     dry_run: bool = False,
 ) -> Refusals:
-    """Create topics, -1 being the broker's default; with an `assignment` on these brokers, partition by partition.
+    """Create topics, -1 being the broker's default; an `assignment` places them on these brokers, by partition.
 
-    `wait_for_topics` then waits until all brokers tell of them.
+    `wait_for_topics` then waits until all brokers know of them.
     """
     asked = {
         "num_partitions": partitions,
@@ -68,7 +68,7 @@ def create_topics(
 
 
 def delete_topics(admin: Any, names: Sequence[str]) -> Refusals:
-    """Delete topics with everything in them."""
+    """Delete topics with all their records."""
     return _judged(admin.delete_topics(list(names), raise_errors=False)["topics"])
 
 
@@ -82,12 +82,12 @@ def _judged(topics: Sequence[Mapping[str, Any]]) -> Refusals:
 
 
 def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return what is told of those topics that exist, by name."""
+    """Return the descriptions of those topics that exist, by name."""
     return {name: describe_topic(admin, topic) for name, topic in existing_topics(admin, names).items()}
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the metadata of those topics that exist, by name; of all where none are named."""
+    """Return the metadata of those topics that exist, by name; of all topics for None."""
     found = {}
     for topic in admin.describe_topics(None if names is None else list(names)):
         error = code_error(topic["error_code"])
@@ -99,7 +99,7 @@ def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
 
 
 def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is told of a topic, by its metadata: partitions with offsets, and the configs that are its own."""
+    """Return the description of a topic from its metadata: partitions with offsets, and its own configs."""
     name = topic["name"]
     led = {
         TopicPartition(name, p["partition_index"]): p["leader_id"] for p in topic["partitions"] if p["leader_id"] >= 0
@@ -129,7 +129,7 @@ def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[int, int]:
-    """Return offsets by partition, without those whose leader is gone while the next one is not elected yet."""
+    """Return offsets by partition, without those whose leader is gone before the next election."""
     offsets = {}
     for leader in set(led.values()):
         of_one = {each: broker for each, broker in led.items() if broker == leader}
@@ -140,12 +140,12 @@ def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[i
 
 
 def id_text(topic_id: Any) -> str | None:
-    """Return a topic's id as Kafka's tools write it; brokers before 2.8 have none."""
+    """Return a topic's id in the form of Kafka's tools; None before Kafka 2.8, which had no ids."""
     return None if topic_id is None else uuid_text(UUID(str(topic_id)).bytes)
 
 
 def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) -> None:
-    """Set configs of a topic, those that are None go back to their defaults; raises AdminError."""
+    """Set configs of a topic, and reset those that are None to their defaults; raises AdminError."""
     changes = {
         key: (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, value) for key, value in configs.items()
     }
@@ -158,9 +158,9 @@ def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) 
 def add_partitions(
     admin: Any, name: str, count: int, assignment: Sequence[Sequence[int]] = (), *, dry_run: bool = False
 ) -> None:
-    """Let a topic have so many partitions, and wait until all brokers tell of them; raises AdminError.
+    """Increase the partitions of a topic to a number, and wait until all brokers know; raises AdminError.
 
-    An `assignment` says the brokers of those that are new.
+    An `assignment` places the new partitions on brokers.
     """
     asked = {name: {"count": count, "assignments": [list(each) for each in assignment]} if assignment else count}
     for each in admin.create_partitions(asked, validate_only=dry_run, raise_errors=False).results:

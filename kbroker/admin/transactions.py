@@ -1,7 +1,6 @@
-"""What brokers say of transactions: by coordinators, and by the leaders of the partitions in which they are open.
+"""Transactions as brokers describe them: their coordinators, and the leaders of partitions with open transactions.
 
-Owns the questions of KIP-664, which kafka-python does not have, and what makes a transaction a hanging one.
-Never prints.
+Owns the requests of KIP-664, which kafka-python does not have, and when a transaction counts as hanging. Never prints.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from kbroker.protocol.messages.transactions import (
 
 T = TypeVar("T")
 _TRANSACTION: Final = 1
-"""FindCoordinator's type of key."""
+"""FindCoordinator's key type."""
 _AGAIN: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -58,7 +57,7 @@ _OPEN: Final = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEp
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A transactional id, and which broker coordinates it."""
+    """A transactional id with the broker that coordinates it."""
 
     transactional_id: str
     coordinator: int
@@ -68,7 +67,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A transaction that is open in a partition, and what its leader knows of the producer."""
+    """An open transaction in a partition, with the leader's state of its producer."""
 
     topic: str
     partition: int
@@ -76,7 +75,7 @@ class Open:
 
 
 def brokers(admin: Any) -> list[int]:
-    """Return the ids of the brokers that live."""
+    """Return the ids of the live brokers."""
     return [
         int(each["broker_id"] if "broker_id" in each else each["node_id"])  # Metadata's name for it
         for each in admin.describe_cluster()["brokers"]
@@ -90,7 +89,7 @@ def listed(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """Return the transactional ids of all brokers; raises AdminError where one knows no such filter."""
+    """Return the transactional ids of all brokers; raises AdminError if one does not support a filter."""
     request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
     at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
     found: list[Listed] = []
@@ -116,7 +115,7 @@ def _list(
 
 
 def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState] | None:
-    """Return the coordinator of an id and what it says of it; None where there is no such id."""
+    """Return the coordinator of an id, and its description of the id; None if the id does not exist."""
 
     def ask() -> tuple[int, str | None, tuple[int, TransactionState] | None]:
         coordinator = _coordinator(admin, transactional_id)
@@ -130,7 +129,7 @@ def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState]
 
 
 def terminated(admin: Any, state: TransactionState) -> None:
-    """Have a coordinator abort what is open and fence the producer, as a new one of the same id would."""
+    """Make a coordinator abort an open transaction and fence the producer, as a new producer of the same id would."""
 
     def ask() -> tuple[int, str | None, None]:
         coordinator = _coordinator(admin, state.transactional_id)
@@ -152,7 +151,7 @@ def _coordinator(admin: Any, transactional_id: str) -> int:
 
 
 def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[Key, list[ProducerState]]]:
-    """Return what a broker knows of the producers of partitions; raises AdminError."""
+    """Yield a broker's producer states of partitions; raises AdminError."""
     topics: dict[str, list[int]] = {}
     for topic, index in wanted:
         topics.setdefault(topic, []).append(index)
@@ -168,7 +167,7 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
-    """Return what is open in partitions, by their leaders, for longer, and that no coordinator knows of."""
+    """Return transactions that the leaders have open for longer than a time and no coordinator knows of."""
     now_ms = time.time() * 1000
     found: list[Open] = []
     for broker in sorted({leader for leader in wanted.values() if leader >= 0}):
@@ -184,7 +183,7 @@ def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open
 
 
 def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key], TransactionState]:
-    """Return the transactions of producers that coordinators know to be open, by producer and partition."""
+    """Return the producers' transactions that are open according to coordinators, by producer and partition."""
     wanted = sorted(producer_ids)
     found: dict[tuple[int, Key], TransactionState] = {}
     for each in listed(admin, producer_ids=wanted) if wanted else ():
@@ -196,7 +195,7 @@ def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key],
 
 
 def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
-    """Have a leader write the marker that aborts a transaction in one partition; raises AdminError."""
+    """Make a leader write the marker that aborts a transaction in one partition; raises AdminError."""
     topic, index = key
     marker = WritableTxnMarker(
         producer.producer_id,
@@ -215,9 +214,9 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
 
 
 def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> ProducerState:
-    """Abort the transaction that begins at an offset of a partition, and return whose it was; raises AdminError.
+    """Abort the transaction that begins at an offset of a partition; return its producer; raises AdminError.
 
-    One that its coordinator knows does not hang, and is left alone unless `force`.
+    A transaction that its coordinator knows does not hang, and stays unless `force`.
     """
     topic, partition = key
     leader = leaders(admin, topic, partition)[key]
@@ -238,7 +237,7 @@ def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> Produce
 
 
 def _retried(ask: Callable[[], tuple[int, str | None, T]], what: str) -> T:
-    """Ask until the cluster is ready for it; raises AdminError."""
+    """Retry until the cluster is ready; raises AdminError."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         code, message, answer = ask()

@@ -1,6 +1,6 @@
-"""Users with SCRAM passwords: which there are, and giving and taking passwords.
+"""Users with SCRAM passwords: listing them, and setting and deleting passwords.
 
-A password never leaves this process: it goes salted. Never prints.
+A password never leaves this process: only its salted form is sent. Never prints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TYPES: Final = {name: kind for kind, name in MECHANISM_TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """That a user has a password for a mechanism."""
+    """The existence of a user's password for a mechanism."""
 
     user: str
     mechanism: str
@@ -42,7 +42,7 @@ class Credential:
 
 
 def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
-    """Return who has passwords, all without names, and why others are not told of; raises AdminError."""
+    """Return users with passwords, all if no names are given, and the failures of others; raises AdminError."""
     asked = [UserName(name) for name in dict.fromkeys(names)] or None
     request = DescribeUserScramCredentialsRequest(users=asked)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
@@ -76,7 +76,7 @@ def add_user(
 
 
 def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
-    """Return for which mechanisms a user has a password; raises AdminError where there is no such user."""
+    """Return the mechanisms for which a user has a password; raises AdminError if the user does not exist."""
     request = DescribeUserScramCredentialsRequest(users=[UserName(name)])
     result = ask_controller(admin, request, DescribeUserScramCredentialsResponse).results[0]
     if result.error_code:
@@ -86,7 +86,7 @@ def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
 
 
 def remove_user(admin: Any, name: str, mechanisms: Sequence[str] = ()) -> tuple[str, ...]:
-    """Take a user's passwords, all or those of some mechanisms, and return which; raises AdminError."""
+    """Delete a user's passwords, all or those of some mechanisms, and return which; raises AdminError."""
     gone = tuple(mechanisms) or mechanisms_of(admin, name)
     for mechanism in gone:
         deletion = ScramCredentialDeletion(name, TYPES[mechanism])

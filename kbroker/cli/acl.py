@@ -1,4 +1,4 @@
-"""`kbroker acl`: add, list and remove access control lists, of any Kafka; options are named as kafka-acls has them."""
+"""`kbroker acl`: add, list and remove access control lists, of any Kafka; options have kafka-acls' names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kbroker broker`: what the brokers of a cluster have, and moving everything away from one of them."""
+"""`kbroker broker`: the brokers of a cluster, and moving all replicas away from one of them."""
 
 from __future__ import annotations
 

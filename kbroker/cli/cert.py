@@ -1,6 +1,6 @@
 """`kbroker cert`: certificates for development.
 
-Owns the files and what is said of them; their form is decided in security/tls/development.py. Never overwrites a file.
+Owns the files and the output about them; security/tls/development.py decides their form. Never overwrites a file.
 """
 
 from __future__ import annotations

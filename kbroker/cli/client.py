@@ -1,4 +1,4 @@
-"""What the client verbs share: the options of a connection, and errors as the command line tells them.
+"""Shared by the client verbs: the options of a connection, and the texts of errors.
 
 Owns the options, and how signals end a verb. The client's own log is silent except under `--debug`.
 """
@@ -31,9 +31,9 @@ CLIENT_ID: Final = "kbroker-cli"
 
 
 def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb the options of a connection, hand it their `connection`, and put errors into words.
+    """Add the options of a connection to a verb, pass it their `connection`, and convert errors to text.
 
-    What is nearer counts: -X before --command-config before --profile, whose address counts before the environment's.
+    The order of precedence is -X, --command-config, --profile; a profile's address overrides the environment's.
     """
 
     @click.option(
@@ -71,7 +71,7 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def warn(line: str) -> None:
-    """Tell of what is no failure."""
+    """Print a warning."""
     click.echo(f"kbroker: {line}", err=True)
 
 
@@ -80,7 +80,7 @@ def _is_on_command_line(name: str) -> bool:
 
 
 def _set_log() -> None:
-    """Let the client's log appear under --debug and nowhere else."""
+    """Show the client's log under --debug only."""
     context = click.get_current_context(silent=True)
     if context is not None and context.find_root().params.get("debug"):
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s (%(name)s)")
@@ -90,10 +90,10 @@ def _set_log() -> None:
 
 @contextmanager
 def ending_at_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end a verb as an error would: what it holds is given back, and nothing is printed.
+    """Let SIGINT and SIGTERM end a verb like an error: its resources are released, and nothing is printed.
 
-    The first signal counts. Those that follow are ignored until the end of the `with`, so that they do not interrupt
-    what gives back; that must be bounded in time.
+    The first signal counts. Later ones are ignored until the end of the `with`, so that they do not interrupt the
+    release; that must be bounded in time.
     """
     ending = False
 
@@ -116,7 +116,7 @@ def ending_at_signals() -> Iterator[None]:
 
 @contextmanager
 def errors_in_words(connection: Connection) -> Iterator[None]:
-    """Turn what the client raises into one line for people."""
+    """Convert the client's exceptions to one line for people."""
     try:
         yield
     except KafkaError as err:

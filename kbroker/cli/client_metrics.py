@@ -1,4 +1,4 @@
-"""`kbroker client-metrics`: subscriptions to what clients tell of themselves (KIP-714), of any Kafka.
+"""`kbroker client-metrics`: subscriptions to clients' metrics (KIP-714), of any Kafka.
 
 Owns the verbs; a subscription is a config resource, which `kbroker config --client-metrics NAME` shows too.
 """
@@ -49,7 +49,7 @@ def _what_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ...]) -> dict[str, str]:
-    """Return the configs that options name; raises UsageError."""
+    """Return the configs in the options; raises UsageError."""
     selectors = [each for text in match for each in text.split(",")]
     for each in selectors:
         name, equals, pattern = each.partition("=")

@@ -1,7 +1,7 @@
-"""`kbroker cluster`: a cluster of brokers on this machine, to try things with.
+"""`kbroker cluster`: a cluster of brokers on this machine, for experiments.
 
-Owns the options and what is printed. The work is done in kbroker/launcher: `up` starts the processes and stays with
-them; the other verbs ask the `up` that runs in the same directory.
+Owns the options and the output. kbroker/launcher does the work: `up` starts the processes and stays with them; the
+other verbs send requests to the `up` that runs in the same directory.
 """
 
 from __future__ import annotations
@@ -98,13 +98,13 @@ def up(
             _announce(cluster, data_dir)
             supervisor.run()
         except Stopped:
-            pass  # while it was starting
+            pass  # during the start
         finally:
             _stop(cluster, signals)
 
 
 def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
-    """Stop all in good order; at a second order, at once."""
+    """Stop all in good order; at a second signal, at once."""
     signals.forget()
     if not cluster.began:
         return
@@ -165,7 +165,7 @@ def restart(node_id: int, data_dir: str) -> None:
 
 
 def _running(data_dir: str) -> ClusterDescription:
-    """Return what runs in a directory; raises LauncherError where nothing does."""
+    """Return the running cluster of a directory; raises LauncherError if there is none."""
     directory = Path(data_dir).absolute()
     description = read_description(directory)
     if not launcher_runs(directory):
@@ -174,7 +174,7 @@ def _running(data_dir: str) -> ClusterDescription:
 
 
 def _status_row(description: ClusterDescription, number: int) -> tuple[str, bool]:
-    """Return a broker's state, and whether it is the controller as it knows itself."""
+    """Return a broker's state, and whether it considers itself the controller."""
     broker = description.brokers[number]
     if broker.pid is None:
         return "down", False
@@ -185,7 +185,7 @@ def _status_row(description: ClusterDescription, number: int) -> tuple[str, bool
 
 
 def _announce(cluster: LocalCluster, data_dir: str) -> None:
-    """Print what runs and what may be done with it: each line can be pasted."""
+    """Print the cluster and example commands: each line can be pasted."""
     description, where = cluster.describe(), cluster.bootstrap_servers
     controller = cluster.controller()
     rows = [("serves", "yes" if each.node_id == controller else None) for each in description.brokers]

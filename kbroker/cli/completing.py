@@ -1,6 +1,6 @@
-"""Completion of names in shells: topics, groups, brokers and profiles, by asking the cluster that a verb would ask.
+"""Shell completion of names: topics, groups, brokers and profiles, from the cluster that the verb would use.
 
-Owns how long a shell may wait for it, which is a moment. Never tells of a failure: there is nothing to complete then.
+Owns how long a shell may wait for it, which is a moment. Never reports a failure: then there is nothing to complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _HASTE: Final = {"bootstrap_timeout_ms": 1_000, "request_timeout_ms": 1_500, "re
 
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a topic; the cluster's own where it begins as they do."""
+    """Complete the name of a topic; internal topics only if the text begins like them."""
     return _fitting(ctx, incomplete, lambda admin: [str(topic["name"]) for topic in admin.describe_topics()])
 
 
@@ -30,7 +30,7 @@ def complete_groups(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def complete_brokers(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the id of a broker that lives."""
+    """Complete the id of a live broker."""
 
     def ids(admin: Any) -> list[str]:
         brokers = admin.describe_cluster()["brokers"]
@@ -47,14 +47,14 @@ def complete_profiles(_ctx: click.Context, _param: click.Parameter, incomplete: 
 
 
 def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[str]]) -> list[CompletionItem]:
-    """Ask in a thread that is not waited for longer than a moment."""
+    """Ask in a thread, and wait for it only a moment."""
     found: list[str] = []
 
     def run() -> None:
         try:
             with _connection(ctx).admin() as admin:
                 found.extend(ask(admin))
-        except Exception:  # noqa: BLE001 - nobody would read why
+        except Exception:  # noqa: BLE001 - there is no place to report it
             return
 
     thread = threading.Thread(target=run, daemon=True)
@@ -67,7 +67,7 @@ def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[
 
 
 def _connection(ctx: click.Context) -> Any:
-    """Return the connection that the options which are typed already make."""
+    """Return the connection for the options that are typed already."""
     from kbroker.admin.connection_options import connection_of
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)

@@ -1,6 +1,6 @@
-"""`kbroker completion`: what lets a shell complete verbs, options and their choices.
+"""`kbroker completion`: the scripts for shells to complete verbs, options and their choices.
 
-Owns the verb alone: the scripts, and what they ask this command for, are click's.
+Owns the verb alone: the scripts, and their requests to this command, are click's.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 
 PROGRAM = "kbroker"
 VARIABLE = "_KBROKER_COMPLETE"
-"""What the scripts set when they ask; click knows it by the program's name."""
+"""The variable that the scripts set; click derives it from the program's name."""
 
 
 _HELP = """Print what lets a shell complete verbs and options.

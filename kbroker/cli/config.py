@@ -1,4 +1,4 @@
-"""`kbroker config`: what is set of topics, brokers, loggers, groups and client metrics, of any Kafka."""
+"""`kbroker config`: the configs of topics, brokers, loggers, groups and client metrics, of any Kafka."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _subject_options(function: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _subject(options: dict[str, Any]) -> Subject:
-    """Return whose configs the options name; raises UsageError unless that is one."""
+    """Return the entity in the options; raises UsageError unless there is exactly one."""
     found = [
         Subject(kind, str(options[kind.replace("-", "_")]))
         for kind in TYPES
@@ -170,7 +170,7 @@ def set_configs(
 
 
 def _is_secret(key: str) -> bool:
-    """Whether a key's name says that its value is not for screens; what the broker has of it, it does not tell."""
+    """Whether a key's name marks its value as secret; the broker does not return such values."""
     return key.endswith(("password", "jaas.config", "keystore.key", "secret", "secret.key"))
 
 

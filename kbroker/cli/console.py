@@ -1,6 +1,6 @@
 """`kbroker console`: serve the web console of any Kafka.
 
-Owns the options, and the process around the server. What serves is loaded when it is asked for, and not before.
+Owns the options, and the process around the server. The server is loaded on demand only.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def command(connection: Connection, **options: Any) -> None:
     made = listening(host, port, "--listen", allowed=allowed)
     try:
         server = ConsoleServer(connection, made, settings, schemas=options["schemas"], tls=tls)
-    except OSError as error:  # of ssl as well
+    except OSError as error:  # also an ssl error
         made.close()
         raise AdminError(f"--tls-cert: {error.strerror or error}") from None
     except BaseException:
@@ -102,7 +102,7 @@ def command(connection: Connection, **options: Any) -> None:
 
 
 def users_of(user: str | None, password_file: Path | None, users: Path | None) -> dict[str, str] | None:
-    """Return who may log in, None for everybody without; raises AdminError."""
+    """Return the users who may log in; None if no login is needed. Raises AdminError."""
     from kbroker.console.passwords import hashed, read_users
 
     found = {} if users is None else read_users(users)
@@ -141,7 +141,7 @@ def _tls(cert: Path | None, key: Path | None) -> tuple[str, str] | None:
 
 
 def _set_log() -> None:
-    """Have changes and warnings told on standard error."""
+    """Log changes and warnings to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s (%(name)s)"))
     log = logging.getLogger("kbroker.console")
@@ -151,7 +151,7 @@ def _set_log() -> None:
 
 
 def _cli(connection: Connection) -> tuple[str, ...]:
-    """Return the options by which a line to copy reaches the same cluster; never a setting, which may be secret."""
+    """Return the options with which a line to copy reaches the same cluster; never a setting, which may be secret."""
     context = click.get_current_context()
     params = context.params
     found: list[str] = []

@@ -1,7 +1,7 @@
 """The web console beside a broker that `kbroker start` runs.
 
-Owns the two options, and the socket, which is there before the broker: an address that is taken is told at once. The
-server is loaded where it is asked for, and speaks to the broker as to any other: by its listener without TLS and login.
+Owns the two options, and the socket, which exists before the broker: an address in use is reported at once. The server
+is loaded on demand, and connects to the broker like any client, to a listener without TLS and login.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
-"""Those of the client behind the pages: it tells of each connection, in the broker's own log."""
+"""The loggers of the client behind the pages: it logs each connection, which would be in the broker's own log."""
 _HINT: Final = "`kbroker console --command-config FILE` logs in"
 
 
 def console_options(
     at: str | None = None, public: str | None = None
 ) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Add --console and --console-public, with environment variables that stand for them, if any."""
+    """Add --console and --console-public, with environment variables as alternatives, if any."""
 
     def add(function: Callable[..., _T]) -> Callable[..., _T]:
         function = click.option(
@@ -57,19 +57,19 @@ def console_options(
 
 @dataclass(frozen=True, slots=True)
 class ConsolePlace:
-    """A socket that listens."""
+    """A listening socket for the console."""
 
     socket: socket.socket
     public: bool
 
     @property
     def url(self) -> str:
-        """Where it is, as "http://127.0.0.1:8080"."""
+        """Its address, as "http://127.0.0.1:8080"."""
         return url_of(self.socket)
 
     @contextlib.asynccontextmanager
     async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
-        """Serve as long as the broker does. Raises ConfigError where no listener is open to it."""
+        """Serve as long as the broker does. Raises ConfigError without a suitable listener."""
         from kbroker.admin.connection import Connection
         from kbroker.console.console import Settings
         from kbroker.console.server import ConsoleServer
@@ -81,12 +81,12 @@ class ConsolePlace:
         server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
         try:
             yield server
-        finally:  # not here, for what it asks may wait for this loop
+        finally:  # in a thread, because its requests may wait for this loop
             await asyncio.to_thread(server.stop)
 
 
 def plain_address(node: Node) -> str:
-    """Return the address of a listener that takes who does not log in; raises ConfigError."""
+    """Return the address of a listener without login; raises ConfigError."""
     listeners = node.config.listeners
     for listener, address in zip(listeners.bind, node.addresses, strict=True):
         if listeners.protocols[listener.name] == "PLAINTEXT":
@@ -96,7 +96,7 @@ def plain_address(node: Node) -> str:
 
 @contextlib.contextmanager
 def console_place(at: str | None, *, public: bool) -> Iterator[ConsolePlace | None]:
-    """Have the place ready before the broker starts; None without `at`. Raises NoPlace and ConfigError."""
+    """Prepare the place before the broker starts; None without `at`. Raises NoPlace and ConfigError."""
     if at is None:
         if public:
             raise ConfigError("--console-public says nothing without --console")
@@ -104,6 +104,6 @@ def console_place(at: str | None, *, public: bool) -> Iterator[ConsolePlace | No
         return
     host, port = parse(at, "--console")
     require_libraries("--console")
-    import_module("kbroker.console.server")  # already here: it takes longer than a broker's loop may stand still
+    import_module("kbroker.console.server")  # here, because it takes longer than a broker's loop may block
     with contextlib.closing(listening(host, port, "--console", allowed="public" if public else None)) as made:
         yield ConsolePlace(made, public)

@@ -1,6 +1,6 @@
 """`kbroker consume`: print the records of topics.
 
-Owns where reading starts and ends, and, in a group, that only what was printed is committed.
+Owns where reading starts and ends, and that a group commits only printed records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OFFSET_HELP: Final = "Start there: beginning, end, N, -N before the end, +N aft
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where reading starts: at an `edge`, `number` records from it, at an offset, or at a time in ms."""
+    """The start of reading: an `edge`, `number` records from it, an offset, or a time in ms."""
 
     kind: str
     number: int = 0
@@ -48,7 +48,7 @@ class _Start:
 
 @dataclass(slots=True)
 class _Printing:
-    """What is printed, how much of it, and when that is enough."""
+    """What to print, how much, and when to stop."""
 
     piece: record_format.Piece
     count: int | None
@@ -58,7 +58,7 @@ class _Printing:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     assigned: bool = False
     heard: float = field(default_factory=time.monotonic)
-    """When the last records came."""
+    """When the last records arrived."""
 
     def room(self) -> int:
         """Return how many more records may be printed at once."""
@@ -146,22 +146,22 @@ def command(
 
 @contextmanager
 def _closing(consumer: Any, connection: Connection) -> Iterator[None]:
-    """Close the consumer and leave its group, whatever ends the reading. Takes some seconds at most."""
+    """Close the consumer and leave its group in any case. Takes some seconds at most."""
     try:
         yield
     finally:
         joining = _joining(consumer)
         consumer.close(autocommit=False, timeout_ms=_CLOSE_MS if joining is None else 0)
         if joining is not None:
-            with suppress(KafkaError, AdminError):  # then its session ends it
+            with suppress(KafkaError, AdminError):  # then its session expires
                 _remove(connection, joining)
 
 
 def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
-    """Return the membership of a consumer that is joining its group; None where closing it is enough.
+    """Return the membership of a consumer that is joining its group; None if closing it is enough.
 
-    The client's own LeaveGroup would wait on its connection behind the JoinGroup, which a broker answers when the
-    others have joined as well. It also is not sent before the group has told a new member its id; that comes at once.
+    The client's own LeaveGroup would wait on its connection behind the JoinGroup, which a broker answers only when the
+    others have joined as well. It is also not sent before the group has given a new member its id, which is immediate.
     """
     deadline = time.monotonic() + _CLOSE_MS / 1000
     while True:
@@ -177,7 +177,7 @@ def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
 
 
 def _remove(connection: Connection, member: ConsumerGroupMetadata) -> None:
-    """Take a member out of its group on a connection of its own."""
+    """Remove a member from its group on a separate connection."""
     hasty = {"request_timeout_ms": _CLOSE_MS, "bootstrap_timeout_ms": _CLOSE_MS}
     with replace(connection, settings={**connection.settings, **hasty}).admin() as admin:
         admin.remove_group_members(member.group_id, [MemberToRemove(member.member_id)])
@@ -214,7 +214,7 @@ def _parse_start(text: str) -> _Start:
 
 
 def _included(consumer: Any, include: str) -> tuple[str, ...]:
-    """Return the topics that are there now and match; raises ClickException where there is none."""
+    """Return the existing topics that match; raises ClickException if there are none."""
     matches = whole_match(include)
     found = tuple(sorted(topic for topic in consumer.topics() if matches(topic) and not topic.startswith("__")))
     if not found:
@@ -238,7 +238,7 @@ def _assign(
     try:
         first = patiently(lambda: consumer.beginning_offsets(assigned))
         end = patiently(lambda: consumer.end_offsets(assigned))
-    except KeyError as error:  # kafka-python's way to say so
+    except KeyError as error:  # kafka-python's error for it
         raise click.ClickException(f"{named(error.args[0])} has no leader") from None
     printing.ends = dict(end)
     for each, offset in _start_offsets(consumer, start, first, end).items():
@@ -264,7 +264,7 @@ def _start_offsets(
 
 
 class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Notes that the group has given this member its partitions, which may be none."""
+    """Records that the group has given this member its partitions, which may be none."""
 
     def __init__(self, printing: _Printing) -> None:
         self._printing = printing
@@ -298,7 +298,7 @@ def _print_records(
         done: dict[TopicPartition, OffsetAndMetadata] = {}
         try:
             polled = consumer.poll(max(wait, 1), max_records=printing.room())
-        except Exception as error:  # noqa: BLE001 - kafka-python raises what its codecs raise
+        except Exception as error:  # noqa: BLE001 - kafka-python raises any error of its codecs
             passed = unreadable(error)
             if in_group:
                 _commit(consumer, {passed: OffsetAndMetadata(position(consumer, passed), "", -1)})
@@ -316,9 +316,9 @@ def _print_records(
 
 
 def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Exception) -> TopicPartition:
-    """Pass over the batch that a poll failed at, and return its partition.
+    """Skip the batch at which a poll failed, and return its partition.
 
-    Raises ClickException where it is not to be passed over, and `error` where it came from something else.
+    Raises ClickException if it must not be skipped, and `error` if that has another cause.
     """
     if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordError):
         raise error
@@ -337,7 +337,7 @@ def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Except
 
 
 def _commit(consumer: Any, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commit what was printed. Who was put out of the group meanwhile must not: another member prints it again."""
+    """Commit the printed records. A member that left the group must not: another member prints them again."""
     try:
         consumer.commit(done, timeout_ms=10_000)
     except (CommitFailedError, RebalanceInProgressError):

@@ -1,9 +1,9 @@
 """`kbroker container`: run a broker in a container by the rules of the apache/kafka image.
 
-Owns how the image's environment becomes settings: what works with that image works by changing the image's name. A
-mounted server.properties counts, and KAFKA_* variables win over it; without either, clients reach the broker at
-localhost:9092. Without `listeners`, they are the addresses of `advertised.listeners` on every interface. The keys of a
-KRaft node are accepted; there is no separate controller. Levels of the log come from the image's variables, too.
+Owns how the image's environment becomes settings: a setup for that image works after a change of the image's name.
+KAFKA_* variables override a mounted server.properties; without either, clients reach the broker at localhost:9092.
+Without `listeners`, they are the addresses of `advertised.listeners` on every interface. The keys of a KRaft node are
+accepted; there is no separate controller. The image's variables also set the log levels.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def command(
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the levels that the image's variables set, and those of loggers or levels that do not exist here."""
+    """Return the levels that the image's variables set, and the loggers or levels that do not exist here."""
     texts = [(_ROOT_LEVEL, environment.get(_ROOT_LEVEL, ""))]
     texts += [(_LEVELS, each) for each in environment.get(_LEVELS, "").split(",")]
     levels, unknown = [], []
@@ -108,9 +108,9 @@ def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def container_settings(environment: Mapping[str, str], file: str, data_dir: str, hostname: str) -> dict[str, str]:
-    """Return the settings that environment variables and the text of a mounted file make."""
+    """Return the settings from environment variables and the text of a mounted file."""
     variables = settings_from_environment(environment)
-    # A variable that is set and empty is as good as none to the image's scripts.
+    # The image's scripts treat an empty variable like an unset one.
     variables = {key: value for key, value in variables.items() if value or not key.endswith("listeners")}
     advertised = variables.get("advertised.listeners")
     if advertised and "listeners" not in variables:
@@ -130,7 +130,7 @@ def container_settings(environment: Mapping[str, str], file: str, data_dir: str,
 
 
 def _advertised(settings: Mapping[str, str], hostname: str) -> str:
-    """Return what clients are told of listeners on every interface: the name of the container."""
+    """Return the advertised address of listeners on every interface: the name of the container."""
     controllers = {name.strip().upper() for name in settings.get("controller.listener.names", "").split(",")}
     endpoints = [parse_endpoint("listeners", text) for text in settings["listeners"].split(",")]
     return ",".join(_address(each, hostname) for each in endpoints if each.name not in controllers)
@@ -142,7 +142,7 @@ def _address(endpoint: Endpoint, hostname: str) -> str:
 
 
 def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | None:
-    """Return CLUSTER_ID; without it, None where data lies already, which says whose it is."""
+    """Return CLUSTER_ID; without it, None for an existing data directory, which has its own cluster id."""
     given = environment.get("CLUSTER_ID")
     if given:
         return given
@@ -151,7 +151,7 @@ def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | N
 
 
 def _say_started(node: Node) -> None:
-    """Print what Testcontainers' modules wait for; the broker itself has said `[KafkaServer id=N] started`."""
+    """Log the lines for which Testcontainers' modules wait, after the broker's own `[KafkaServer id=N] started`."""
     log.info("[BrokerLifecycleManager id=%d] The broker serves. Transitioning from RECOVERY to RUNNING.", node.node_id)
     log.info("Kafka Server started")
     log.info("clients connect to %s", node.bootstrap_servers)

@@ -1,7 +1,7 @@
-"""What `kbroker fault|clock|requests|reset` share: the way to a broker's control API.
+"""Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
-Owns the option --control and one HTTP request at a time, with nothing but the standard library. Never knows what is
-asked; an answer that is no success is the line that it brings.
+Owns the option --control and one HTTP request at a time, with only the standard library. Never knows what is requested;
+a failure becomes the line in its answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Control:
         *,
         patience_s: float = 0,
     ) -> Any:
-        """Return what is answered; `patience_s` is what the broker may wait itself. Raises ClickException."""
+        """Return the answer; `patience_s` is how long the broker itself may wait. Raises ClickException."""
         connection, answer = self._asked(method, path, body, query or {}, _PATIENCE_S + patience_s)
         try:
             return _json(answer.read(), self._where)
@@ -48,7 +48,7 @@ class Control:
             connection.close()
 
     def lines(self, path: str, query: Mapping[str, Any]) -> Iterator[Any]:
-        """Yield values as they come, until the broker ends. Raises ClickException."""
+        """Yield values as they arrive, until the broker ends. Raises ClickException."""
         connection, answer = self._asked("GET", path, None, query, _PATIENCE_S)
         try:
             if connection.sock is not None:
@@ -103,7 +103,7 @@ def _json(data: bytes, where: str) -> Any:
 
 def _error(answer: http.client.HTTPResponse, where: str) -> str:
     if answer.status == http.client.SERVICE_UNAVAILABLE and answer.getheader("content-type") != "application/json":
-        return f"the control API at {where} has too many connections"  # the server's own answer, in no JSON
+        return f"the control API at {where} has too many connections"  # the server's own answer, which is not JSON
     told = _json(answer.read(), where)
     if not isinstance(told, dict) or not isinstance(told.get("error"), str):
         raise click.ClickException(_OTHER.format(where))

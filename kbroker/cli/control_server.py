@@ -1,7 +1,7 @@
 """The control API beside a broker that `kbroker start` runs.
 
-Owns the two options, and what is there of it before the broker is: its address, its socket, the clock that it moves.
-The server itself is loaded where it is asked for, and not before.
+Owns the two options, and the parts that exist before the broker: its address, its socket, the clock that it moves. The
+server itself is loaded on demand only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 def control_options(
     at: str | None = None, public: str | None = None
 ) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Add --control and --control-public, with environment variables that stand for them, if any."""
+    """Add --control and --control-public, with environment variables as alternatives, if any."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         function = click.option(
@@ -55,7 +55,7 @@ def control_options(
 
 @dataclass(frozen=True, slots=True)
 class ControlPlace:
-    """A socket that listens, and the clock that the broker is to have."""
+    """A listening socket, and the broker's clock."""
 
     socket: socket.socket
     clock: SteeredClock
@@ -63,7 +63,7 @@ class ControlPlace:
 
     @property
     def url(self) -> str:
-        """Where it is, as "http://127.0.0.1:9690"."""
+        """Its address, as "http://127.0.0.1:9690"."""
         return url_of(self.socket)
 
     def serve(self, node: Node) -> ControlServer:
@@ -77,7 +77,7 @@ class ControlPlace:
 
 @contextlib.contextmanager
 def control_place(at: str | None, config: BrokerConfig, *, public: bool) -> Iterator[ControlPlace | None]:
-    """Have the place ready before the broker starts, so that what cannot be is told at once; None without `at`.
+    """Prepare the place before the broker starts, so that errors are reported at once; None without `at`.
 
     Raises NoPlace and ConfigError.
     """
@@ -90,6 +90,6 @@ def control_place(at: str | None, config: BrokerConfig, *, public: bool) -> Iter
         raise ConfigError("--control is for a broker that is alone, and zookeeper.connect makes it one of a cluster")
     host, port = parse(at)
     require_library()
-    import_module("kbroker.control.server")  # already here: it takes longer than a broker's loop may stand still
+    import_module("kbroker.control.server")  # here, because it takes longer than a broker's loop may block
     with contextlib.closing(listening(host, port, public=public)) as made:
         yield ControlPlace(made, SteeredClock(), public)

@@ -1,6 +1,6 @@
-"""With what status a verb's process ends: 0, 1 for what failed, 2 for wrong usage, 130 and 143 for signals.
+"""The exit status of a verb's process: 0, 1 for a failure, 2 for wrong usage, 130 and 143 for signals.
 
-Owns these numbers, but for those of verbs that say more with theirs. Never prints.
+Owns these numbers, except those of verbs with more of them. Never prints.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ EXITS: Final = (
     ("2", "The command line is wrong."),
     ("130", "It was interrupted."),
 )
-"""What the manual pages say of them."""
+"""The texts for the manual pages."""
 
 
 def of_signal(number: int) -> int:
-    """Return the status of a process that a signal ends, as shells tell it."""
+    """Return the status of a process that a signal ends, as in shells."""
     return 128 + number
 
 

@@ -1,6 +1,6 @@
 """`kbroker fault`: set, list and remove faults of a broker that runs with --control.
 
-Owns what is printed; the options are made from the API's own declarations.
+Owns the output; the options come from the API's own declarations.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`kbroker feature`: the levels of a cluster's features, looked at and changed, of any Kafka (KIP-584)."""
+"""`kbroker feature`: show and change the levels of a cluster's features, of any Kafka (KIP-584)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Options of the command line that are made from the control API's declarations.
+"""Options of the command line from the control API's declarations.
 
-Owns how a field is written as an option. What a value may be, the API says itself.
+Owns the form of a field as an option. The API itself checks the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _METAVARS: Final = {
 
 
 def field_options(fields: Iterable[Field]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each field; the function gets each by its name, None where it is not there."""
+    """Add an option for each field; the function gets each by its name, None if it is missing."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         for field in reversed(list(fields)):

@@ -1,4 +1,4 @@
-"""`kbroker group`: list, describe and delete groups, and what they have committed."""
+"""`kbroker group`: list, describe and delete groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option
 from kbroker.cli.verbs import Verbs
 
 _TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
-"""What describes the groups that kbroker cannot."""
+"""The tools for groups that kbroker cannot describe."""
 
 
 @click.group("group", cls=Verbs)
@@ -153,7 +153,7 @@ _OFFSETS: Final[Sequence[Column | str]] = (
 
 
 def _places(places: Sequence[Mapping[str, Any]] | None) -> str | None:
-    """Return partitions as people write them: orders(0,1), payments(0)."""
+    """Return the text of partitions: orders(0,1), payments(0)."""
     topics: dict[str, list[str]] = {}
     for each in places or ():
         topics.setdefault(each["topic"], []).append(str(each["partition"]))

@@ -1,6 +1,6 @@
-"""`kbroker group reset`: where groups without members are to read on.
+"""`kbroker group reset`: set the offsets of groups without members.
 
-Owns the verb; where partitions are set to is decided in kbroker.admin.group_offsets.
+Owns the verb; kbroker.admin.group_offsets decides the new offsets.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def reset(
 
 
 def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, execute: bool) -> list[dict[str, Any]]:
-    """Return what a reset of one group changes, which it does if it is to; raises AdminError."""
+    """Return the changes of one group's reset, and make them if `execute`; raises AdminError."""
     group = group_of(admin, name)
     state = None if group is None else group["state"]
     if state not in WITHOUT_MEMBERS:
@@ -151,7 +151,7 @@ def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, ex
 
 
 def _export(rows: list[dict[str, Any]], *, with_groups: bool) -> None:
-    """Print lines as kafka-consumer-groups exports them: with the group where there are several."""
+    """Print lines in the export form of kafka-consumer-groups: with the group if there are several."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
     for row in rows:
         place = [row["topic"], row["partition"], row["new_offset"]]

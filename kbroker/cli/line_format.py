@@ -1,6 +1,6 @@
-"""How `kbroker produce` reads a record from a line: headers, key and value, as kafka-console-producer's reader does.
+"""How `kbroker produce` reads a record from a line: headers, key and value, like kafka-console-producer's reader.
 
-Owns what separates them, and what stands for null. Never sends.
+Owns the separators and the marker of null. Never sends.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Headers = list[tuple[str, bytes]]
 
 
 class Message(NamedTuple):
-    """A record as it was read."""
+    """A record as read from a line."""
 
     key: bytes | None
     value: bytes
@@ -21,7 +21,7 @@ class Message(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Return about how many bytes it takes in memory."""
+        """Return its approximate size in memory, in bytes."""
         told = sum(len(name) + len(value) for name, value in self.headers)
         return _OVERHEAD + len(self.key or b"") + len(self.value) + told
 
@@ -38,7 +38,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def parse(self, line: bytes) -> Message:
-        """Return the record of a line; a value that is null stays as it is typed, `is_null` knows it."""
+        """Return the record of a line; a null value is kept as typed, `is_null` recognizes it."""
         value = line.removesuffix(b"\n")
         headers: Headers = []
         if self.headers_delimiter is not None and self.headers_delimiter in value:
@@ -50,10 +50,10 @@ class LineFormat:
         return Message(None if key is None or self.is_null(key) else key, value, headers)
 
     def is_null(self, data: bytes) -> bool:
-        """Tell whether a key or a value stands for null."""
+        """Return whether a key or a value stands for null."""
         return (self.empty_is_null and not data) or (self.null_marker is not None and data == self.null_marker)
 
     def _header(self, text: bytes) -> tuple[str, bytes]:
-        """Return a header; the client here sends none that is null."""
+        """Return a header; the client here cannot send null headers."""
         name, _, value = text.partition(self.headers_key_separator)
         return name.decode("utf-8", "replace"), value

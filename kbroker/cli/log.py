@@ -1,7 +1,6 @@
 """`kbroker log`: check, dump, repair and adopt the files of a data directory, without a broker.
 
-Owns how findings and dumps reach people. What is checked, cut or recorded is decided below, in kbroker.log and
-kbroker.controller.
+Owns the output of findings and dumps. kbroker.log and kbroker.controller decide what is checked, cut or recorded.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def command() -> None:
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Progress]:
-    """Show a bar on a terminal while a long work goes on."""
+    """Show a bar on a terminal during a long job."""
     if total < _BAR_FROM_BYTES or not sys.stderr.isatty():
         yield lambda _count: None
         return
@@ -157,7 +156,7 @@ def repair(directory: str, yes: bool, dropped: tuple[int, ...], output: Output) 
         with suppress(click.Abort):
             sure = click.confirm("cut and rebuild as recovery does?", err=True)
         if not sys.stdin.isatty():
-            click.echo(err=True)  # nobody ended the line of the question
+            click.echo(err=True)  # the question's line has no end
         if not sure:
             raise click.ClickException("nothing was changed; --yes does it without asking")
     try:

@@ -1,7 +1,7 @@
-"""How a broker's process writes its log: lines of text or of JSON, and levels by logger.
+"""The log output of a broker's process: lines of text or of JSON, and levels by logger.
 
-Owns the formats and the options that choose them. A record never writes a line that could be taken for another record:
-clients choose names that are logged. Never decides what is logged.
+Owns the formats and the options that choose them. A record never produces a line that could be mistaken for another
+record: the log contains names that clients choose. Never decides what is logged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _T = TypeVar("_T")
 def log_options(
     log_format: str | None = None, log_level: str | None = None
 ) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Add --log-format and --log-level, with environment variables that stand for them, if any."""
+    """Add --log-format and --log-level, with environment variables as alternatives, if any."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         function = click.option(
@@ -58,17 +58,17 @@ def _checked(_context: click.Context, _option: click.Parameter, levels: tuple[st
 
 
 def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] = ()) -> None:
-    """Log to `stream`, one line a record; `levels` as of --log-level, of which later ones win."""
+    """Log to `stream`, one line a record; `levels` as in --log-level, of which later ones win."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_json_lines() if log_format == "json" else TextLines())
     logging.basicConfig(level="INFO", handlers=[handler])
-    # The root first: `--log-level WARN` is not to undo what was said of one logger.
+    # The root first: `--log-level WARN` must not override the level of a single logger.
     for name, level in sorted(map(parse_level, levels), key=lambda each: each[0] != ROOT):
         set_level(name, level)
 
 
 def name_broker(node_id: int) -> None:
-    """Say in lines of JSON, from now on, which broker writes them."""
+    """Add the broker's id to JSON lines from now on."""
     for handler in logging.root.handlers:
         tell = getattr(handler.formatter, "name_broker", None)
         if tell is not None:
@@ -76,17 +76,17 @@ def name_broker(node_id: int) -> None:
 
 
 def utc_time(seconds: float) -> str:
-    """Return a time as ISO 8601 has it, to the millisecond."""
+    """Return a time in ISO 8601, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def one_line(text: str) -> str:
-    """Return a text in which what cannot be printed is escaped, ends of lines too."""
+    """Return a text with unprintable characters escaped, also line ends."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class TextLines(logging.Formatter):
-    """Kafka's pattern. An exception follows in lines that begin with a tab, as no record does."""
+    """Kafka's pattern. An exception follows in lines that begin with a tab, unlike any record."""
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
@@ -95,7 +95,7 @@ class TextLines(logging.Formatter):
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
         lines = [one_line(self.formatMessage(record))]
-        # Not what another handler's formatter may have left in the record.
+        # Not the text that another handler's formatter may have left in the record.
         if record.exc_info:
             lines += _continued(self.formatException(record.exc_info))
         if record.stack_info:
@@ -108,10 +108,10 @@ def _continued(text: str) -> list[str]:
 
 
 def _json_lines() -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter  # only here: who writes text starts without it
+    from pythonjsonlogger.json import JsonFormatter  # only here: text output starts without it
 
     class JsonLines(JsonFormatter):
-        """Time, level, logger, message, broker, the exception if there is one, and what the record has beside them."""
+        """Time, level, logger, message, broker, the exception if any, and the record's extra fields."""
 
         broker_id: int | None = None
 
@@ -127,7 +127,7 @@ def _json_lines() -> logging.Formatter:
                 "broker_id": self.broker_id,
             }
             super().add_fields(log_data, record, {})
-            for name in fields:  # what a record has beside them never takes their place
+            for name in fields:  # extra fields never replace these
                 log_data.pop(name, None)
             beside = dict(log_data)
             log_data.clear()

@@ -62,14 +62,14 @@ GROUPS = {
         "man": "Write the manual pages.",
     },
 }
-"""The verbs with a line each, as `--help` lists them."""
+"""The verbs with a line each, for `--help`."""
 VERBS = {verb: text for verbs in GROUPS.values() for verb, text in verbs.items()}
 HIDDEN = ("container",)
-"""What only the image's entrypoint uses."""
+"""Verbs for the image's entrypoint only."""
 
 
 class _Lazy(click.Group):
-    """Imports a verb's module when the verb is used: `kbroker start` need not load a Kafka client."""
+    """Imports a verb's module on use: `kbroker start` need not load a Kafka client."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -84,7 +84,7 @@ class _Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb; of one that there is not, tell which is called nearly so."""
+        """Find a verb; for an unknown one, suggest a similar name."""
         name = args[0]
         if not (name in VERBS or name in HIDDEN or name.startswith("-") or ctx.resilient_parsing):
             import difflib
@@ -94,12 +94,12 @@ class _Lazy(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete a verb, or an option, without importing what the verbs need."""
+        """Complete a verb, or an option, without importing the verbs' modules."""
         verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; whoever read its output may stop reading."""
+        """Run the verb; the reader of its output may stop reading."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -140,7 +140,7 @@ def main(args: list[str] | None = None) -> Any:
 
 
 def _debug_first(arguments: list[str]) -> list[str]:
-    """Move --debug to the front, so that it may also stand after the verb."""
+    """Move --debug to the front, so that it may also follow the verb."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if "--debug" not in arguments[:end]:
         return arguments
@@ -148,14 +148,14 @@ def _debug_first(arguments: list[str]) -> list[str]:
 
 
 def _forget_output() -> None:
-    """Let the interpreter's last flush go nowhere: who read the output has gone."""
+    """Redirect the interpreter's last flush to nowhere: the reader of the output is gone."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def _one_line(err: Exception, arguments: list[str]) -> str:
-    """Return what failed, and what to do about it where that is known."""
+    """Return the failure, with a remedy if one is known."""
     if isinstance(err, click.ClickException | AdminError):
         from kbroker.cli.remedies import with_remedy
 

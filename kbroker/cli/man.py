@@ -1,4 +1,4 @@
-"""`kbroker man`: the manual pages, written where a `man` finds them. Owns the verb alone."""
+"""`kbroker man`: the manual pages, written to where `man` finds them. Owns the verb alone."""
 
 from __future__ import annotations
 

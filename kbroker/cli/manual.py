@@ -1,7 +1,7 @@
-"""Manual pages in roff, made from the command line itself: one of the whole, and one of each verb.
+"""Manual pages in roff, generated from the command line itself: one of the whole, and one of each verb.
 
-Owns how a command is written as a page. The pages lie in `man/`, which wheels install to share/man/man1; `make docs`
-writes them anew, and `make check` tells when they are stale. Never asks a cluster.
+Owns the form of a command's page. The pages are in `man/`, which wheels install to share/man/man1; `make docs`
+regenerates them, and `make check` reports stale ones. Never asks a cluster.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _FILES: Final = (
     ("KBROKER_CONTROL", "Where a control API is, where --control does not say."),
 )
 Records = dict[str, str]
-"""Options as they are written, and their help."""
+"""Options in their written form, with their help."""
 
 
 def pages() -> dict[str, str]:
-    """Return the text of every page by its file's name."""
+    """Return the text of every page by its file name."""
     context = click.Context(cli, info_name=_PROGRAM, **cli.context_settings)
     found = {f"{_PROGRAM}.1": _page_of_all(context)}
     for verb in VERBS:
@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
 
 
 def write(directory: Path) -> list[Path]:
-    """Write all pages into a directory, which is made; remove those of verbs that are gone. Returns the files."""
+    """Write all pages into a directory, creating it; remove those of removed verbs. Returns the files."""
     directory.mkdir(parents=True, exist_ok=True)
     made = pages()
     for old in directory.glob(f"{_PROGRAM}*.1"):
@@ -122,12 +122,12 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Not click's own: a command keeps the one of its first context, which may have been without its parents.
+    # Not click's own: a command caches the one of its first context, which may have been without its parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 
 def _shared(of_all: Sequence[Records]) -> Records:
-    """Return the options that several commands have alike."""
+    """Return the options that several commands share."""
     counts = Counter((option, text) for records in of_all for option, text in records.items())
     return {option: text for (option, text), count in counts.items() if count >= _SEVERAL}
 
@@ -145,7 +145,7 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Return paragraphs; one behind a lone backspace stays as it is typed, as click has it."""
+    """Return paragraphs; one after a lone backspace stays as typed, as in click."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
         if not lines:
@@ -162,7 +162,7 @@ def _bold(text: str) -> str:
 
 
 def _line(text: str) -> str:
-    """Return a line of text; one that begins as a request does is none."""
+    """Return a line of text; escape one that looks like a roff request."""
     escaped = _text(text)
     return f"\\&{escaped}" if escaped[:1] in (".", "'") else escaped
 
@@ -170,7 +170,7 @@ def _line(text: str) -> str:
 def _text(text: str) -> str:
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
     escaped = escaped.replace("^", "\\(ha").replace("~", "\\(ti").replace('"', "\\(dq")
-    return escaped.replace("|", "|\\:")  # where a long list of choices may be broken
+    return escaped.replace("|", "|\\:")  # where a long list of choices may be wrapped
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 """Metrics and health beside a broker that `kbroker start` runs.
 
-Owns the option, and the socket, which is there before the broker: an address that is taken is told at once, and who
-asks while logs are being read hears that the broker is starting. What serves is loaded where it is asked for, and not
-before.
+Owns the option, and the socket, which exists before the broker: an address in use is reported at once, and a client
+learns that the broker is starting while logs are being read. The server is loaded on demand only.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _T = TypeVar("_T")
 
 
 def metrics_option(at: str | None = None) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Add --metrics, with an environment variable that stands for it, if any."""
+    """Add --metrics, with an environment variable as an alternative, if any."""
     return click.option(
         "--metrics",
         metavar="[HOST:PORT]",
@@ -49,18 +48,18 @@ def metrics_option(at: str | None = None) -> Callable[[Callable[..., _T]], Calla
 
 @dataclass(frozen=True, slots=True)
 class MetricsPlace:
-    """A socket that listens."""
+    """A listening socket for metrics."""
 
     socket: socket.socket
 
     @property
     def url(self) -> str:
-        """Where it is, as "http://127.0.0.1:9404"."""
+        """Its address, as "http://127.0.0.1:9404"."""
         return url_of(self.socket)
 
     @contextlib.asynccontextmanager
     async def served(self, clock: Clock | None, *, takes_clients: bool) -> AsyncIterator[MetricsServer]:
-        """Serve who asks, in the loop in which the broker is to be; with what clients push, if that is taken."""
+        """Serve in the broker's loop, with the metrics that clients push if they are accepted."""
         from kbroker.metrics.server import MetricsServer
 
         server = MetricsServer(self.socket, asyncio.get_running_loop())
@@ -69,12 +68,12 @@ class MetricsPlace:
         server.start()
         try:
             yield server
-        finally:  # not here, for what it is asked may wait for this loop
+        finally:  # in a thread, because its requests may wait for this loop
             await asyncio.to_thread(server.stop)
 
 
 def _pushed(clock: Clock) -> PushedMetrics | None:
-    """Return what takes the metrics that clients push; None without the extra that reads them."""
+    """Return the receiver of clients' metrics; None without the extra that reads them."""
     try:
         from kbroker.metrics.pushed import PushedMetrics
     except ImportError:
@@ -87,13 +86,13 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
 
 @contextlib.contextmanager
 def metrics_place(at: str | None, config: BrokerConfig) -> Iterator[MetricsPlace | None]:
-    """Have the place ready before the broker starts; None without `at`. Raises NoPlace, ConfigError and OSError."""
+    """Prepare the place before the broker starts; None without `at`. Raises NoPlace, ConfigError and OSError."""
     if at is None:
         yield None
         return
     host, port = parse(at, "--metrics", DEFAULT)
-    import_module("kbroker.metrics.server")  # already here: it takes longer than a broker's loop may stand still
-    with contextlib.suppress(ImportError):  # of an extra
+    import_module("kbroker.metrics.server")  # here, because it takes longer than a broker's loop may block
+    with contextlib.suppress(ImportError):  # it needs an extra
         import_module("kbroker.metrics.pushed")
     with contextlib.closing(bind(host, port, server_limits(config))) as made:
         made.setblocking(True)

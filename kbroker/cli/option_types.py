@@ -1,6 +1,6 @@
-"""Values as options of the command line take them: times, durations, offsets in a file, patterns, replicas.
+"""Types of option values: times, durations, offsets in a file, patterns, replicas.
 
-Owns their reading; what is wrong is a UsageError that says the form.
+Owns their parsing; an invalid value is a UsageError that shows the form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(
 
 
 class Moment(click.ParamType[int]):
-    """A point in time as ISO 8601, in UTC where no zone is given; in ms since 1970."""
+    """A point in time in ISO 8601, in UTC without a zone; in ms since 1970."""
 
     name = "iso"
 
@@ -32,7 +32,7 @@ class Moment(click.ParamType[int]):
 
 
 class Ago(click.ParamType[int]):
-    """A duration as ISO 8601, back from now; a point in time in ms since 1970."""
+    """A duration in ISO 8601, back from now; converted to a point in time in ms since 1970."""
 
     name = "iso"
 
@@ -46,7 +46,7 @@ class Ago(click.ParamType[int]):
 
 
 class OffsetsInFile(click.ParamType[Mapping[TopicPartition, int]]):
-    """A file of lines "topic,partition,offset", as kafka-consumer-groups takes it."""
+    """A file of lines "topic,partition,offset", as for kafka-consumer-groups."""
 
     name = "file"
 
@@ -68,7 +68,7 @@ class OffsetsInFile(click.ParamType[Mapping[TopicPartition, int]]):
 
 
 def compiled(pattern: str, option: str) -> Any:
-    """Return an expression of RE2; raises UsageError that names the option."""
+    """Return a compiled RE2 expression; raises UsageError that names the option."""
     import re2
 
     try:
@@ -79,7 +79,7 @@ def compiled(pattern: str, option: str) -> Any:
 
 
 def whole_match(pattern: str | None) -> Callable[[str], bool]:
-    """Return what tells whether a whole name matches an expression of RE2; without one all do. Raises UsageError."""
+    """Return a test whether a whole name matches an RE2 expression; without one all do. Raises UsageError."""
     if pattern is None:
         return lambda _name: True
     expression = compiled(pattern, "the pattern")
@@ -87,7 +87,7 @@ def whole_match(pattern: str | None) -> Callable[[str], bool]:
 
 
 class ReplicaAssignment(click.ParamType[Sequence[Sequence[int]]]):
-    """Brokers of partitions in their order, as kafka-topics takes them: 1:2,2:3 for two partitions of two replicas."""
+    """Brokers of partitions in order, as for kafka-topics: 1:2,2:3 for two partitions of two replicas."""
 
     name = "ID:ID,..."
 

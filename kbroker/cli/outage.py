@@ -1,6 +1,6 @@
 """A broker that is gone while a verb waits for it: a line on standard error after seconds, and one when it is back.
 
-Owns the look. The client itself tries again in silence, for minutes or for ever. Whether a verb ends is its own to say.
+Owns the checks. The client itself retries in silence, for minutes or forever. The verb decides whether it ends.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import click
 _LOOK_S: Final = 3.0
 _LOOK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
-"""Without an answer for so long, a verb may have lost its broker."""
+"""Without an answer for so many seconds, a verb may have lost its broker."""
 
 
 class Outage:
-    """What is told of a broker, look by look."""
+    """The messages about a broker's availability, check by check."""
 
     def __init__(self) -> None:
         self.failed = 0
 
     def after(self, reason: str | None) -> str | None:
-        """Return what to tell after a look that found `reason` (None: it answers).
+        """Return the message after a check with this `reason` (None: the broker answers).
 
-        An outage is what two looks in a row have seen, so a broker that is restarted at once causes no line.
+        An outage needs two failed checks in a row, so a broker that restarts at once causes no message.
         """
         before, self.failed = self.failed, self.failed + 1 if reason is not None else 0
         if reason is not None:
@@ -41,10 +41,10 @@ def told_of_outages(
     waiting: Callable[[], bool],
     gives_up: Callable[[str], bool] = lambda _reason: False,
 ) -> Iterator[None]:
-    """Look from a thread while `waiting()`: `unreachable()` says why no broker answers, or None.
+    """Check from a thread while `waiting()`: `unreachable()` says why no broker answers, or None.
 
-    A look is a connection that is closed at once: every three seconds, and every second while none answers. Where
-    `gives_up` says so of the reason, it was the last look.
+    A check is a connection that is closed at once: every three seconds, and every second during an outage. If
+    `gives_up` is true for the reason, no further check follows.
     """
     over, telling = threading.Event(), threading.Lock()
 
@@ -66,5 +66,5 @@ def told_of_outages(
         yield
     finally:
         over.set()
-        with telling:  # what is being told comes before what the verb tells at its end
+        with telling:  # a message of the thread comes before the verb's last ones
             pass

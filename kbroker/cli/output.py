@@ -1,8 +1,8 @@
-"""How verbs print what they list and describe: the option -o, and the one place that prints rows, facts and documents.
+"""The output of verbs that list and describe: the option -o, and the only code that prints rows, facts and documents.
 
-A verb says what it has found as a value, and how people read that as parts: tables and facts. Which of the two is
-printed, and how, is decided here. On a terminal a table has rich's looks; otherwise it is plain text in columns.
-Never asks a cluster.
+A verb passes its result as a value, and its form for people as parts: tables and facts. This module decides which of
+the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. Never asks a
+cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMATS: Final = ("table", "wide", "json", "yaml")
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its header, and what of a row stands in it, by key or by function."""
+    """A column of a table: its header, and its value in a row, by key or by function."""
 
     header: str
     of: str | Callable[[Any], object] = ""
@@ -34,7 +34,7 @@ class Column:
     """Whether only -o wide shows it."""
 
     def cell(self, row: Any) -> object:
-        """Return what of a row stands in this column."""
+        """Return a row's value in this column."""
         if callable(self.of):
             return self.of(row)
         return row[self.of or self.header.replace(" ", "_").replace("-", "_")]
@@ -47,12 +47,12 @@ def wide(header: str, of: str | Callable[[Any], object] = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows, and the columns in which people read them; a text is the header of the column with that key."""
+    """Rows with their columns for people; a text is the header of the column with that key."""
 
     rows: Sequence[Any]
     columns: Sequence[Column | str]
     even_empty: bool = True
-    """Whether the headers are printed where there are no rows."""
+    """Whether the headers are printed without rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +68,22 @@ Part = Table | Facts
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a verb prints with: in the form that -o says."""
+    """A verb's printer, in the form of -o."""
 
     form: str
 
     @property
     def is_document(self) -> bool:
-        """Tell whether programs read it: JSON or YAML."""
+        """Return whether the output is for programs: JSON or YAML."""
         return self.form in ("json", "yaml")
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether also what only -o wide and documents have is to be found out."""
+        """Return whether the output includes values that only -o wide and documents have."""
         return self.form != "table"
 
     def rows(self, rows: Sequence[Any], *columns: Column | str) -> None:
-        """Print rows: as a table, or as a document that has all of each."""
+        """Print rows: as a table, or as a document with all fields of each."""
         self.show(rows, Table(rows, columns))
 
     def show(self, document: object, *parts: Part) -> None:
@@ -108,7 +108,7 @@ class Output:
 
 
 def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb -o and --json; it gets an `output`, through which it prints what it has found."""
+    """Add -o and --json to a verb; it gets an `output` for its results."""
 
     @click.option(
         "-o",
@@ -128,22 +128,22 @@ def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def print_json(value: object) -> None:
-    """Print a value as JSON for programs to read."""
+    """Print a value as JSON for programs."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def print_yaml(value: object) -> None:
-    """Print a value as YAML; whoever reads it gets back the value that JSON has."""
+    """Print a value as YAML; a parser gets the same value as from JSON."""
     click.echo(yaml_text(value), nl=False)
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print what has no other form: rows of a verb that changes something."""
+    """Print rows that have no other form, for a verb that changes something."""
     _print_table(headers, [list(row) for row in rows])
 
 
 def print_facts(facts: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
-    """Print what has no other form: names and values, one pair a line."""
+    """Print facts that have no other form: names and values, one pair a line."""
     _print_facts(list(facts.items() if isinstance(facts, Mapping) else facts))
 
 

@@ -37,20 +37,20 @@ from kbroker.cli.record_format import unescape
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
-# Enough to fill many requests, little enough to keep a piped file of any size out of memory.
+# Enough to fill many requests, and little enough that a large piped file does not fill memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
 _NEVER_CREATES: Final = 4
-"""The version of Metadata from which on it can ask for a topic without creating it."""
+"""The first version of Metadata that can request a topic without creating it."""
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
-"""How the client's text names the error of an answer that it did not expect."""
+"""The error code in the client's text about an unexpected answer."""
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
 _LIMITS: Final = {MessageSizeTooLargeError: "max.message.bytes", RecordListTooLargeError: "segment.bytes"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class _Nulls(Serializer):  # type: ignore[misc]
-    """Turns values into null. The client takes no null value without a key, but serializers may return one."""
+    """Turns values into null. The client refuses a null value without a key, but serializers may return null."""
 
     def __init__(self, lines: LineFormat) -> None:
         self._lines = lines
@@ -60,7 +60,7 @@ class _Nulls(Serializer):  # type: ignore[misc]
 
 
 class _Deliveries:
-    """What became of the records sent. The client's thread reports, the command's thread waits."""
+    """The results of the sent records. The client's thread reports them, the command's thread waits."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -82,11 +82,11 @@ class _Deliveries:
             self._pending += 1
 
     def stall(self) -> bool:
-        """Whether records are on their way of which nothing was heard for a while."""
+        """Whether no answer has arrived for a while although records are on their way."""
         return self._pending > 0 and time.monotonic() - self._heard > SILENCE_S
 
     def give_up(self, reason: str) -> bool:
-        """Count what is on its way as failed where the broker is gone before it has acknowledged a record."""
+        """Count the records on their way as failed if the broker is gone before any acknowledgement."""
         with self._changed:
             if self.written:
                 return False
@@ -105,12 +105,12 @@ class _Deliveries:
             self._forget(size)
 
     def fail(self, size: int, error: BaseException) -> None:
-        """Count a record that is lost; the first error is remembered."""
+        """Count a lost record; keep the first error."""
         with self._changed:
             if self.gave_up:
                 return
             self.failed += 1
-            # One bad record fails its batch; what the others hear says nothing of the cause.
+            # One bad record fails its batch; the errors of the other records do not show the cause.
             if self.error is None or (_of_another(self.error) and not _of_another(error)):
                 self.error = error
             self._forget(size)
@@ -122,7 +122,7 @@ class _Deliveries:
         self._changed.notify_all()
 
     def wait(self, patience_s: float) -> None:
-        """Wait until something is known of every record; give up when for so long nothing is heard of any."""
+        """Wait until every record is finished; give up after this time without any answer."""
         with self._changed:
             while self._pending:
                 if not self._changed.wait(patience_s):
@@ -205,14 +205,14 @@ def command(
                             patience_s if sync else None,
                         )
                 finally:
-                    # Also when interrupted: what was read is written before the command ends. The client's own flush
-                    # fails where it has split a batch.
+                    # Also when interrupted: records that were read are written before the end. The client's own
+                    # flush fails if it has split a batch.
                     deliveries.wait(patience_s)
         finally:
             click.echo(f"{_records(deliveries.written)} written to {topic}", err=True)
     finally:
         if deliveries.gave_up:
-            producer._sender.force_close()  # noqa: SLF001 - close(timeout=0) would raise before it comes to that
+            producer._sender.force_close()  # noqa: SLF001 - close(timeout=0) would raise before it gets there
         producer.close()
     if deliveries.error is not None:
         why = _limit(deliveries.error, connection, producer, topic) or _words(deliveries.error)
@@ -244,7 +244,7 @@ def _headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
 
 
 def _check(connection: Connection, producer: Any, topic: str, partition: int | None) -> None:
-    """Find out before anything is read whether the topic is there, or can be created; tell of one that was created."""
+    """Check before reading whether the topic exists, or can be created; report a created topic."""
     with connection.admin() as admin:
         is_new = _is_missing(admin, topic)
         if is_new and _creates_none(admin):
@@ -261,14 +261,14 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
 
 
 def _is_missing(admin: Any, topic: str) -> bool:
-    """Whether the cluster says that there is no such topic; it is not created by the question."""
+    """Whether the cluster says that a topic does not exist; this request does not create it."""
     asked = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     told = ask_any(admin, asked, MetadataResponse, at_least=_NEVER_CREATES)
     return told is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in told.topics)
 
 
 def _creates_none(admin: Any) -> bool:
-    """Whether it is known that no topic comes into being by being written to: whoever may not ask has to wait."""
+    """Whether the cluster certainly creates no topics on a write: without the right to ask, wait for the write."""
     with contextlib.suppress(AdminError, KafkaError):
         for broker in brokers(admin)[:1]:
             configs = described_configs(admin, Subject("broker", str(broker)), documentation=False)
@@ -279,7 +279,7 @@ def _creates_none(admin: Any) -> bool:
 def _send(
     messages: Iterable[Message], send: Callable[[Message], Any], deliveries: _Deliveries, patience_s: float | None
 ) -> None:
-    """Send until the end or the first failure; one at a time with a `patience_s` for each."""
+    """Send until the end or the first failure; with `patience_s` one at a time, each within this time."""
     for message in messages:
         if deliveries.error is not None:
             return
@@ -297,7 +297,7 @@ def _send(
 
 
 def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:
-    """Say which limit a record passed, and what sets it; None for another error, or where the broker does not tell."""
+    """Return which limit a record exceeds, and what sets it; None for another error, or if the broker does not say."""
     if "max_request_size" in str(error):
         limit = producer.config["max_request_size"]
         return f"a record is larger than the client's limit of {limit} bytes (-X max.request.size=BYTES sets it)"
@@ -319,6 +319,6 @@ def _words(error: BaseException) -> str:
     if isinstance(error, BrokerResponseError):
         return error_text(error, said)
     code = _CODE.search(said or "")
-    if code is not None:  # kafka-python tells so that it got no producer id
+    if code is not None:  # kafka-python's error without a producer id
         return error_text(for_code(int(code[1])))
     return said or type(error).__name__

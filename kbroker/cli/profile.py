@@ -1,6 +1,6 @@
-"""`kbroker profile`: the named settings that `--profile` takes, listed, shown, made and removed.
+"""`kbroker profile`: list, show, create and remove the named settings for `--profile`.
 
-Owns how such a file is written. Never shows a password.
+Owns the form of such a file. Never shows a password.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _key(text: str) -> str:
 
 
 def _value(key: str, text: str) -> str:
-    """Return how a value stands in the file: a backslash there would hide what follows."""
+    """Return a value in the file's form: a single backslash would escape the next character."""
     if "\n" in text or "\r" in text:
         raise click.UsageError(f"{key}: a value is one line")
     return text.replace("\\", "\\\\")
@@ -115,7 +115,7 @@ def _asked(key: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all, for its owner alone."""
+    """Write the file atomically, readable by its owner only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

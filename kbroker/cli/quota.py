@@ -1,4 +1,4 @@
-"""`kbroker quota`: set, list and remove limits of users, client ids and addresses, of any Kafka."""
+"""`kbroker quota`: set, list and remove quotas of users, client ids and addresses, of any Kafka."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _entity_options(function: Callable[..., _T]) -> Callable[..., _T]:
 
 
 def _entity(options: dict[str, Any]) -> dict[str, str | None]:
-    """Return whom the options name, None being the default."""
+    """Return the entity in the options; None is the default."""
     found: dict[str, str | None] = {}
     for kind, option in TYPES.items():
         name = options[option]

@@ -1,4 +1,4 @@
-"""`kbroker topic reassign`: where partitions are to be, one by one, by a file, or by a proposal that is made here.
+"""`kbroker topic reassign`: set the replicas of partitions, one by one, by a file, or by a generated proposal.
 
 Owns the verb. The file is that of kafka-reassign-partitions, which may be used before and after.
 """
@@ -132,7 +132,7 @@ def _keys(admin: Any, name: str, partition: int | None) -> list[Key]:
 
 
 def _known(admin: Any, wanted: Mapping[Key, object]) -> dict[Key, dict[str, Any]]:
-    """Return what Metadata says of partitions; raises ClickException where there are no such."""
+    """Return the Metadata of partitions; raises ClickException for missing ones."""
     names = sorted({topic for topic, _ in wanted})
     there = existing_topics(admin, names)
     missing = [no_such_topic(admin, name) for name in names if name not in there]

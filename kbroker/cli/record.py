@@ -102,7 +102,7 @@ def _tests(
     since_ms: int | None,
     until_ms: int | None,
 ) -> Iterator[Test]:
-    """Return what must hold of a record."""
+    """Yield the tests for a record."""
     if key is not None:
         wanted = record_format.to_bytes(key)
         yield lambda r: r.key == wanted
@@ -134,7 +134,7 @@ def _compiled(option: str, text: str) -> re.Pattern[bytes]:
 
 
 def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
-    """Read partitions to their ends; what has been read is told on a terminal now and then."""
+    """Read partitions to their ends; on a terminal report the progress now and then."""
     read = found = 0
     told = time.monotonic()
     left = {each for each, end in ends.items() if position(consumer, each) < end}

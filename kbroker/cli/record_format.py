@@ -1,4 +1,4 @@
-r"""The format of `kbroker consume -f`: kcat's letters, and those of rpk that kcat does not use otherwise.
+r"""The format of `kbroker consume -f`: kcat's letters, and those of rpk that kcat does not use.
 
 Owns the language. A format is compiled once into pieces that each turn a record into bytes.
 """
@@ -28,7 +28,7 @@ _LETTER: Final = re.compile(r"%(?:(?P<data>[kvsd])\{(?P<how>hex|base64|strftime\
 
 
 class Record(Protocol):
-    """What of a consumed record can be printed."""
+    """The printable fields of a consumed record."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ Piece = Callable[[Record, int], bytes]
 
 
 class FormatError(ValueError):
-    """The format has a letter that does not exist."""
+    """The format has an unknown letter."""
 
 
 def to_bytes(text: str) -> bytes:
@@ -64,7 +64,7 @@ def unescape(text: str) -> bytes:
 
 
 class Format:
-    """A compiled format; `null` is printed where a key or value is null."""
+    """A compiled format; `null` is printed for a null key or value."""
 
     def __init__(self, text: str, null: bytes = b"") -> None:
         self._null = null
@@ -140,7 +140,7 @@ _LETTERS: Final[dict[str, Piece]] = {
 
 
 def as_json(record: Record, _number: int) -> bytes:
-    """Return a record as one line of JSON; what is no UTF-8 stands in base64 under another name."""
+    """Return a record as one line of JSON; data that is not UTF-8 is in base64 under another name."""
     found: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,

@@ -1,7 +1,7 @@
-"""What to do about a failure: the sentence behind the line that tells of it.
+"""Remedies for failures: the sentence after the line of an error.
 
-Owns which failure has which remedy, by Kafka's name of the error at the end of a line, or by the line itself. The ACL
-that somebody needs depends on the verb. Never asks a cluster.
+Owns the remedy of each failure, by Kafka's name of the error at the end of a line, or by the line itself. The required
+ACL depends on the verb. Never asks a cluster.
 """
 
 from __future__ import annotations
@@ -126,17 +126,17 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""By Kafka's name: how an ACL names the thing, and the right that verbs need to it, else the last."""
+"""By Kafka's name: the ACL option of the resource, and the right that each verb needs; else the last value."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
-    """Return the line of a failure, or its lines, each with what to do where that is known."""
+    """Return the lines of a failure, each with a remedy if one is known."""
     verb = verb_of(arguments)
     return "\n".join(_told(line, verb) for line in text.split("\n"))
 
 
 def verb_of(arguments: Sequence[str]) -> str:
-    """Return the verb, and the one below it, with which a command line begins."""
+    """Return the verb, and the one below it, at the beginning of a command line."""
     words = [each for each in arguments if each != "--debug"][:2]
     return " ".join(words[: next((at for at, each in enumerate(words) if each.startswith("-")), len(words))])
 
@@ -157,7 +157,7 @@ def _remedy(line: str, verb: str) -> str | None:
     if name in _RIGHTS:
         thing, needed, usual = _RIGHTS[name]
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
-        if "TOPIC" not in right:  # who may write to a topic gets a producer id
+        if "TOPIC" not in right:  # a right to write to a topic includes a producer id
             right = f"{right} {thing}"
         return f"whoever administers ACLs lets you: `kbroker acl add --allow-principal User:NAME {right}`"
     return _BY_NAME.get(name)

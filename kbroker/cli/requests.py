@@ -1,6 +1,6 @@
-"""`kbroker requests`: what a broker that runs with --control was asked, and what it answered.
+"""`kbroker requests`: the requests to a broker that runs with --control, and its answers.
 
-Owns how a request is told in one line.
+Owns the one-line form of a request.
 """
 
 from __future__ import annotations

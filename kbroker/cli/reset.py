@@ -1,4 +1,4 @@
-"""`kbroker reset`: make a broker that runs with --control as at its start."""
+"""`kbroker reset`: return a broker that runs with --control to its state at the start."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`kbroker start`: run a broker until SIGTERM or SIGINT.
 
-Owns the process around a broker: signals, the ready file. The first lines printed say how to reach it.
+Owns the process around a broker: signals, the ready file. Its first lines show how to reach the broker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Beside(NamedTuple):
-    """What is served beside the broker, each where it was asked for."""
+    """The services beside the broker that were requested."""
 
     control: ControlPlace | None = None
     metrics: MetricsPlace | None = None
@@ -55,11 +55,11 @@ class Beside(NamedTuple):
 
 _NOTHING: Final = Beside()
 DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT://127.0.0.1:9092"}
-"""What `--dev` sets: what one who develops against a broker of his own would set anyway."""
+"""The settings of `--dev`: those that a developer would choose for a local broker anyway."""
 
 
 def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
-    """Turn the options that stand for a key into settings."""
+    """Convert the options that stand for a key to settings."""
     found = []
     if listen is not None:
         name, scheme, rest = listen.rpartition("://")
@@ -159,10 +159,9 @@ def command(
 def announce(
     node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None, console: str | None = None
 ) -> None:
-    """Print where the broker and its data are, and what to do next; data that is not `kept` goes with the broker.
+    """Print the broker's addresses, its data directories and example commands; data that is not `kept` is temporary.
 
-    `control` is where its control API is, if anywhere, `metrics` where it is seen from outside, and `console` where
-    its web console is.
+    `control`, `metrics` and `console` are the addresses of its control API, its metrics and its web console, if any.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -178,7 +177,7 @@ def announce(
         for listener, address in zip(listeners.bind, node.addresses, strict=True)
         if listeners.protocols[listener.name] == "PLAINTEXT"
     )
-    if plain:  # by other listeners verbs need settings that are not known here
+    if plain:  # for other listeners verbs need settings that are unknown here
         click.echo(
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
@@ -204,7 +203,7 @@ def run(
     users: Sequence[ScramUser] = (),
     beside: Beside = _NOTHING,
 ) -> None:
-    """Serve until a signal comes; `started` is called when clients can connect. `users` are there then."""
+    """Serve until a signal; `started` is called when clients can connect. `users` exist by then."""
     _raise_file_limit()
     if config.node_id >= 0:
         name_broker(config.node_id)
@@ -229,7 +228,7 @@ def _starting(
     on_logs: Callable[[LogManager], None],
 ) -> Coroutine[Any, Any, Node]:
     if config.in_cluster:
-        # Only here: a node that is alone does without ZooKeeper's client, and starts the faster.
+        # Imported only here: a single node does not need ZooKeeper's client, and starts faster without it.
         from kbroker.broker.cluster_node import ClusterNode
 
         return ClusterNode.start(config, cluster_id=cluster_id, users=users, on_logs=on_logs)
@@ -237,10 +236,10 @@ def _starting(
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files as may be had: the usual soft limit is 1024, and every connection and segment is one."""
+    """Raise the limit of open files to its maximum: usually it is 1024, and every connection and segment needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # some systems cap it below what they say
+        with contextlib.suppress(ValueError, OSError):  # some systems cap it below the reported limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -251,7 +250,7 @@ async def _seen(
     *,
     alone: bool,
 ) -> None:
-    """Serve, and be seen from outside from before the start to after the end."""
+    """Serve, with metrics from before the start to after the end."""
     with contextlib.closing(Systemd(os.environ)) as systemd:
         if metrics is None:
             await serve(None, systemd)
@@ -311,7 +310,7 @@ async def _serve(
             seen.stopping = True
         garbage.close()
         await beside.aclose()
-        if control is not None:  # not here, for what it is asked may wait for this loop
+        if control is not None:  # in a thread, because its requests may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:
             with contextlib.suppress(OSError):
@@ -321,7 +320,7 @@ async def _serve(
 
 
 async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
-    """Return what a start makes; None if the order to stop came while logs were being read."""
+    """Return the result of a start; None if a stop was ordered while logs were being read."""
     start = asyncio.ensure_future(starting)
     asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -335,7 +334,7 @@ async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Eve
 
 
 async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
-    """Wait for the order to stop (True) or for the broker's own end (False)."""
+    """Wait for a stop signal (True) or for the broker's own end (False)."""
     asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
@@ -343,7 +342,7 @@ async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
 
 
 def _write_ready_file(node: Node, path: str, others: Mapping[str, str]) -> None:
-    """Write the file whole or not at all: whoever waits for it may read it at once."""
+    """Write the file atomically: a waiting program may read it at once."""
     content = {
         "bootstrap_servers": node.bootstrap_servers,
         "node_id": node.node_id,
@@ -366,7 +365,7 @@ def _no_ready_file(path: str, error: OSError) -> click.ClickException:
 
 
 def _remove_stale_ready_file(path: str) -> None:
-    """Remove what an earlier broker left, which nobody is to take for this one's; keep that of one that runs."""
+    """Remove an earlier broker's file, which could be mistaken for this one's; keep that of a running broker."""
     try:
         try:
             pid = json.loads(Path(path).read_bytes())["pid"]
@@ -379,7 +378,7 @@ def _remove_stale_ready_file(path: str) -> None:
         pass
     except OSError as error:
         raise _no_ready_file(path, error) from error
-    # Only now, and not when the broker serves already: who waits for the file would wait for nothing.
+    # Only now, before the broker serves: a program that waits for the file would wait in vain.
     if not Path(path).absolute().parent.is_dir():
         raise _no_ready_file(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
 

@@ -1,7 +1,7 @@
-"""What systemd is told of a broker that it has started with Type=notify.
+"""Notifications to systemd about a broker that it has started with Type=notify.
 
-Owns the datagrams to NOTIFY_SOCKET: that the broker serves, that it stops, and, where WATCHDOG_USEC asks for it, that
-its event loop is alive, twice as often as has to be. Says nothing where there is no such socket, and fails for nobody.
+Owns the datagrams to NOTIFY_SOCKET: that the broker serves, that it stops, and, with WATCHDOG_USEC, that its event loop
+is alive, twice as often as required. Without the socket it sends nothing, and it never raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Systemd:
-    """Whoever has started this process and wants to hear of it, if anybody."""
+    """The notifications to systemd, if it has started this process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
@@ -27,7 +27,7 @@ class Systemd:
         self._timer: asyncio.TimerHandle | None = None
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Say that the broker serves, and from now on that its loop is alive."""
+        """Notify that the broker serves, and from now on that its loop is alive."""
         self._tell("READY=1")
         if self._watchdog_s and self._address:
             self._alive(loop)
@@ -37,11 +37,11 @@ class Systemd:
         self._timer = loop.call_later(self._watchdog_s, self._alive, loop)
 
     def stopping(self) -> None:
-        """Say that the broker stops; it is alive as long as that takes."""
+        """Notify that the broker stops; watchdog notifications continue meanwhile."""
         self._tell("STOPPING=1")
 
     def close(self) -> None:
-        """Say nothing any more."""
+        """Send no more notifications."""
         if self._timer is not None:
             self._timer.cancel()
         if self._socket is not None:
@@ -55,18 +55,18 @@ class Systemd:
             if self._socket is None:
                 self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                 self._socket.setblocking(False)
-            # "@" stands for a name that is in no directory, which begins with a zero byte.
+            # "@" stands for an abstract name, which begins with a zero byte.
             abstract = self._address.startswith("@")
             with contextlib.suppress(BlockingIOError):
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
-            if not self._warned:  # who listens may come back, and a watchdog that hears nothing ends a healthy broker
+            if not self._warned:  # systemd may listen again, and its watchdog kills a healthy broker after silence
                 log.warning("NOTIFY_SOCKET %s cannot be told %s: %s", self._address, text, error)
             self._warned = True
 
 
 def _watchdog_s(environment: Mapping[str, str]) -> float:
-    """Return within which time systemd wants to hear of this process; 0: it does not."""
+    """Return the seconds within which systemd expects a notification; 0 for none."""
     usec, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or (pid and pid != str(os.getpid())):
         return 0.0

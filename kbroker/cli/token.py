@@ -1,7 +1,7 @@
-"""`kbroker token`: delegation tokens, by which programs log in as somebody without the password.
+"""`kbroker token`: delegation tokens, with which programs log in as a user without the password.
 
-Owns the verbs; options are named as kafka-delegation-tokens has them. An HMAC, which is as good as a password, is
-printed by `create`, and by `list` if it is asked for; the other verbs find it by the token's id.
+Owns the verbs; options have kafka-delegation-tokens' names. An HMAC, which is as good as a password, is printed by
+`create`, and by `list` on request; the other verbs find it by the token's id.
 """
 
 from __future__ import annotations

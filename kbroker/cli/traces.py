@@ -1,6 +1,6 @@
 """Spans of requests beside a broker that `kbroker start` runs.
 
-Owns the options, and that what exports them is there where it is asked for.
+Owns the options, and the check that the exporter is installed.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def traces_options() -> Callable[[Callable[..., _T]], Callable[..., _T]]:
 
 @dataclass(frozen=True, slots=True)
 class TracesPlace:
-    """Where spans go, and for which share of requests."""
+    """The destination of spans, and the share of requests that have one."""
 
     url: str
     ratio: float
 
     @contextlib.asynccontextmanager
     async def of(self, node: Node) -> AsyncIterator[None]:
-        """Have the requests of a broker traced; raises OSError."""
+        """Trace the requests of a broker; raises OSError."""
         about = {"service.instance.id": str(node.node_id), "kafka.cluster.id": node.cluster_id}
         traces = await asyncio.to_thread(Traces, exporting_to(self.url, about))
         node.server.dispatcher.trace(traces.note, self.ratio)
@@ -66,14 +66,14 @@ class TracesPlace:
 
 
 def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
-    """Return where spans are to go; None without a URL. Raises ConfigError where that cannot be."""
+    """Return the destination of spans; None without a URL. Raises ConfigError for an invalid one."""
     if url is None:
         return None
     if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
         raise ConfigError(f"--traces takes a URL, as http://127.0.0.1:4318, not {url!r}")
     try:
         missing = next((each for each in _NEEDED if find_spec(each) is None), None)
-    except ImportError as error:  # not even what it is a part of
+    except ImportError as error:  # not even its parent package
         missing = error.name
     if missing is not None:
         raise ConfigError(f"--traces needs more than kbroker alone: {how_to_install('traces')} (no {missing})")

@@ -1,4 +1,4 @@
-"""`kbroker transaction`: list and describe transactions, find those that hang, and end them, of any Kafka."""
+"""`kbroker transaction`: list and describe transactions, find hanging ones, and end them, of any Kafka."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _described(admin: Any, transactional_id: str) -> tuple[int, TransactionState
 
 
 def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[str], output: Output) -> None:
-    """Print producers, each behind what `before` names."""
+    """Print producers, each after the columns `before`."""
     names = [*before, "producer_id", "producer_epoch", "coordinator_epoch", "start_offset", "last_ms", "last_sequence"]
     values = [
         [
@@ -186,7 +186,7 @@ def _print_producers(rows: list[tuple[list[Any], ProducerState]], before: list[s
 
 
 def _since(timestamp_ms: int | None) -> str | None:
-    """Return a time, and how long ago that was."""
+    """Return a time, and how long ago it was."""
     if timestamp_ms is None:
         return None
     when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)

@@ -1,6 +1,6 @@
-"""`kbroker user`: users with SCRAM passwords, who may log in where a listener offers SCRAM.
+"""`kbroker user`: users with SCRAM passwords, who may log in to listeners with SCRAM.
 
-Owns the verbs. The password never leaves this process: it goes salted. Never prints one.
+Owns the verbs. The password never leaves this process: only its salted form is sent. Never prints one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Values as YAML in blocks, so that whoever reads it gets back the very value that JSON has.
+"""Values as YAML in blocks; a parser gets exactly the same value as from JSON.
 
-Owns which texts stand as they are: those that no version of YAML takes for anything but a text. All others stand in
-double quotes. Never reads YAML.
+Owns which texts are not quoted: those that every version of YAML reads as a text. All others are in double quotes.
+Never reads YAML.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 def yaml_text(value: object) -> str:
-    """Return a value of dicts, lists, texts, numbers, truths and None as a document, which ends with a newline."""
+    """Return a value of dicts, lists, texts, numbers, booleans and None as a document that ends with a newline."""
     return "".join(f"{line}\n" for line in _lines(value))
 
 

@@ -1,4 +1,5 @@
-"""The web console: pages on which any Kafka is looked at and administered.
+"""The web console: pages to inspect and administer any Kafka cluster.
 
-Owns what a browser sees. All that it knows comes of kbroker.admin, by Kafka's protocol; it knows nothing of the broker.
+Owns everything that a browser sees. All its data comes from kbroker.admin, through Kafka's protocol; it knows nothing
+of the broker.
 """

@@ -1,7 +1,7 @@
-"""The console as an ASGI application: pages, actions, logging in, and what becomes of failures.
+"""The console as an ASGI application: pages, actions, login, and the handling of failures.
 
-Owns the order in which a request is judged: the guard, the session, the form's token, then what was typed to confirm;
-and that each change leaves a line in the log. Never knows what a page shows.
+Owns the order of checks on a request: the guard, the session, the form's token, then the typed confirmation; and that
+each change leaves a line in the log. Never knows the content of a page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ONE_LINE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
 _ONE_WORD: Final = re.compile(r"[A-Za-z0-9_.:,*/@+-]+")
 _LONGEST_NOTED: Final = 200
 _MOST_NOTED: Final = 20_000
-"""Characters of a line: a reset of many partitions names them all."""
+"""The most characters of a log line: a reset of many partitions names them all."""
 _LISTS: Final = (
     ("/topics/", "/topics", "To the topics"),
     ("/group", "/groups", "To the groups"),
@@ -81,7 +81,7 @@ async def _gone(_: Request, __: Exception) -> Response:
 
 
 class Web:
-    """Answers requests to one console."""
+    """Answers the requests to one console."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -90,7 +90,7 @@ class Web:
     # -- pages
 
     async def page(self, page: Page, request: Request) -> Response:
-        """Answer with a page, or with what of it is to be put into one that is there."""
+        """Answer with a page, or with the part that updates an open page."""
         return await self._in_session(request, partial(self._page, page))
 
     async def _page(self, page: Page, request: Request, key: str, user: str | None) -> Response:
@@ -101,7 +101,7 @@ class Web:
         return self._shown(page.template, facts, request, key, user)
 
     async def raw(self, raw: Raw, request: Request) -> Response:
-        """Answer with what is no page."""
+        """Answer with something other than a page."""
         return await self._in_session(request, partial(self._raw, raw))
 
     async def _raw(self, raw: Raw, request: Request, key: str, user: str | None) -> Response:
@@ -113,7 +113,7 @@ class Web:
     def _shown(
         self, name: str, facts: dict[str, Any], request: Request, key: str, user: str | None, status: int = 200
     ) -> Response:
-        """Render a page; a request of htmx for a part of it gets that block alone."""
+        """Render a page; for htmx, which requests a part, only that block."""
         settings, sessions = self.console.settings, self.console.sessions
         told = sessions.told(request)
         common = {
@@ -133,7 +133,7 @@ class Web:
         assert not common.keys() & facts.keys(), "a page's facts hide what all pages have"
         template = self.templates.get_template(name)
         body = rendered(template, request.headers.get("x-part", ""), {**common, **facts})
-        # What JSON calls "\\ud800" is no character that UTF-8 has: it is shown as it was written.
+        # JSON's "\\ud800" is not a character in UTF-8: it is shown as it was written.
         response = HTMLResponse(body.encode("utf-8", "backslashreplace"), status, headers={"vary": "x-part"})
         if told is not None:
             sessions.forget_told(response)
@@ -156,13 +156,13 @@ class Web:
         return response
 
     async def login_page(self, request: Request) -> Response:
-        """Ask for name and password."""
+        """Show the form for name and password."""
         if not self.console.sessions.asks:
             return RedirectResponse("/", 303)
         return self._shown("login.html", login.facts(queried(request).text("next"), None), request, "", None)
 
     async def log_in(self, request: Request) -> Response:
-        """Begin a session for who knows a password."""
+        """Begin a session after a correct password."""
         values = await self._form(request)
         try:
             failure, key = await login.logged_in(self.console, values, _address(request))
@@ -189,7 +189,7 @@ class Web:
     # -- actions
 
     async def act(self, action: Action, request: Request) -> Response:
-        """Do what a form asks for."""
+        """Run the action of a form."""
         sessions = self.console.sessions
         found = sessions.of(request)
         if found is None and sessions.asks:
@@ -206,7 +206,7 @@ class Web:
             )
         except (AdminError, Slow, Busy) as error:
             note(f"refused: {error}")
-            self.console.changed()  # some of it may be done
+            self.console.changed()  # part of it may be done
             return self._refused(request, error, key, user)
         except Exception as error:
             note(f"failed: {type(error).__name__}")
@@ -225,7 +225,7 @@ class Web:
         return response
 
     def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
-        if request.headers.get("hx-request"):  # it stands in the form that was sent
+        if request.headers.get("hx-request"):  # the text goes into the form that was sent
             return self._shown("refused.html", {"text": _in_words(error)}, request, key, user)
         return self._trouble(request, error, key, user)
 
@@ -248,7 +248,7 @@ class Web:
         return self._shown("trouble.html", facts, request, key, user, status)
 
     async def no_page(self, request: Request, error: HTTPException) -> Response:
-        """Answer what is no page, or must not be."""
+        """Answer a request for a missing or forbidden page."""
         title = {404: "There is no such page", 403: "Not allowed"}.get(error.status_code, "Wrong input")
         found = self.console.sessions.of(request)
         if found is None and self.console.sessions.asks:
@@ -259,13 +259,13 @@ class Web:
         return self._shown("trouble.html", facts, request, key, user, error.status_code)
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """Answer after a mistake of ours; Starlette raises it once more, for the log."""
+        """Answer after an error of the console itself; Starlette raises it again, for the log."""
         del request, error
         return Response("the console failed at this; its log says why\n", 500, media_type="text/plain")
 
 
 def _list_of(request: Request) -> tuple[str, str]:
-    """Return the address and the words of where to go on from a page that failed: the list that it belongs to."""
+    """Return the address and text of a link from a failed page: to the list that it belongs to."""
     for begin, place, words in _LISTS:
         if request.url.path.startswith(begin):
             return place, words
@@ -273,7 +273,7 @@ def _list_of(request: Request) -> tuple[str, str]:
 
 
 def _in_words(error: Exception) -> str:
-    """Return what failed; several failures stand in lines as a terminal has them."""
+    """Return the text of an error; several failures become one line."""
     return str(error).replace("\nkbroker: ", "; ")
 
 
@@ -301,7 +301,7 @@ def _address(request: Request) -> str:
 
 
 def _note(action: Action, values: Values, user: str | None, address: str, what: str) -> None:
-    """Leave a line in the log: who did what from where, and what became of it."""
+    """Log an action: user, address, fields and outcome."""
     hidden = {"token", "confirm", *action.secret}
     told = []
     for name, text in values.items():
@@ -317,6 +317,6 @@ def _note(action: Action, values: Values, user: str | None, address: str, what: 
 
 
 def _quoted(text: str) -> str:
-    """Return what was sent as one word, which cannot pass for what stands behind it."""
+    """Return a sent text as one word, which cannot be mistaken for the rest of the line."""
     short = text[:_LONGEST_NOTED]
     return short if _ONE_WORD.fullmatch(short) else json.dumps(short)

@@ -1,7 +1,7 @@
-"""Asking a cluster from a web server: blocking clients in a few threads, with a deadline for each question.
+"""Requests of a web server to a cluster: blocking clients in a few threads, with a deadline for each request.
 
-Owns the threads and the clients that are kept between questions. A client whose connection broke is thrown away, and
-what only reads is asked once more with a new one. Never knows what is asked.
+Owns the threads and the clients that are kept between requests. A client with a broken connection is discarded, and a
+read-only request is retried once with a new client. Never knows what is requested.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 
 T = TypeVar("T")
 DEADLINE_S: Final = 12.0
-"""For a page; what takes longer goes on in its thread, and is bounded there by the client's own timeouts."""
+"""The deadline of a page; later work continues in its thread, limited there by the client's own timeouts."""
 _THREADS: Final = 8
 _MOST_WAITING: Final = 64
 _SETTINGS: Final = {
@@ -48,16 +48,16 @@ class Slow(Exception):  # noqa: N818 - what happened
 
 
 class Busy(Exception):  # noqa: N818 - what happened
-    """More is asked than can be, at the moment."""
+    """Too many requests are under way."""
 
 
 def patient(connection: Connection) -> Connection:
-    """Return a connection with the console's own name and timeouts, where none are set."""
+    """Return a connection with the console's own client id and timeouts as defaults."""
     return replace(connection, client_id=CLIENT_ID, settings={**_SETTINGS, **connection.settings})
 
 
 class Cluster:
-    """A cluster, as the pages ask it."""
+    """A cluster for the pages to ask."""
 
     def __init__(self, connection: Connection, threads: int = _THREADS) -> None:
         self.connection = patient(connection)
@@ -69,14 +69,14 @@ class Cluster:
         self._closed = self._over = False
 
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
-        """Return what a question, which is called with an admin client in a thread, comes to.
+        """Return the result of a question, which is called with an admin client in a thread.
 
-        Raises Unreachable where there is no cluster, AdminError for its refusals, Slow and Busy.
+        Raises Unreachable if the cluster cannot be reached, AdminError for its refusals, Slow and Busy.
         """
         return await self.work(lambda: self._asked(question, reads), deadline_s=deadline_s)
 
     async def work(self, call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
-        """Have a thread do what blocks."""
+        """Run a blocking call in a thread."""
         if self._over:
             raise Busy(_ENDING)
         if self._waiting >= _MOST_WAITING:
@@ -94,7 +94,7 @@ class Cluster:
             self._asked_now.discard(answer)
 
     def give_up(self) -> None:
-        """Have nobody wait any more; to be called in the loop of those who do."""
+        """Make every waiting request fail; to be called in their loop."""
         self._over = True
         for answer in self._asked_now:
             if not answer.done():
@@ -103,7 +103,7 @@ class Cluster:
     def _done(self, working: asyncio.Future[Any]) -> None:
         self._waiting -= 1
         if not working.cancelled():
-            working.exception()  # nobody may be waiting for it any more
+            working.exception()  # no request may be waiting for it any more
 
     def _asked(self, question: Callable[[Any], T], reads: bool) -> T:
         client, used = self._take()
@@ -154,7 +154,7 @@ class Cluster:
             return True
 
     def close(self) -> None:
-        """Close the clients; what is being asked still ends by itself."""
+        """Close the idle clients; running requests still end on their own."""
         with self._lock:
             self._closed = True
             idle, self._idle = list(self._idle), deque()

@@ -1,6 +1,6 @@
-"""Pictures made on the server: SVG of numbers, without a script and without a style of its own.
+"""Charts made on the server: SVG from numbers, without scripts and without inline styles.
 
-Owns how numbers become shapes. All text in them is escaped; colours are the style sheet's, by class.
+Owns how numbers become shapes. All text in them is escaped; colours come from the style sheet, by class.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _TOP: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The measures of a chart, in its own units; how large they are on a page is what it is shown in."""
+    """The measures of a chart in its own units; the page scales it."""
 
     name: str
     width: int
     height: int
     left: int
     times: int
-    """How many times stand below."""
+    """The number of times on the axis."""
 
 
 _FRAMES: Final = (_Frame("on-wide", 1000, 200, 56, 4), _Frame("on-narrow", 340, 170, 44, 3))
@@ -40,7 +40,7 @@ shows one of them."""
 
 
 def spark(series: Series, label: str) -> Markup:
-    """Draw a series as a small line, with its newest value as a text for who does not see it."""
+    """Draw a series as a small line, with its newest value as a text for screen readers."""
     points = list(series)
     if len(points) < 2:
         return Markup('<span class="quiet">–</span>')

@@ -1,6 +1,6 @@
-"""How a config stands on a page, whosever it is.
+"""The rows of configs on pages, for every kind of entity.
 
-Owns that a sensitive value is never shown, whatever a broker answers.
+Owns that a sensitive value is never shown, whatever a broker returns.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Row:
     secret: bool
     source: str
     own: bool
-    """Whether it was set of this very thing."""
+    """Whether it was set on this entity itself."""
     read_only: bool
     kind: str
     documentation: str
     means: str = ""
-    """What the value comes to, in units that people read; empty where that is plain."""
+    """The value in units for people; empty if the value is clear already."""
 
 
 def rows_of(subject: Subject, found: Iterable[DescribeConfigsResourceResult]) -> list[Row]:
-    """Return configs in the order of their names, those that were set first."""
+    """Return configs ordered by name, those set on the entity first."""
     shown = [_row(subject, each) for each in found]
     return sorted(shown, key=lambda each: (not each.own, each.key))
 
@@ -73,7 +73,7 @@ def _row(subject: Subject, each: DescribeConfigsResourceResult) -> Row:
 
 
 def meaning(key: str, value: str) -> str:
-    """Return milliseconds as days or hours, and bytes as MB, as the name of a config says; empty where it is plain."""
+    """Return milliseconds as days or hours, and bytes as MB, according to a config's name; empty if already clear."""
     if not value.isdecimal() or int(value) >= _FOR_EVER:
         return ""
     if key.endswith(".ms") and int(value) >= _SECOND_MS:
@@ -82,7 +82,7 @@ def meaning(key: str, value: str) -> str:
 
 
 def _documentation(subject: Subject, each: DescribeConfigsResourceResult) -> str:
-    """Return what a broker says of a config, without its markup, else what we know."""
+    """Return the broker's documentation of a config without its markup, or else ours."""
     if each.documentation:
         return " ".join(_MARKUP.sub("", each.documentation).split())
     table = {"topic": TOPIC, "broker": BROKER, "group": GROUP}.get(subject.kind, {})

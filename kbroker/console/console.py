@@ -1,7 +1,7 @@
 """The console itself: what all pages share.
 
-Owns the settings, the cluster that is asked, what the sampler sees, and for how long a look at the cluster is good
-enough. Never answers a request.
+Owns the settings, the cluster, the sampler's results, and how long a view of the cluster counts as fresh. Never answers
+a request.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from kbroker.console.sessions import Sessions
 T = TypeVar("T")
 _FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
-"""A look that takes longer is kept longer: of ten thousand topics some seconds."""
+"""A view stays fresh this many times as long as it took: with ten thousand topics some seconds."""
 audit = logging.getLogger("kbroker.console.audit")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a console was started."""
+    """The settings of a console."""
 
     read_only: bool = False
     public: bool = False
-    """Whether it may be reached by any name."""
+    """Whether any host name may be used for it."""
     names: frozenset[str] = frozenset()
-    """Names by which it may be reached, besides addresses and localhost; in lower case."""
+    """The host names for it, besides addresses and localhost; in lower case."""
     users: Mapping[str, str] | None = None
-    """Lines of scrypt by name; None where nobody has to log in."""
+    """Lines of scrypt by name; None if no login is needed."""
     secure: bool = False
-    """Whether it is served by TLS."""
+    """Whether it is served with TLS."""
     port: int = 0
     cli: tuple[str, ...] = ()
-    """What of the options of a connection stands in lines to copy."""
+    """The connection options for command lines to copy."""
     period_s: float = PERIOD_S
 
 
 @dataclass(slots=True)
 class Console:
-    """What pages and actions work with."""
+    """The state for pages and actions."""
 
     connection: Connection
     settings: Settings
@@ -62,7 +62,7 @@ class Console:
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: streams end then."""
     listening: int = 0
-    """How many browsers follow records."""
+    """The number of browsers that follow records."""
     _view: ClusterView | None = None
     _cost_s: float = 0.0
     _changed_at: float = 0.0
@@ -75,11 +75,11 @@ class Console:
         self.sessions = Sessions(self.settings.users, name=name, secure=self.settings.secure)
 
     async def ask(self, question: Callable[[Any], T]) -> T:
-        """Ask what only reads."""
+        """Run a read-only request."""
         return await self.cluster.ask(question)
 
     async def view(self) -> ClusterView:
-        """Return a look at the whole cluster that is recent, and not older than the last change made here."""
+        """Return a recent view of the whole cluster, not older than the last change by this console."""
         found = self._recent()
         if found is None:
             async with self._looking:
@@ -96,23 +96,23 @@ class Console:
         return max(seen, key=lambda each: each.taken, default=None)
 
     async def topic(self, name: str) -> Any:
-        """Return one topic as it is now; raises NotThere where there is none."""
+        """Return the current state of one topic; raises NotThere if it does not exist."""
         found = (await self.ask(lambda admin: cluster_view(admin, [name]))).topics.get(name)
         if found is None:
             raise NotThere(f"there is no topic {name}")
         return found
 
     def changed(self) -> None:
-        """Have the next page look anew."""
+        """Make the next page request a new view."""
         self._changed_at = time.monotonic()
         self.sampler.look_again()
 
     def end(self) -> None:
-        """Have streams end, and nobody wait for the cluster; to be called in the server's loop."""
+        """End streams and waiting requests; to be called in the server's loop."""
         self.ending.set()
         self.cluster.give_up()
 
     def close(self) -> None:
-        """Give back what is held."""
+        """Stop the sampler and close the clients."""
         self.sampler.stop()
         self.cluster.close()

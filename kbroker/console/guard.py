@@ -1,8 +1,8 @@
-"""Who is let in by the head of a request, and what every answer says to browsers.
+"""Admission of a request by its headers, and the headers of every answer.
 
-Owns the checks before anything is read: that the name is this console's own (DNS rebinding), that no page of another
-site has the browser ask (Origin, Sec-Fetch-Site), and that a body is small; and what a console that only shows answers
-to a change. Never looks at paths, sessions or bodies.
+Owns the checks before a body is read: that the Host is this console's own (DNS rebinding), that no page of another site
+caused the request (Origin, Sec-Fetch-Site), and that the body is small; and the refusal of changes by a read-only
+console. Never looks at paths, sessions or bodies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kbroker.local_http import is_own
 
 MAX_BODY: Final = 2 * 1024 * 1024
-"""Bytes that a body may have: a record that is written, or a schema."""
+"""The most bytes of a body: of a written record, or a schema."""
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -37,10 +37,10 @@ _READING: Final = ("GET", "HEAD")
 
 
 class Guard:
-    """Answers what is not let in; all else goes on to `app`, whose answers get the headers."""
+    """Refuses requests that fail the checks; passes others to `app`, and adds headers to its answers."""
 
     def __init__(self, app: ASGIApp, *, public: bool, scheme: str, names: frozenset[str] = frozenset()) -> None:
-        """`names` are this console's, besides addresses and localhost; a `public` one has any."""
+        """`names` are this console's host names, besides addresses and localhost; a `public` one accepts any name."""
         self._app = app
         self._public = public
         self._names = names
@@ -74,7 +74,7 @@ def _names_of(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
 
 async def _refuse(status: int, text: str, send: Send) -> None:
     body = f"{text}\n".encode()
-    # The body that may follow is not read: the connection cannot go on.
+    # A body is not read, so the connection cannot continue.
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
     headers += [(b"x-content-type-options", b"nosniff"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -84,7 +84,7 @@ async def _refuse(status: int, text: str, send: Send) -> None:
 def refusal(
     method: str, headers: Iterable[tuple[bytes, bytes]], *, public: bool, scheme: str
 ) -> tuple[int, str] | None:
-    """Return the status and the line for a request that is not let in, by its headers (names in lower case)."""
+    """Return status and text of the refusal of a request, by its headers (names in lower case); None admits it."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())
@@ -95,7 +95,7 @@ def refusal(
         return 421, f"Host is to be an address or localhost, not {hosts[0][:100]!a}"
     sites = [each.lower() for each in found.get("sec-fetch-site", [])]
     navigates = method in _READING and found.get("sec-fetch-mode") == ["navigate"]
-    if any(each in _ELSEWHERE for each in sites) and not navigates:  # a link to a page is nothing to fear
+    if any(each in _ELSEWHERE for each in sites) and not navigates:  # a link to a page is harmless
         return 403, "a page of another site may not ask this"
     for origin in found.get("origin", []):
         if origin.lower() != f"{scheme}://{hosts[0]}".lower():
@@ -107,6 +107,6 @@ def refusal(
 
 
 async def nothing_changes(request: Request) -> Response:
-    """Refuse every change: the console only shows."""
+    """Refuse every change, because the console is read-only."""
     del request
     raise HTTPException(403, "this console is read-only")

@@ -1,6 +1,6 @@
-"""What is wrong with a cluster, worst first, and on which page it is mended.
+"""The faults of a cluster, worst first, each with the page that helps to fix it.
 
-Owns what counts as wrong. Judges what the sampler saw; never asks a cluster.
+Owns what counts as a fault. Judges the sampler's results; never asks a cluster.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from kbroker.console.sampler import Samples
 from kbroker.console.standing_still import STANDING_S
 
 GROWING_S: Final = 120.0
-"""So long the lag of a group only grows before it is said to fall behind."""
+"""How many seconds a group's lag must grow before the group counts as falling behind."""
 UNSETTLED_S: Final = 60.0
-"""So long a group rebalances before that is said: more than a session of 45 s, which is the clients' default."""
+"""How many seconds a group must rebalance before that is reported: more than the clients' default session of 45 s."""
 _NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong: `bad` where records cannot be written or read, else `warn`."""
+    """A fault: `bad` if records cannot be written or read, else `warn`."""
 
     level: str
     title: str
@@ -34,7 +34,7 @@ class Finding:
 
 
 def findings(samples: Samples) -> list[Finding]:
-    """Return what is wrong, worst first, and causes (a broker that is gone) before what follows from them."""
+    """Return the faults, worst first, and causes (a broker that is gone) before their effects."""
     view = samples.view
     if view is None:
         return []
@@ -78,7 +78,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def can_move(view: ClusterView, broker: int) -> bool:
-    """Whether as many brokers live as each partition of one that is gone has replicas."""
+    """Whether enough brokers are alive for the replicas of each partition of a broker that is gone."""
     return all(len(p.replica_nodes) <= len(view.brokers) for _, p in view.partitions() if broker in p.replica_nodes)
 
 
@@ -163,12 +163,12 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
 
 
 def _topics(health: str, names: list[str]) -> str:
-    """Return where topics are listed that ail; the cluster's own only where they are among them."""
+    """Return the address of the list of ailing topics; with internal topics only if any of them ails."""
     return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 
 def _named(of_partitions: list[str]) -> str:
-    """Return topics by name, each once, and the cluster's own last."""
+    """Return topics by name, each once, internal topics last."""
     names = sorted(dict.fromkeys(of_partitions), key=lambda name: name in INTERNAL)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"Topic{'s' if len(names) > 1 else ''}: {', '.join(names[:_NAMED])}{more}."

@@ -1,4 +1,4 @@
-"""Where the console listens, and who may be let in there. Imports no web server: the command line asks here."""
+"""The console's listen address, and which addresses are allowed. Imports no web server, for the command line's sake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOT_PUBLIC: Final = (
 
 
 def require_libraries(option: str = "the console") -> None:
-    """Raise NoPlace where what it is made of is not installed."""
+    """Raise NoPlace if the console's packages are not installed."""
     if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):
         raise NoPlace(f"{option} needs packages that are not installed: {how_to_install('console')}")
 
@@ -31,5 +31,5 @@ def parse(text: str, option: str) -> tuple[str, int]:
 
 
 def listening(host: str, port: int, option: str, *, allowed: str | None) -> socket.socket:
-    """Return a socket that listens there; raises NoPlace, also where others could come and nothing allows that."""
+    """Return a listening socket; raises NoPlace, also for a public address that no option allows."""
     return local_http.listening(host, port, option, not_public=None if allowed else _NOT_PUBLIC)

@@ -1,6 +1,6 @@
-"""Long lists, of which a page shows a part: what is searched for, how many there are, the addresses of the others.
+"""Long lists, of which a page shows a part: search, the number of pages, and their addresses.
 
-Owns how a search for topics, groups and ACLs matches, and the arithmetic. A page that does not exist is the last one.
+Owns how a search for topics, groups and ACLs matches, and the arithmetic. A page beyond the end is the last one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PER_PAGE: Final = 50
 
 
 def has_words(text: str, search: str) -> bool:
-    """Tell whether a text has all words of a search in it, in any order and whatever their case."""
+    """Return whether a text contains all words of a search, in any order and any case."""
     lower = text.lower()
     return all(word in lower for word in search.lower().split())
 
@@ -37,5 +37,5 @@ class Listing(Generic[T]):
         self._query = query or {}
 
     def href(self, page: int) -> str:
-        """Return the address of another page of it."""
+        """Return the address of another page of the list."""
         return place(self._path, **{**self._query, "page": page if page > 1 else None})

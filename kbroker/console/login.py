@@ -1,6 +1,6 @@
-"""Logging in: what is asked, where one goes then, and how wrong answers are told.
+"""Login: the form, the page after it, and the texts of failures.
 
-Owns that wrong names and wrong passwords look the same, and that nobody is sent to another site.
+Owns that wrong names and wrong passwords look the same, and that a login never redirects to another site.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.console.values import Values
 
 
 def to_login(request: Request) -> Response:
-    """Send somebody to log in, and have him come back; one who does not read pages is told so."""
+    """Redirect to the login page and back afterwards; a client that does not read pages gets an error."""
     if request.method != "GET" or "text/html" not in request.headers.get("accept", "text/html"):
         return Response("log in first\n", 401, media_type="text/plain")
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
@@ -27,18 +27,18 @@ def to_login(request: Request) -> Response:
 
 
 def facts(next_place: str, failure: str | None, typed: str = "") -> dict[str, Any]:
-    """Return what the page shows; after a failure the name that was typed, so that only the password is asked for."""
+    """Return the facts of the page; after a failure with the typed name, so that only the password is missing."""
     return {"next": own_place(next_place), "failure": failure, "typed": typed}
 
 
 def own_place(path: str) -> str:
-    """Return a place on this console: what was asked for, if it is one."""
+    """Return a place on this console: the requested one if it is safe, else the first page."""
     plain = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
     return path if plain else "/"
 
 
 async def logged_in(console: Console, values: Values, address: str) -> tuple[tuple[int, str] | None, str]:
-    """Return status and line of a failure, or the key of a new session."""
+    """Return status and text of a failure, or the key of a new session."""
     user = values.text("user")
     password = values.raw("password")
     right = await console.login_tries.judge(address, lambda: console.sessions.knows(user, password))

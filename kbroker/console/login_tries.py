@@ -1,11 +1,11 @@
-"""How often somebody may try to log in, and how many passwords are looked at.
+"""Limits on tries to log in, and on checks of passwords.
 
-Owns the count of wrong answers and whose turn it is. Never looks at a password itself.
+Owns the count of wrong answers and the order of checks. Never looks at a password itself.
 
-An address has few wrong answers a minute. One password is looked at at a time, which costs some 50 ms of a processor;
-after many wrong answers of all addresses in a minute, one every two seconds. So many addresses guess no faster than
-few, and a right password waits for the wrong ones of others. As only some may wait, more addresses than that can keep
-new ones out: those from which somebody has logged in before, and the console's own machine, wait for nobody else.
+An address has few wrong answers a minute. Passwords are checked one at a time, which costs some 50 ms of a processor;
+after many wrong answers from all addresses in a minute, one every two seconds. So many addresses guess no faster than
+few, but a right password waits behind wrong ones. As only some may wait, more addresses than that can keep new ones
+out. Addresses with an earlier login, and the console's own machine, do not wait for others.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class LoginTries:
         self._waiting: set[str] = set()
         self._turn, self._turn_of_known = asyncio.Lock(), asyncio.Lock()
         self._known: OrderedDict[str, None] = OrderedDict()
-        """Addresses from which somebody has logged in."""
+        """Addresses with an earlier login."""
         self._looked = -_PAUSE_S
 
     async def judge(self, address: str, is_right: Callable[[], bool]) -> bool | None:
-        """Return what `is_right` tells, run on a thread; None where it is not asked: too many tries."""
+        """Return the result of `is_right`, run in a thread; None without a check: too many tries."""
         known = address in self._known or _is_of_this_machine(address)
         if self._wrong_of(address) >= _WRONG or address in self._waiting:
             return None
@@ -59,7 +59,7 @@ class LoginTries:
             return None
         self._waiting.add(address)
         try:
-            # Not by the threads that ask the cluster: where it hangs they are all taken.
+            # Not in the threads for the cluster: they are all busy if the cluster hangs.
             if known:
                 async with self._turn_of_known:
                     right = await asyncio.to_thread(is_right)
@@ -79,7 +79,7 @@ class LoginTries:
         return right
 
     async def _rest(self) -> None:
-        """Wait where many answers were wrong of late."""
+        """Wait if many recent answers were wrong."""
         pause = self._looked + _PAUSE_S - self._clock()
         if pause > 0 and self._wrong_of(_ALL) >= _WRONG_OF_ALL:
             await self._sleep(pause)

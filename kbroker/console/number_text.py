@@ -1,6 +1,6 @@
-"""How numbers, sizes and times read on the pages.
+"""The text of numbers, sizes and times on the pages.
 
-Owns their form. Times are UTC, as Kafka's tools have them; a script may show them otherwise.
+Owns their form. Times are UTC, as in Kafka's tools; a script may convert them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _STEP: Final = 1000
 
 
 def number(value: float | None) -> str:
-    """Return a number with thin groups of thousands; a fraction only where it is small."""
+    """Return a number with separated thousands; with a fraction only if it is small."""
     if value is None:
         return NOTHING
     if isinstance(value, float) and not value.is_integer() and abs(value) < 100:
@@ -24,7 +24,7 @@ def number(value: float | None) -> str:
 
 
 def short_number(value: float | None) -> str:
-    """Return a number in few letters: 1.2k, 3.4M."""
+    """Return a number in few characters: 1.2k, 3.4M."""
     if value is None:
         return NOTHING
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -34,7 +34,7 @@ def short_number(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return bytes in the unit that suits; nothing where it is not known."""
+    """Return bytes in a suitable unit; a placeholder if unknown."""
     if count is None or count < 0:
         return NOTHING
     value, unit = float(count), 0
@@ -44,7 +44,7 @@ def size(count: int | None) -> str:
 
 
 def moment(ms: int | None) -> str:
-    """Return a time in ms since 1970 as people write it, in UTC."""
+    """Return a time in ms since 1970 as text, in UTC."""
     if ms is None or ms < 0:
         return NOTHING
     try:
@@ -55,7 +55,7 @@ def moment(ms: int | None) -> str:
 
 
 def ago(ms: int | None) -> str:
-    """Return how long ago a time in ms since 1970 is."""
+    """Return how long ago a time in ms since 1970 was."""
     return NOTHING if ms is None or ms < 0 else f"{duration(time.time() - ms / 1000)} ago"
 
 
@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def span(ms: int) -> str:
-    """Return a span of time in ms, exactly, in the units that it has: 1 d 12 h."""
+    """Return a time span in ms exactly, in all units that it needs: 1 d 12 h."""
     parts = []
     for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")):
         count, ms = divmod(ms, length)

@@ -1,7 +1,7 @@
-"""What a page and an action are.
+"""The form of a page and of an action.
 
-Owns their form: a page is a path and what finds its facts, an action is a form that changes something. How they are
-guarded, rendered and noted is the application's business.
+Owns it: a page is a path with a function that finds its facts, an action is a form that changes something. The
+application guards, renders and logs them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.console.values import Values
 
 
 def check_typed(values: Values, name_field: str) -> None:
-    """Raise WrongInput unless the name was typed that this destroys."""
+    """Raise WrongInput unless the user typed the name of the entity that this destroys."""
     if values.text("confirm") != values.needed(name_field, "the name"):
         raise WrongInput(f"type {values.text(name_field)} to confirm")
 
@@ -31,7 +31,7 @@ Answer = Callable[[Console, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its path, its template, and what finds what the template shows."""
+    """A page: its path, its template, and the function that finds the template's facts."""
 
     path: str
     template: str
@@ -40,7 +40,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A path that answers by itself: a download, a stream."""
+    """A path with its own answer: a download, a stream."""
 
     path: str
     answer: Answer
@@ -48,7 +48,7 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What an action did, and the page that shows it."""
+    """The text about a finished action, and the page that shows its effect."""
 
     text: str
     href: str
@@ -56,23 +56,23 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change: `run` is called in a thread with the console, an admin client and what was sent."""
+    """A change: `run` is called in a thread with the console, an admin client and the form's values."""
 
     name: str
     run: Callable[[Console, Any, Values], Done]
     confirms: str | None = None
-    """The field whose value has to be typed once more before it is done."""
+    """The field whose value the user must type again to confirm."""
     secret: frozenset[str] = field(default_factory=frozenset)
-    """Fields that nobody may read in the log."""
+    """Fields that must not appear in the log."""
     long: frozenset[str] = field(default_factory=frozenset)
-    """Fields of which the log tells the length only."""
+    """Fields of which the log has only the length."""
 
     @property
     def path(self) -> str:
-        """Where its form is sent."""
+        """The path to which its form is sent."""
         return f"/do/{self.name}"
 
     def check(self, values: Values) -> None:
-        """Raise WrongInput unless the name was typed that this destroys."""
+        """Raise WrongInput unless the user typed the name of the entity that this destroys."""
         if self.confirms is not None:
             check_typed(values, self.confirms)

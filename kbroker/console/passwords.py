@@ -1,7 +1,7 @@
 """Passwords of the console's users: scrypt, and files of them.
 
 Owns the form of a line, NAME:scrypt$N$R$P$SALT$HASH with base64, and the comparison in constant time. Never keeps or
-tells a password.
+prints a password.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _SALT: Final = 16
 _MOST_MEMORY: Final = 128 * 1024 * 1024
 _MOST_N: Final = 1 << 16
 LONGEST: Final = 1024
-"""Characters of a password; a longer one is wrong, and not looked at."""
+"""The most characters of a password; a longer one is wrong without a check."""
 
 
 def hashed(password: str) -> str:
-    """Return what stands for a password in a file."""
+    """Return the hash line of a password, for a file."""
     salt = os.urandom(_SALT)
     made = hashlib.scrypt(password.encode(), salt=salt, n=_N, r=_R, p=_P, maxmem=_MOST_MEMORY)
     return f"scrypt${_N}${_R}${_P}${base64.b64encode(salt).decode()}${base64.b64encode(made).decode()}"
 
 
 _NOBODY: Final = hashed(os.urandom(16).hex())
-"""What is compared where there is no such user, so that both take as long."""
+"""The hash to compare with for an unknown user, so that both cases take the same time."""
 
 
 def matches(password: str, line: str) -> bool:
-    """Tell whether a password is the one that a line stands for."""
+    """Return whether a password matches a hash line."""
     n, r, p, salt, wanted = _parsed(line)
     typed = password.encode("utf-8", "surrogateescape")
     made = hashlib.scrypt(typed, salt=salt, n=n, r=r, p=p, maxmem=_MOST_MEMORY, dklen=len(wanted))
@@ -47,7 +47,7 @@ def matches(password: str, line: str) -> bool:
 
 
 def is_users(users: Mapping[str, str], name: str, password: str) -> bool:
-    """Tell whether a password is that of a user; takes as long where there is no such user."""
+    """Return whether a password is a user's; takes the same time for an unknown user."""
     if len(password) > LONGEST:
         return False
     right = matches(password, users.get(name, _NOBODY))

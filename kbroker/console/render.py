@@ -1,7 +1,7 @@
-"""Pages of facts: templates, and what they may use.
+"""Rendering of pages: templates, and the functions for them.
 
-Owns the look's raw material: the environment of Jinja2, in which everything is escaped and nothing that is missing
-passes silently, and the files that are sent as they are, with addresses that change when they do.
+Owns Jinja2's environment, in which everything is escaped and a missing value is an error, and the static files, whose
+addresses change with their content.
 """
 
 from __future__ import annotations
@@ -59,31 +59,31 @@ def environment() -> Environment:
 
 
 def breakable(name: str) -> Markup:
-    """Return a name that is broken behind its dots, lines and the like where it has to be, and not within a word."""
-    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no reference to a character has any of them
+    """Return a name that may be wrapped after its dots, lines and the like, and not within a word."""
+    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no character reference contains any of them
 
 
 def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:
-    """Return a page; of one that has a block of the name `part`, that block alone."""
+    """Return a page; if it has a block named `part`, only that block."""
     alone = part in template.blocks
     return template.render({**facts, "part": part if alone else "", "layout": "part.html" if alone else "base.html"})
 
 
 @lru_cache(maxsize=1)
 def assets() -> dict[str, tuple[bytes, str]]:
-    """Return the files that are sent as they are, with their types."""
+    """Return the static files, with their types."""
     found = {name: ((_HERE / "static" / name).read_bytes(), kind) for name, kind in _OWN.items()}
     found[_HTMX] = (_htmx().read_bytes(), "text/javascript")
     return found
 
 
 def asset(name: str) -> str:
-    """Return the address of such a file, which changes with what is in it."""
+    """Return the address of a static file, which changes with its content."""
     return place("/static", name, v=hashlib.sha256(assets()[name][0]).hexdigest()[:12])
 
 
 def _htmx() -> Path:
-    """Return htmx's file, out of a package that is made for Django and whose code is not needed."""
+    """Return htmx's file, from a package for Django whose code is not needed."""
     spec = importlib.util.find_spec("js_lib_htmx")
     if spec is None or spec.origin is None:
         raise AdminError(f"htmx is not installed: {how_to_install('console')}")

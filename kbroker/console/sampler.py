@@ -1,11 +1,12 @@
-"""What is looked at every few seconds, whoever looks at the pages: throughput, lag, sizes, health.
+"""Samples taken every few seconds, regardless of visitors: throughput, lag, sizes, health.
 
-Owns a thread with a client of its own, and how much of the time it asks at most: a twentieth, so that a large cluster
-is asked less often; a third while brokers are gone, for then it mostly waits for them, and somebody mends. Keeps the
-latest in memory and nothing else. Never fails: what went wrong is told on the pages.
+Owns a thread with its own client, and the largest share of time that it asks: a twentieth, so that a large cluster is
+asked less often; a third while brokers are gone, because then it mostly waits for them while they are being repaired.
+Keeps the latest samples in memory and nothing else. Never fails: the pages show its errors.
 
-kafka-python learns of brokers from its own Metadata, which it asks for once in five minutes: one that has come back is
-unknown to it until then. So a client is thrown away when a broker lives that has not lived ever since it was made.
+kafka-python learns of brokers from its own Metadata, which it requests once in five minutes: until then it does not
+know a broker that has come back. So the client is replaced when a broker is alive that was not alive all the time since
+the client was made.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kbroker.console.unsettled import Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The most that a round may take, of the pause after it."""
+"""The longest duration of a round, relative to the pause after it."""
 _SHARE_WITHOUT_ALL: Final = 0.5
 """The same while brokers are gone."""
 _SOON_S: Final = 1.0
@@ -45,24 +46,24 @@ _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 1_000
-"""Topics whose min.insync.replicas is asked for in one round, where not all replicas are in sync."""
+"""The most topics per round whose min.insync.replicas is requested, of those that are not fully in sync."""
 _JUDGED_FOR_S: Final = 60.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
 _SUSPECTS_AT_ONCE: Final = 20
-"""Groups that are said to stand still, and are looked at in every round: it may be over."""
+"""The most groups per round that are checked again because they seem to stand still."""
 _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
-"""So long nothing was written in a transaction that is said to hang: Kafka's longest timeout."""
+"""How long nothing was written in a hanging transaction: Kafka's longest timeout."""
 _LATEST: Final = -1
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Samples:
-    """What was seen; replaced field by field, so that a page may read at any time."""
+    """The samples; each field is replaced as a whole, so that a page may read at any time."""
 
     view: ClusterView | None = None
     failure: str | None = "the cluster has not been looked at yet"
@@ -73,28 +74,28 @@ class Samples:
     topics: Family = field(default_factory=lambda: Family(_MOST_TOPICS))
     """Records per second by topic."""
     lags: Family = field(default_factory=lambda: Family(_MOST_GROUPS))
-    """Records that groups have not read yet."""
+    """The lags of groups, in records."""
     standing: StandingStill = field(default_factory=lambda: StandingStill(_MOST_STOPS))
-    """Partitions in which groups do not get on."""
+    """Partitions in which groups make no progress."""
     groups: dict[str, str] = field(default_factory=dict)
     """States of groups by name."""
     readers: dict[str, set[str]] = field(default_factory=dict)
-    """Topics of which groups have committed offsets."""
+    """The topics for which groups have committed offsets."""
     dirs: list[LogDir] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     hanging: list[Open] = field(default_factory=list)
     under_min_isr: set[Key] = field(default_factory=set)
     unsettled: dict[str, float] = field(default_factory=dict)
-    """Groups whose members are told again and again what to read, and for how many seconds that has been seen."""
+    """Groups that keep rebalancing, and for how many seconds that has been observed."""
     rounds: int = 0
     looked_at: float = 0.0
-    """When the last round that did not fail was over, in s since 1970."""
+    """The end of the last successful round, in s since 1970."""
     left_out: int = 0
-    """Partitions that are too many to be looked at one by one."""
+    """The number of partitions beyond the limit, which are not sampled."""
 
 
 class Sampler:
-    """Looks at a cluster until `stop`, also as a context manager."""
+    """Samples a cluster until `stop`, also as a context manager."""
 
     def __init__(self, connection: Connection, period_s: float = PERIOD_S) -> None:
         self._connection = patient(connection)
@@ -105,21 +106,21 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="kbroker-console-sampler", daemon=True)
         self._client: Any = None
         self._alive: frozenset[int] = frozenset()
-        """Brokers that lived when the client was made, and ever since."""
+        """Brokers that have been alive since the client was made."""
         self._dirs_at = self._hanging_at = -1e9
         self._next_group = 0
         self._unsettled = Unsettled()
         self._min_isr: dict[str, tuple[str, float]] = {}
-        """By topic, and when it was asked for."""
+        """The value by topic, and when it was requested."""
         self.samples = Samples()
 
     def start(self) -> Self:
-        """Begin to look."""
+        """Start sampling."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End it; waits for what is being asked."""
+        """Stop; waits for the running request."""
         self._over.set()
         self._wanted.set()
         if self._thread.is_alive():
@@ -132,12 +133,12 @@ class Sampler:
         self.stop()
 
     def look_again(self) -> None:
-        """Have the next round at once: something was changed."""
+        """Start the next round at once, after a change."""
         self._dirs_at = -1e9
         self._wanted.set()
 
     def wait_for_rounds(self, count: int, patience_s: float) -> bool:
-        """Wait until so many rounds are done; for tests and for pictures."""
+        """Wait until `count` rounds are done; for tests and screenshots."""
         with self._looked:
             return self._looked.wait_for(lambda: self.samples.rounds >= count, patience_s)
 
@@ -163,17 +164,17 @@ class Sampler:
         self._close()
 
     def _pause_s(self, took: float) -> float:
-        """Return how long to wait after a round of so many seconds."""
+        """Return the pause after a round that took this many seconds."""
         view = self.samples.view
         gone = view is not None and view.missing_brokers()
         return max(self._period_s - took, took / (_SHARE_WITHOUT_ALL if gone else _SHARE))
 
     def _others_live(self) -> bool:
-        """Throw the client away where it cannot know all brokers that live; return whether it was."""
+        """Discard the client if it cannot know all live brokers; return whether it was discarded."""
         view, before = self.samples.view, self._alive
         now = frozenset() if view is None else frozenset(each.node_id for each in view.brokers)
         before = before or now
-        self._alive = before & now  # one that has gone is forgotten by the client, too
+        self._alive = before & now  # the client forgets a broker that has gone, too
         if now <= before:
             return False
         self._close()
@@ -197,7 +198,7 @@ class Sampler:
                 client.close()
 
     def round(self, admin: Any) -> None:
-        """Look once. Raises AdminError and KafkaError."""
+        """Take one round of samples. Raises AdminError and KafkaError."""
         samples, now = self.samples, time.monotonic()
         view = cluster_view(admin)
         samples.view = view
@@ -215,16 +216,16 @@ class Sampler:
             samples.sizes = sizes_of_leaders(samples.dirs, leaders)
         if now - self._hanging_at > _HANGING_EVERY_S and len(leaders) <= _HANGING_PARTITIONS:
             self._hanging_at = now
-            with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka tells since 3.0
+            with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka has this API since 3.0
                 samples.hanging = hanging(admin, leaders, HANGING_MS)
-        elif samples.hanging:  # somebody is about to abort it
+        elif samples.hanging:  # an operator may be about to abort it
             found = {(each.topic, each.partition) for each in samples.hanging}
             with contextlib.suppress(AdminError, KafkaError):
                 samples.hanging = hanging(admin, {key: leaders[key] for key in found & leaders.keys()}, HANGING_MS)
 
     @staticmethod
     def _count(samples: Samples, ends: dict[Key, int], at: float) -> None:
-        """Turn offsets into records per second since the last look."""
+        """Convert offsets into records per second since the last round."""
         before, passed = samples.ends, at - samples.ends_at
         samples.ends, samples.ends_at = ends, at
         if not before or passed <= 0:
@@ -239,9 +240,9 @@ class Sampler:
             samples.topics.add(name, at, rate)
 
     def _under_min_isr(self, admin: Any, view: ClusterView, now: float) -> set[Key]:
-        """Return partitions with too few in sync for acks=all, of topics where not all replicas are."""
+        """Return partitions with too few in-sync replicas for acks=all, of topics that are not fully in sync."""
         names = [topic.name for topic in view.topics.values() if topic.under_replicated]
-        below = {name for name, _ in self.samples.under_min_isr}  # somebody may be about to alter it
+        below = {name for name, _ in self.samples.under_min_isr}  # an operator may be about to alter it
         known = {
             name: told
             for name in names
@@ -260,13 +261,13 @@ class Sampler:
         }
 
     def _lag(self, admin: Any, samples: Samples, at: float) -> None:
-        """See how far groups are behind, some groups in each round."""
+        """Update the lags of groups, some groups in each round."""
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         now = time.monotonic()
         samples.unsettled = self._unsettled.look(samples.groups, now)
         samples.lags.keep(samples.groups)
-        # Who has no members, or does not tell whether, does not stand still.
+        # A group without members, or in an unknown state, does not stand still.
         reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}
         samples.standing.keep(reading)
         names = sorted(samples.groups)
@@ -292,7 +293,7 @@ class Sampler:
 
 
 def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
-    """Return what groups have committed; one that does not tell is left out."""
+    """Return the committed offsets of groups; groups without an answer are left out."""
     found: dict[str, dict[Key, int]] = {}
     for name in names:
         with contextlib.suppress(KafkaError, AdminError):
@@ -302,13 +303,13 @@ def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 
 
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
-    """Return what a group has committed of partitions that members have: it may read others no more."""
+    """Return a group's committed offsets of partitions with a member: it may have stopped reading others."""
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):
         return committed
     except Exception:
-        log.exception("what members of group %s have", name)  # assignments are their own bytes
+        log.exception("what members of group %s have", name)  # assignments are the clients' own bytes
         return committed
     members = (group["members"] if group is not None else None) or ()
     assigned = {(p["topic"], p["partition"]) for member in members for p in member["partitions"]}
@@ -316,5 +317,5 @@ def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int
 
 
 def lag_of(committed: Mapping[Key, int], ends: Mapping[Key, int]) -> int:
-    """Return how many records lie between what is committed and the ends that are known."""
+    """Return the number of records between the committed offsets and the known ends."""
     return sum(max(ends[key] - offset, 0) for key, offset in committed.items() if key in ends)

@@ -1,6 +1,6 @@
 """Numbers over time, of which only the latest are kept.
 
-Owns how many points a series has, and how many series there are. Never takes a sample.
+Owns the number of points in a series, and the number of series. Never takes a sample.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Final
 
 POINTS: Final = 180
-"""Of a series: a quarter of an hour, at one each five seconds."""
+"""The points of a series: a quarter of an hour, at one every five seconds."""
 
 
 class Series:
-    """Values with their times, in seconds; the oldest go.
+    """Values with their times, in seconds; the oldest are dropped.
 
-    One thread may add while others read: what they read is replaced, never changed.
+    One thread may add while others read: the points are replaced, never changed.
     """
 
     __slots__ = ("_points",)
@@ -37,17 +37,17 @@ class Series:
 
     @property
     def last(self) -> float | None:
-        """The newest value, None where there is none."""
+        """The newest value; None if empty."""
         points = self._points
         return points[-1][1] if points else None
 
     @property
     def largest(self) -> float:
-        """The largest value, 0 where there is none."""
+        """The largest value; 0 if empty."""
         return max((value for _, value in self._points), default=0.0)
 
     def grows(self, span_s: float) -> bool:
-        """Whether for so many seconds the value never fell, and is larger now than it was then."""
+        """Whether the value never fell within a time span, and is larger now than at its start."""
         points = self._points
         if not points or points[-1][0] - points[0][0] < span_s:
             return False
@@ -56,7 +56,7 @@ class Series:
 
 
 class Family:
-    """Series by name, at most so many: those that were added to longest ago go first."""
+    """Series by name, a limited number: the one that was updated longest ago is dropped first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -74,11 +74,11 @@ class Family:
         series.add(at, value)
 
     def get(self, name: str) -> Series:
-        """Return a series, an empty one where there is none."""
+        """Return a series, an empty one if it does not exist."""
         return self._series.get(name) or Series()
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget all but these."""
+        """Drop all other series."""
         wanted = set(names)
         for name in [each for each in self._series if each not in wanted]:
             del self._series[name]

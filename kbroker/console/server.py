@@ -1,6 +1,6 @@
-"""The console's server: uvicorn with an event loop of its own, in a thread or in the process's own.
+"""The console's server: uvicorn with an event loop of its own, in a thread.
 
-Owns the socket, TLS, and the order of an end: streams end first, then the server, then the clients.
+Owns the socket, TLS, and the order of a stop: streams first, then the server, then the clients.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class ConsoleServer:
-    """Serves a console on a socket that listens, until `stop`, also as a context manager."""
+    """Serves a console on a listening socket until `stop`, also as a context manager."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ConsoleServer:
         self._socket = listening
         port = int(listening.getsockname()[1])
         self.url = url_of(listening, "http" if tls is None else "https")
-        """Where it is, as "http://127.0.0.1:8080"."""
+        """Its address, as "http://127.0.0.1:8080"."""
         settings = replace(settings, port=port, secure=tls is not None)
         self.console = Console(connection, settings, Schemas(schemas))
         config = uvicorn.Config(
@@ -66,19 +66,19 @@ class ConsoleServer:
             ssl_certfile=None if tls is None else tls[0],
             ssl_keyfile=None if tls is None else tls[1],
         )
-        config.load()  # so that a certificate that cannot be read is told before anything is served
+        config.load()  # an unreadable certificate is reported before anything is served
         self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="kbroker-console", daemon=True)
 
     def start(self) -> Self:
-        """Serve in a thread; the socket listens already, so that nobody who comes at once is turned away."""
+        """Serve in a thread; the socket already listens, so that early clients are not refused."""
         self.console.sampler.start()
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End it, and give back what it holds."""
+        """Stop, and release all resources."""
         self._end()
         if self._thread.is_alive():
             self._thread.join(_PATIENCE_S)
@@ -88,7 +88,7 @@ class ConsoleServer:
         self._socket.close()
 
     def serve_until(self, wait: Callable[[], None]) -> None:
-        """Serve until `wait` returns, whatever ends it."""
+        """Serve until `wait` returns or raises."""
         with self:
             wait()
 
@@ -102,7 +102,7 @@ class ConsoleServer:
         self._server.should_exit = True
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # it has ended on its own
                 loop.call_soon_threadsafe(self.console.end)
 
     def _run(self) -> None:

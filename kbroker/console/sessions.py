@@ -1,7 +1,7 @@
-"""Who is logged in, and that a form is the console's own.
+"""Logins, and the proof that a form is the console's own.
 
-Owns the cookie, how long it holds, and the tokens in forms. Sessions are in memory: a restart ends them. Where nobody
-has to log in everybody has one all the same, for the tokens, and it is kept nowhere.
+Owns the cookie, its lifetime, and the tokens in forms. Sessions are in memory: a restart ends them. Without logins
+every browser still has a session, for the tokens, which is stored nowhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LONGEST_FLASH: Final = 1_500
 
 @dataclass(slots=True)
 class Session:
-    """Somebody's stay; `user` is None where nobody has to log in."""
+    """The session of a browser; `user` is None without logins."""
 
     user: str | None
     begun: float
@@ -58,11 +58,11 @@ class Sessions:
 
     @property
     def asks(self) -> bool:
-        """Whether one has to log in."""
+        """Whether a login is needed."""
         return self._users is not None
 
     def of(self, request: Request) -> tuple[str, Session] | None:
-        """Return the session that a request belongs to, if it holds."""
+        """Return the session of a request, if it is valid."""
         key = request.cookies.get(self.cookie, "")
         if not self.asks:
             name, _, signature = key.partition(".")
@@ -80,9 +80,9 @@ class Sessions:
         return key, session
 
     def begin(self, user: str | None) -> str:
-        """Return the key of a new session; the one that was not used for longest goes where there are too many.
+        """Return the key of a new session; with too many sessions the one that was unused for longest is dropped.
 
-        Where nobody logs in nothing is kept: the key is signed, so that whoever asks without a cookie costs nothing.
+        Without logins nothing is stored: the key is signed, so that a request without a cookie costs nothing.
         """
         if not self.asks:
             name = secrets.token_urlsafe(16)
@@ -94,33 +94,33 @@ class Sessions:
         return key
 
     def end(self, key: str) -> None:
-        """Forget a session."""
+        """End a session."""
         self._sessions.pop(key, None)
 
     def knows(self, user: str, password: str) -> bool:
-        """Tell whether a password is right; takes some 50 ms, whoever is named."""
+        """Return whether a password is right; takes some 50 ms for any name."""
         return self._users is not None and is_users(self._users, user, password)
 
     def set_cookie(self, response: Response, key: str) -> None:
-        """Have a browser keep a session."""
+        """Store a session in the browser."""
         response.set_cookie(
             self.cookie, key, max_age=int(LIFE_S), path="/", secure=self._secure, httponly=True, samesite="strict"
         )
 
     def drop_cookie(self, response: Response) -> None:
-        """Have a browser forget it."""
+        """Remove the session from the browser."""
         response.delete_cookie(self.cookie, path="/", secure=self._secure, httponly=True, samesite="strict")
 
     def token(self, key: str) -> str:
-        """Return what forms of a session carry."""
+        """Return the token for the forms of a session."""
         return hmac.new(self._key, b"form:" + key.encode(), hashlib.sha256).hexdigest()
 
     def is_token(self, key: str, token: str) -> bool:
-        """Tell whether a form is one of a session's."""
+        """Return whether a form's token belongs to a session."""
         return hmac.compare_digest(self.token(key).encode(), token.encode("utf-8", "replace"))
 
     def tell_next(self, response: Response, text: str, level: str) -> None:
-        """Have the next page tell something, once."""
+        """Show a text on the next page, once."""
         body = base64.urlsafe_b64encode(json.dumps([level, text[:_LONGEST_FLASH]]).encode()).decode()
         value = f"{body}.{self._signed(body)}"
         response.set_cookie(
@@ -128,7 +128,7 @@ class Sessions:
         )
 
     def told(self, request: Request) -> tuple[str, str] | None:
-        """Return level and text of what a page is to tell."""
+        """Return level and text of the message for a page."""
         body, _, signature = request.cookies.get(self._flash, "").partition(".")
         if not body or not hmac.compare_digest(self._signed(body).encode(), signature.encode("utf-8", "replace")):
             return None
@@ -136,7 +136,7 @@ class Sessions:
         return str(level), str(text)
 
     def forget_told(self, response: Response) -> None:
-        """Have it told once only."""
+        """Make sure that the message is shown only once."""
         response.delete_cookie(self._flash, path="/", secure=self._secure, httponly=True, samesite="strict")
 
     def _signed(self, body: str) -> str:

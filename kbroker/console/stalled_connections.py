@@ -1,7 +1,7 @@
-"""HTTP connections that are cut off when their other side stands still: it reads nothing, or never ends what it asks.
+"""HTTP connections that are closed when their client stalls: it reads nothing, or never completes a request.
 
-Owns how long that may be. Without it a few who do nothing would hold all the connections that the console has. Who is
-slow, and takes or sends something at least, is left alone, but for the head and the body of a request, which are small.
+Owns the time limits. Without them a few idle clients would hold all the connections of the console. A slow client that
+reads or sends at least something may continue, except for the head and the body of a request, which are small.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READER_S: Final = 30.0
-"""For so long nothing may be taken of what waits to be read."""
+"""How long a client may read nothing of the data that waits for it."""
 REQUEST_S: Final = 30.0
-"""So long a request may take to come, from the first byte or the connection's beginning to the last byte."""
+"""How long a request may take to arrive, from its first byte or the connection's beginning to its last byte."""
 
 
 class HurriedProtocol(H11Protocol):
-    """A connection of uvicorn's, with two clocks."""
+    """A connection of uvicorn with two timers."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -27,12 +27,12 @@ class HurriedProtocol(H11Protocol):
         self._asking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for a request."""
+        """Start the timer of a request."""
         super().connection_made(transport)
         self._asking = self.loop.call_later(REQUEST_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Take some of a request; the clock of one that is whole stops."""
+        """Receive a part of a request; the timer stops when the request is complete."""
         super().data_received(data)
         whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
         if whole:
@@ -41,7 +41,7 @@ class HurriedProtocol(H11Protocol):
             self._asking = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """Begin to wait for somebody who reads."""
+        """Start the timer of a reader."""
         super().pause_writing()
         self._wait_for_reader()
 
@@ -57,12 +57,12 @@ class HurriedProtocol(H11Protocol):
         self._reading = self.loop.call_later(READER_S, look)
 
     def resume_writing(self) -> None:
-        """Go on: most of what waited was read."""
+        """Continue: the client has read most of the waiting data."""
         self._read()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop both clocks."""
+        """Stop both timers."""
         self._read()
         self._asked()
         super().connection_lost(exc)

@@ -1,9 +1,9 @@
-"""Where groups do not get on: partitions in which a group commits nothing, and more and more waits for it.
+"""Partitions in which a group makes no progress: it commits nothing, while more and more records wait.
 
-Owns since when each such offset has been as it is, of the groups that are looked at. A lag alone is no fault, nor one
-that stays as it is: behind a transaction's marker one record is never read. So it counts from a commit that was seen,
-and only where the partition has grown since. What was not looked at has not stood still: a group is judged by what its
-own last look has found. Never asks a cluster.
+Owns since when each offset is unchanged, for the groups that are sampled. A lag alone is no fault, nor a constant lag:
+a transaction's marker is a record that is never read. So the time counts from an observed commit, and only if the
+partition has grown since. A group is judged by its own last sample only: without a sample it does not count as standing
+still. Never asks a cluster.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
-"""So long a group with members commits nothing of a partition that grows before it is said to stand still: twice the
-minute in which Kafka Connect's sinks commit once."""
+"""How many seconds a group with members commits nothing of a growing partition before it counts as standing still:
+twice the minute after which Kafka Connect's sinks commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What a group has committed of a partition, first and last seen when (s), and where the partition ended then."""
+    """A committed offset of a partition, when it was first and last seen (s), and the partition's ends then."""
 
     offset: int
     since: float
@@ -31,14 +31,15 @@ class Stop:
 
     @property
     def lasted_s(self) -> float:
-        """For how many seconds it has been seen like that."""
+        """For how many seconds it has been observed."""
         return self.seen - self.since
 
 
 class StandingStill:
-    """What groups have committed and not read to the end; at most so many partitions of groups, the rest is not judged.
+    """The committed offsets of groups behind the end; for a limited number of partitions, the rest is not judged.
 
-    One thread may look while others ask: a group's stops are replaced, never changed. Times are in s, of any one clock.
+    One thread may look while others read: a group's stops are replaced, never changed. Times are in s, of any one
+    clock.
     """
 
     def __init__(self, most: int) -> None:
@@ -47,14 +48,14 @@ class StandingStill:
         self._stops: dict[str, dict[Key, Stop]] = {}
 
     def look(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
-        """See what a group with members has committed at a time."""
+        """Record the committed offsets of a group with members at a time."""
         before = self._stops.get(group, {})
         room = self._most - self._count + len(before)
         stops: dict[Key, Stop] = {}
         for key, offset in committed.items():
             known, end = before.get(key), ends.get(key)
             if end is None and known is not None and known.offset == offset:
-                stops[key] = known  # its leader is away
+                stops[key] = known  # the partition has no leader now
                 continue
             if end is None or offset >= end or len(stops) >= room:
                 continue
@@ -69,20 +70,20 @@ class StandingStill:
             self.forget(group)
 
     def suspects(self, group: str, committed: Mapping[Key, int], at: float, span_s: float) -> bool:
-        """Tell whether what a group has committed of some partition is `span_s` seconds old at least."""
+        """Return whether any committed offset of a group is unchanged for at least `span_s` seconds."""
         stops = self._stops.get(group, {})
         return any(committed.get(key) == each.offset and at - each.since >= span_s for key, each in stops.items())
 
     def of(self, group: str, span_s: float) -> dict[Key, Stop]:
-        """Return where a group has stood still for `span_s` seconds at least while records came."""
+        """Return the partitions in which a group stood still for at least `span_s` seconds while records arrived."""
         stops = self._stops.get(group, {})
         return {key: each for key, each in stops.items() if each.last_end > each.end and each.lasted_s >= span_s}
 
     def keep(self, groups: Iterable[str]) -> None:
-        """Forget all groups but these: those that have members now."""
+        """Drop all groups but these, which have members now."""
         for group in self._stops.keys() - groups:
             self.forget(group)
 
     def forget(self, group: str) -> None:
-        """Forget a group, as one that does not tell."""
+        """Drop a group, as after no answer."""
         self._count -= len(self._stops.pop(group, ()))

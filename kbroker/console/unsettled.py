@@ -1,8 +1,8 @@
-"""Groups that do not settle: whose members are told again and again what to read.
+"""Groups that keep rebalancing.
 
-Owns since when that has been seen of each. What is seen are states at moments: members that lose their sessions are
-stable in between, and two moments may each be one of a short rebalance. So it takes three, and a group has settled once
-it was seen otherwise three times. Never asks a cluster.
+Owns since when that has been observed for each group. Only states at moments are visible: a group whose members lose
+their sessions is stable in between, and two moments may each fall into a short rebalance. So it takes three of them,
+and a group has settled once it was seen in other states three times. Never asks a cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Seen:
     since: float
     unsettled: int = 0
     settled: int = 0
-    """How often, since it was last seen unsettled."""
+    """How often it was seen settled since it was last unsettled."""
 
 
 class Unsettled:
@@ -32,7 +32,7 @@ class Unsettled:
         self._seen: dict[str, _Seen] = {}
 
     def look(self, states: Mapping[str, str], at: float) -> dict[str, float]:
-        """See the states of all groups by name; return for how long groups have not settled."""
+        """Record the states of all groups by name; return for how many seconds each group has been unsettled."""
         for name in self._seen.keys() - states.keys():
             del self._seen[name]
         for name, state in states.items():

@@ -1,6 +1,6 @@
-"""What a browser sends, in queries and forms: read, bounded and checked.
+"""The fields that a browser sends, in queries and forms: read, bounded and checked.
 
-Owns which forms are readable. What has no meaning is WrongInput, in a line for people.
+Owns which forms are readable. Input without meaning raises WrongInput with a line for people.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LARGEST: Final = 2**63 - 1
 
 
 class Values:
-    """Fields by name; one may come more than once."""
+    """Fields by name; a name may occur more than once."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]]) -> None:
         self._fields: dict[str, list[str]] = {}
@@ -28,7 +28,7 @@ class Values:
             self._fields.setdefault(name, []).append(value)
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a field without blanks around it; raises WrongInput where it is no text."""
+        """Return a field without blanks around it; raises WrongInput if it is not valid text."""
         found = self.raw(name, default).strip()
         try:
             found.encode()
@@ -37,11 +37,11 @@ class Values:
         return found
 
     def raw(self, name: str, default: str = "") -> str:
-        """Return a field as it was typed, with the line ends of Unix."""
+        """Return a field as it was typed, with Unix line ends."""
         return self._fields.get(name, [default])[-1].replace("\r\n", "\n")
 
     def needed(self, name: str, what: str) -> str:
-        """Return a field that may not be empty; `what` it is stands in the error."""
+        """Return a field that must not be empty; the error names it by `what`."""
         found = self.text(name)
         if not found:
             raise WrongInput(f"{what} is missing")
@@ -52,17 +52,17 @@ class Values:
         return [each for each in (value.strip() for value in self._fields.get(name, ())) if each]
 
     def items(self) -> Iterator[tuple[str, str]]:
-        """Yield names and values, in the order of their first coming."""
+        """Yield names and values, in order of the names' first occurrence."""
         for name, values in self._fields.items():
             for value in values:
                 yield name, value
 
     def flag(self, name: str) -> bool:
-        """Tell whether a box is ticked."""
+        """Return whether a checkbox is ticked."""
         return self.text(name) in ("1", "on", "true", "yes")
 
     def number(self, name: str, what: str, default: int | None = None, *, least: int = 0) -> int | None:
-        """Return a whole number, `default` where the field is empty."""
+        """Return a whole number, `default` if the field is empty."""
         found = self.text(name)
         if not found:
             return default
@@ -75,29 +75,29 @@ class Values:
         return value
 
     def time(self, name: str) -> int | None:
-        """Return a time in ms since 1970; None where the field is empty."""
+        """Return a time in ms since 1970; None if the field is empty."""
         found = self.text(name)
         return parse_time(found) if found else None
 
     def one_of(self, name: str, known: Sequence[str]) -> str:
-        """Return one of those that there are, the first where the field is empty."""
+        """Return one of the known values, the first if the field is empty."""
         found = self.text(name) or known[0]
         if found not in known:
             raise WrongInput(f"{name} is one of {', '.join(known)}, not {found[:50]!r}")
         return found
 
     def page(self) -> int:
-        """Return which page of a list is meant, from 1 on."""
+        """Return the page number of a list, from 1 on."""
         return max(self.number("page", "the page", 1) or 1, 1)
 
 
 def queried(request: Request) -> Values:
-    """Return what stands in an address."""
+    """Return the fields of an address: its query and its path parameters."""
     return Values([*request.query_params.multi_items(), *((k, str(v)) for k, v in request.path_params.items())])
 
 
 async def form_of(request: Request) -> Values:
-    """Return what stands in a form that was sent; raises WrongInput."""
+    """Return the fields of a sent form; raises WrongInput."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise WrongInput("a form is sent as application/x-www-form-urlencoded")

@@ -1,4 +1,4 @@
-"""Which requests are told: the declarations that the API and `kbroker requests` share.
+"""Which requests to select: the declarations that the API and `kbroker requests` share.
 
 Owns the fields. Never looks at a request: requests.py does.
 """

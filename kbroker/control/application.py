@@ -1,7 +1,7 @@
 """The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
 
-Owns bodies (how large, how long they may take), whose turn it is, which of Python's exceptions are which status, and
-the pace at which long answers are written. Never knows what an operation does.
+Owns bodies (their size, their time to arrive), the turns of operations, which of Python's exceptions are which status,
+and the pace at which long answers are written. Never knows what an operation does.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ OPERATIONS: Final = (
 BODY_S: Final = 10.0
 """How long a body may take to arrive."""
 READER_S: Final = 30.0
-"""How long one who follows may leave what was sent unread."""
+"""How long a follower may leave sent data unread."""
 AT_ONCE: Final = 8
-"""Operations that change something, and as many that read, at a time: the rest wait for their turn."""
+"""How many operations that change something, and as many that read, may run at once; others wait for their turn."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 def application(control: Control, *, public: bool) -> Guard:
-    """Return the application; a `public` one has any Host."""
+    """Return the application; a `public` one accepts any Host."""
     changing, reading = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in OPERATIONS:
@@ -75,7 +75,7 @@ def application(control: Control, *, public: bool) -> Guard:
 
 
 async def _by_method(ways: dict[str, _Endpoint], request: Request) -> Response:
-    if request.method not in ways:  # HEAD, which Starlette adds: its answer would be made, and thrown away
+    if request.method not in ways:  # HEAD, which Starlette adds: its answer would be created and discarded
         raise HTTPException(405, headers={"Allow": ", ".join(ways)})
     return await ways[request.method](request)
 
@@ -100,7 +100,7 @@ async def _answered(control: Control, operation: Operation, turns: asyncio.Semap
 
 @contextlib.asynccontextmanager
 async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[None]:
-    """Have a turn. What has begun is brought to its end; who goes before that has it not begun: ClientDisconnect."""
+    """Take a turn. A started operation finishes; if the client leaves before, it raises ClientDisconnect instead."""
     if turns.locked():
         await _while_there(receive, turns.acquire())
     else:
@@ -112,7 +112,7 @@ async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[Non
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return what comes of it. Cancels it and raises ClientDisconnect when the one who asked goes."""
+    """Return the result of work. Cancels it and raises ClientDisconnect if the client leaves."""
     gone, working = asyncio.ensure_future(_until_gone(receive)), asyncio.ensure_future(work)
     try:
         await asyncio.wait({gone, working}, return_when=asyncio.FIRST_COMPLETED)
@@ -136,7 +136,7 @@ def _worked(operation: Operation, control: Control, values: Values, waited_for: 
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """Have what a broker says of something that cannot be as Refused."""
+    """Convert a broker's exceptions for impossible requests to Refused."""
     try:
         yield
     except ApiError as error:
@@ -150,12 +150,12 @@ def _refusing() -> Iterator[None]:
         raise Refused(504, "the broker did not answer in time") from None
     except OSError as error:
         raise Refused(507, (error.strerror or str(error)).lower()) from None
-    except RuntimeError as error:  # what a broker that stops says
+    except RuntimeError as error:  # a stopping broker raises it
         raise Refused(503, " ".join(str(error).split())) from None
 
 
 async def _values(operation: Operation, request: Request) -> Values:
-    """Return what stands in the path, the query and the body. Raises Refused."""
+    """Return the values from the path, the query and the body. Raises Refused."""
     given = queried(operation.query, request.query_params.multi_items())
     body = await _body(request)
     if operation.body is not None:
@@ -181,7 +181,7 @@ async def _body(request: Request) -> bytes:
 
 
 class Lines(Response):
-    """Newline-delimited JSON, as long as there is something and somebody reads."""
+    """Newline-delimited JSON, as long as there are values and a reader."""
 
     media_type = "application/x-ndjson"
 
@@ -191,9 +191,9 @@ class Lines(Response):
         self._values = values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write line by line; ends with the values, with the reader, or when the reader does not read."""
+        """Write line by line; ends with the values, with the reader, or when the reader stops reading."""
         del scope
-        with contextlib.suppress(Exception):  # the answer has begun: it can but end
+        with contextlib.suppress(Exception):  # the answer has begun, so it can only end
             await _while_there(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
@@ -206,10 +206,10 @@ class Lines(Response):
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:
-    # What a caller sent may be in it, and his terminal is to show it as one line.
+    # The text may contain a caller's input, and a terminal must show it as one line.
     line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     told = {"error": line} if code is None else {"error": line, "code": code}
-    # What else comes of a body that was not read whole is nothing to wait for.
+    # The rest of a body that was not read completely is not worth waiting for.
     headers = {"connection": "close"} if status in (408, 413) else None
     return Response(json_bytes(told), status, headers, media_type="application/json")
 

@@ -1,7 +1,7 @@
-"""One connection to the control API: uvicorn's, which is closed where no request comes.
+"""One connection to the control API: uvicorn's, which is closed if no request arrives.
 
-Owns how long the head of a request may take. uvicorn itself bounds the time between two requests, and none before the
-first: connections that say nothing would keep all others out. Never looks at what is asked.
+Owns how long the head of a request may take. uvicorn itself limits the time between two requests, but not before the
+first: silent connections would keep all others out. Never looks at the requests.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_S: Final = 5.0
-"""How long after the connection was made, or after a request has begun to come, its head may be incomplete."""
+"""How long the head may be incomplete after the connection was made, or after a request began to arrive."""
 
 
 class Connection(H11Protocol):
-    """A connection; it ends where it does not ask."""
+    """A connection that closes without a request."""
 
     _late: asyncio.TimerHandle | None = None
 

@@ -1,6 +1,6 @@
 """The operations as an OpenAPI document; overview_page.py shows the same to people.
 
-Owns the schemas of what is answered. What is asked is declared with the operations.
+Owns the schemas of answers. The parameters are declared with the operations.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _schemas() -> dict[str, Any]:
 
 
 def shown(path: str) -> str:
-    """Return a path as OpenAPI writes it: without how its names are read."""
+    """Return a path in OpenAPI's form, without the types of its names."""
     return re.sub(r"{(\w+):\w+}", r"{\1}", path)
 
 

@@ -1,4 +1,4 @@
-"""Faults over HTTP. Owns the operations; known_faults.py has the faults, and what may be said of one."""
+"""Faults over HTTP. Owns the operations; known_faults.py has the faults and their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups over HTTP, and the broker itself: what there is to look at beside topics. Owns their form as JSON."""
+"""Groups over HTTP, and the broker itself. Owns their form as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _lag(group: Group, topic: str | None) -> int:
     except MissingError:
         if topic is not None:
             raise
-        return 0  # the group is gone, or never was: "Dead" tells
+        return 0  # the group is gone, or never existed: its state "Dead" says so
 
 
 def _list(control: Control, _: Values) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Who is let in: programs of this machine, and not what a web page in its browser makes the browser do.
+"""Admission: programs of this machine, but not web pages that make its browser send requests.
 
-Owns the checks of a request's head, before anything is read of its body. A page of somebody else's can have a browser
-send requests here; it is known by `Origin` and `Sec-Fetch-Site`, and, where its name was made to lead to this machine
-(DNS rebinding), by `Host`. Never looks at paths or bodies.
+Owns the checks of a request's head, before its body is read. A foreign page can make a browser send requests here;
+`Origin` and `Sec-Fetch-Site` reveal it, and `Host` does if its name was made to point to this machine (DNS rebinding).
+Never looks at paths or bodies.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kbroker.control.telling import json_bytes
 from kbroker.local_http import is_own
 
 MAX_BODY: Final = 1024 * 1024
-"""Bytes that a body may have."""
+"""The most bytes of a body."""
 _ELSEWHERE: Final = ("cross-site", "same-site")
 
 
 class Guard:
-    """Answers what is not let in; all else goes on to `app`. A `public` server has any name."""
+    """Refuses requests that fail the checks; passes others to `app`. A `public` server accepts any host name."""
 
     def __init__(self, app: ASGIApp, *, public: bool) -> None:
         self._app = app
@@ -34,14 +34,14 @@ class Guard:
             return
         status, text = why
         body = json_bytes({"error": text})
-        # The body that may follow is not read: the connection cannot go on.
+        # A body is not read, so the connection cannot continue.
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
 
 def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[int, str] | None:
-    """Return the status and the line for a request that is not let in, by its headers (names in lower case)."""
+    """Return status and text of the refusal of a request, by its headers (names in lower case); None admits it."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())

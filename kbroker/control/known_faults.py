@@ -1,6 +1,6 @@
-"""The faults that were set over HTTP: each has an id, by which it is looked at, waited for and removed.
+"""The faults that were set over HTTP, by an id with which they are read, waited for and removed.
 
-Owns the ids, and what the fields of a fault mean; testing/faults.py has the faults themselves. A function that filters
+Owns the ids, and the meaning of a fault's fields; testing/faults.py has the faults themselves. A filter function
 (`where`) cannot be sent.
 """
 
@@ -17,12 +17,12 @@ from kbroker.testing.filters import INT32, LONGEST_DELAY_MS
 from kbroker.testing.when import When
 
 KEPT: Final = 1_000
-"""Faults that are known, those among them that are gone: the oldest of these are forgotten first."""
+"""The most known faults, including finished ones; the oldest finished ones are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a kind of fault must be told, and what it may be told beside the filters."""
+    """The required and the optional fields of a kind of fault, besides the filters."""
 
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ _FILTER_NAMES: Final = frozenset(field.name for field in FILTERS)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """One fault that was set here, and the words with which it was."""
+    """One fault that was set here, with the fields that set it."""
 
     id: int
     fault: Fault
@@ -85,7 +85,7 @@ class _Known:
 
 
 class KnownFaults:
-    """The faults that were set over HTTP, by id; those that are gone, too, for their hits."""
+    """The faults that were set over HTTP, by id; also finished ones, for their hits."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -109,14 +109,14 @@ class KnownFaults:
         return [each.told(standing) for each in known]
 
     def fault(self, number: int) -> Fault:
-        """Return one. Raises Refused where there is none."""
+        """Return a fault. Raises Refused if it does not exist."""
         return self._one(number).fault
 
     def told(self, number: int) -> dict[str, Any]:
         return self._one(number).told(self._standing())
 
     def remove(self, number: int) -> dict[str, Any]:
-        """Let no request meet it any more, and forget it; return how it ended."""
+        """Remove a fault and forget it; return its final state."""
         known = self._one(number)
         known.fault.remove()
         with self._lock:
@@ -124,7 +124,7 @@ class KnownFaults:
         return known.told(frozenset())
 
     def clear(self) -> list[dict[str, Any]]:
-        """Remove and forget all; return how they ended."""
+        """Remove and forget all faults; return their final states."""
         self._faults.clear()
         with self._lock:
             known, self._by_id = list(self._by_id.values()), {}
@@ -134,7 +134,7 @@ class KnownFaults:
         return frozenset(id(each) for each in self._faults.standing())
 
     def _one(self, number: int) -> _Known:
-        found = self._by_id.get(number)  # without the lock, which is held while a broker takes a fault over
+        found = self._by_id.get(number)  # without the lock, which is held while a broker sets a fault
         if found is None:
             raise Refused(404, f"there is no fault {number}")
         return found
@@ -146,7 +146,7 @@ class KnownFaults:
         gone = next((each for each in self._by_id.values() if id(each.fault) not in standing), None)
         if gone is None:
             raise Refused(409, f"there are {KEPT} faults already, and no more are possible")
-        gone.fault.remove()  # one whose time is over is there until a request comes
+        gone.fault.remove()  # an expired fault stays active until a request arrives
         del self._by_id[gone.id]
 
 

@@ -1,6 +1,6 @@
-"""The snapshots that were taken over HTTP: what lies in the broker is kept under an id.
+"""The snapshots that were taken over HTTP, each under an id.
 
-Owns the ids, and how many there may be: each keeps files. testing/snapshot.py says what is kept.
+Owns the ids, and their largest number, because each snapshot keeps files. testing/snapshot.py says what is kept.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class KnownSnapshots:
             return self._count
 
     def check_room(self) -> None:
-        """Raise Refused where no more may be taken."""
+        """Raise Refused if no more snapshots may be taken."""
         if len(self._by_id) >= KEPT:
             raise Refused(409, f"there are {KEPT} snapshots already, and no more are possible")
 
     def one(self, number: int) -> Snapshot:
-        """Return one. Raises Refused where there is none."""
+        """Return a snapshot. Raises Refused if it does not exist."""
         found = self._by_id.get(number)
         if found is None:
             raise Refused(404, f"there is no snapshot {number}")
         return found
 
     def remove(self, number: int) -> None:
-        """Forget one, with its files."""
+        """Delete a snapshot with its files."""
         self.one(number).remove()
         with self._lock:
             self._by_id.pop(number, None)
@@ -52,6 +52,6 @@ class KnownSnapshots:
         return list(self._by_id)
 
     def close(self) -> None:
-        """Forget all, with their files."""
+        """Delete all snapshots with their files."""
         for number in self.all():
             self.remove(number)

@@ -1,4 +1,4 @@
-"""Where the control API listens, and who may be let in there. Never imports the server: the command line asks here."""
+"""The control API's address, and whether it may be public. Never imports the server, for the command line's sake."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def parse(text: str, option: str = "--control") -> tuple[str, int]:
 
 
 def require_library() -> None:
-    """Raise NoPlace where the web server is not installed."""
+    """Raise NoPlace if the web server is not installed."""
     if any(importlib.util.find_spec(name) is None for name in _LIBRARIES):
         raise NoPlace(f"--control needs a web server that is not installed: {how_to_install('control')}")
 
 
 def listening(host: str, port: int, *, public: bool) -> socket.socket:
-    """Return a socket that listens there; raises NoPlace, also where others could come and that was not said."""
+    """Return a listening socket; raises NoPlace, also for a public address without permission."""
     return local_http.listening(host, port, "--control", not_public=None if public else _NOT_PUBLIC)

@@ -1,6 +1,6 @@
-"""What an operation of the control API is: a declaration from which both HTTP and the OpenAPI document are made.
+"""An operation of the control API: a declaration for both HTTP and the OpenAPI document.
 
-Owns the shape. The operations themselves stand in the modules of their subjects; application.py has them all.
+Owns its form. The operations themselves are in the modules of their subjects; application.py has them all.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kbroker.control.values import Field, Values
 
-if TYPE_CHECKING:  # the command line has declarations from here, and loads no broker for them
+if TYPE_CHECKING:  # the command line reads declarations from here without loading a broker
     from kbroker.control.known_faults import KnownFaults
     from kbroker.control.known_snapshots import KnownSnapshots
     from kbroker.control.subject import Subject
 
 LOOK_S: Final = 0.02
-"""How often those look who wait for something: in the server's thread, never in the broker's."""
+"""The interval of checks while waiting: in the server's thread, never in the broker's."""
 
 
 @dataclass
 class Control:
-    """What operations work on."""
+    """The state on which operations work."""
 
     subject: Subject
     known: KnownFaults
     snapshots: KnownSnapshots
     changing: threading.Lock = field(default_factory=threading.Lock)
-    """Held by what must not be done twice at once: moving the clock, a reset."""
+    """Held by work that must not run twice at once: moving the clock, a reset."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops, for those who wait."""
+    """Set when the server stops, for waiting operations."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path. Exactly one of the three ways to do it is there.
+    """One method of one path. Exactly one of `work`, `wait` and `lines` is set.
 
-    `work` is called in a thread of its own and may wait for the broker; `wait` is awaited in the server's loop, may
-    take long, and is cancelled when the one who asked goes; `lines` yields values as newline-delimited JSON, as long as
-    somebody reads.
+    `work` runs in a thread of its own and may wait for the broker; `wait` is awaited in the server's loop, may take
+    long, and is cancelled when the client leaves; `lines` yields values as newline-delimited JSON, as long as there is
+    a reader.
     """
 
     method: str
@@ -51,7 +51,7 @@ class Operation:
     name: str
     summary: str
     answer: str
-    """The schema of what is answered: see document.py."""
+    """The schema of the answer: see document.py."""
     work: Callable[[Control, Values], Any] | None = None
     wait: Callable[[Control, Values], Coroutine[Any, Any, Any]] | None = None
     lines: Callable[[Control, Values], AsyncIterator[Any]] | None = None
@@ -66,7 +66,7 @@ class Operation:
 
 
 async def until(holds: Callable[[], bool], timeout_ms: int | None, ending: asyncio.Event) -> bool:
-    """Look until something holds; return whether it does after `timeout_ms`, None being ten seconds."""
+    """Check until a condition holds; return whether it does after `timeout_ms`, None being ten seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (10_000 if timeout_ms is None else timeout_ms) / 1000
     while not holds():

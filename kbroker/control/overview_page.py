@@ -1,6 +1,6 @@
-"""The operations as a page for people, which needs nothing from elsewhere; document.py has the same for programs.
+"""The operations as a page for people, without external resources; document.py has the same for programs.
 
-Owns what it shows of each, and its looks.
+Owns its content and its style.
 """
 
 from __future__ import annotations

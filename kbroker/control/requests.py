@@ -1,7 +1,7 @@
-"""Requests over HTTP: what clients asked and were answered, as a list, and as it happens.
+"""Requests over HTTP: the requests of clients and their answers, as a list, and as they happen.
 
-Owns how many are told, and what a follower misses who does not keep up: the broker keeps so many requests and no
-more, for whomever (testing/requests.py). Never holds a request back.
+Owns how many are listed, and what a slow follower misses: the broker keeps a limited number of requests
+(testing/requests.py). Never delays a request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of JSON in one list; the newest are told."""
+"""The most bytes of JSON in one list; it has the newest requests."""
 _FOLLOW_S: Final = 0.05
 _ABOUT_NAMES: Final = tuple(field.name for field in ABOUT)
 
@@ -33,7 +33,7 @@ def _about(control: Control, values: Values) -> dict[str, Any]:
 
 
 async def _list(control: Control, values: Values) -> dict[str, Any]:
-    """Tell the newest of those that are there, once there are as many as are waited for."""
+    """Return the newest matching requests, once there are as many as the caller waits for."""
     about, count = _about(control, values), values.get("count", 0)
     requests = await asyncio.to_thread(lambda: control.subject.requests)
 

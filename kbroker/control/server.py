@@ -1,15 +1,15 @@
 """The control API's server: uvicorn in a thread of its own, with an event loop of its own.
 
-Owns the thread. Not in the broker's loop, although that is asyncio as well: whatever is parsed, checked and written
-there would stand between two requests of Kafka's clients, and most of what is asked has to wait for the broker anyway,
-which its own loop cannot. In a thread it takes the interpreter's lock in turns with the broker's. No single call into C
-takes long (bodies are small, answers are written piece by piece), and the lock changes hands after half a millisecond
-instead of Python's five: while long lists were read one after the other, the median of a Metadata request was 0.7 ms
-with that, and 5.3 ms without it, as in the broker's own loop, where the slowest of a hundred took twice as long as
-either. While nobody asks, uvicorn looks up ten times a second.
+Owns the thread. It does not share the broker's loop, although that is asyncio as well: all parsing, checking and
+writing there would delay requests of Kafka's clients, and most operations wait for the broker anyway, which its own
+loop cannot. A thread takes the interpreter's lock in turns with the broker's. No single call into C takes long (bodies
+are small, answers are written piece by piece), and the lock changes hands after half a millisecond instead of Python's
+five. While long lists were read one after the other, the median of a Metadata request was 0.7 ms with that, and 5.3 ms
+without it; 5.3 ms also in the broker's own loop, where the slowest of a hundred took twice as long as either. Without
+requests, uvicorn wakes up ten times a second.
 
-Starlette and uvicorn, and not FastAPI: that brings pydantic along, and takes 0.5 s and 25 MB to load instead of 0.13 s
-and 13 MB, for checks and a document which a table of operations gives as well (values.py, document.py).
+Starlette and uvicorn, and not FastAPI: that needs pydantic, and takes 0.5 s and 25 MB to load instead of 0.13 s and
+13 MB, for checks and a document which a table of operations provides as well (values.py, document.py).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from kbroker.control.subject import Subject
 from kbroker.local_http import url_of
 
 CONNECTIONS: Final = 100
-"""At a time; more are answered 503."""
+"""The most connections at once; more are answered with 503."""
 _THREADS: Final = 2 * AT_ONCE + 8
-"""One for each turn, and some for those who follow: python's own number is six on two processors."""
+"""One for each turn, and some for followers: Python's default is six on two processors."""
 _TURN_S: Final = 0.0005
 _LARGEST_HEAD: Final = 16 * 1024
 _STOP_S: Final = 3
@@ -46,13 +46,13 @@ log = logging.getLogger(__name__)
 
 
 class ControlServer:
-    """Serves the control API of one broker on a socket that listens, until `stop`, also as a context manager."""
+    """Serves the control API of one broker on a listening socket, until `stop`, also as a context manager."""
 
     def __init__(self, subject: Subject, listening: socket.socket, *, public: bool = False) -> None:
-        """`public` lets requests in by any name of this machine: only addresses and localhost are its own for sure."""
+        """`public` admits requests by any host name: only addresses and localhost are this machine's own for sure."""
         self._socket = listening
         self.url = url_of(listening)
-        """Where it is, as "http://127.0.0.1:9690"."""
+        """Its address, as "http://127.0.0.1:9690"."""
         self._control = Control(subject, KnownFaults(subject.faults), KnownSnapshots())
         config = uvicorn.Config(
             application(self._control, public=public),
@@ -75,20 +75,20 @@ class ControlServer:
         self._turn_s = sys.getswitchinterval()
 
     def start(self) -> Self:
-        """Serve; the socket listens already, so that nobody who comes at once is turned away."""
+        """Serve; the socket already listens, so that early clients are not refused."""
         sys.setswitchinterval(min(self._turn_s, _TURN_S))
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """End what is asked still, and the thread; not from the broker's own thread, for which an answer may wait."""
+        """End running requests and the thread; not from the broker's own thread, for which an answer may wait."""
         if not self._thread.is_alive():
             self._socket.close()
             return
         self._server.should_exit = True
         loop = self._loop
         if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # it has ended on its own
                 loop.call_soon_threadsafe(self._control.ending.set)
         self._thread.join(_PATIENCE_S)
         sys.setswitchinterval(self._turn_s)

@@ -1,7 +1,7 @@
-"""The broker that is controlled, as the operations see it; and one that `kbroker start` runs.
+"""The controlled broker as the operations see it, and its form for `kbroker start`.
 
-Owns what is put together for a broker whose loop is somebody else's. Everything here is called from other threads than
-the broker's.
+Owns the tools for a broker whose loop belongs to other code. All methods are called from other threads than the
+broker's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.testing.topics import Topics
 
 
 class Subject(Protocol):
-    """What can be had of a broker; `kbroker.Broker` is one."""
+    """The interface of a controlled broker; `kbroker.Broker` has it."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -46,17 +46,17 @@ class Subject(Protocol):
     def groups(self) -> Groups: ...
 
     def reset(self) -> None:
-        """Be as at the start."""
+        """Return to the state at the start."""
 
     def snapshot(self) -> Snapshot:
-        """Keep what lies in it."""
+        """Keep the broker's content."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Be as when a snapshot was taken."""
+        """Return to the state of a snapshot."""
 
 
 class RunningBroker:
-    """A broker in a loop of this process; made in that loop's thread, once it serves."""
+    """A broker in a loop of this process; created in that loop's thread, once it serves."""
 
     def __init__(self, node: BrokerNode, clock: SteeredClock) -> None:
         self._node = node
@@ -80,7 +80,7 @@ class RunningBroker:
 
     @property
     def requests(self) -> Requests:
-        """What clients ask: recorded from the first time on that this is looked at."""
+        """The requests of clients: recorded from the first access on."""
         return self._steering.record()
 
     @property
@@ -92,13 +92,13 @@ class RunningBroker:
         return Groups(self._asking)
 
     def reset(self) -> None:
-        """Be as at the start: see testing/reset.py. The clock shows the machine's time."""
+        """Return to the state at the start: see testing/reset.py. The clock shows the machine's time."""
         self._steering.reset(self._first)
 
     def snapshot(self) -> Snapshot:
-        """Keep what lies in the broker: see testing/snapshot.py."""
+        """Keep the broker's content: see testing/snapshot.py."""
         return self._steering.snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Be as when a snapshot was taken: see testing/restoring.py."""
+        """Return to the state of a snapshot: see testing/restoring.py."""
         self._steering.restore(snapshot)

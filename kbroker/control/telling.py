@@ -1,8 +1,8 @@
-"""What the broker has, as JSON values.
+"""The broker's values as JSON.
 
-Owns how bytes are told (as {"text": ...} where they are UTF-8, else as {"base64": ...}), how Kafka's messages are, and
-how much of one message: a request or an answer may be megabytes long, and then is told in part. Never writes JSON in
-one go: the interpreter would serve nobody else meanwhile, the broker's thread included.
+Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages, and how much of a
+message is included: a request or an answer may be megabytes long, and is then cut. Never writes JSON in one call: that
+would block all other threads meanwhile, also the broker's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kbroker.testing.requests import Request
 from kbroker.testing.topics import StoredRecord
 
 VALUES: Final = 5_000
-"""Values that are told of one message, and elements of its lists among them."""
+"""The most values of one message, including the elements of its lists."""
 BYTES: Final = 256 * 1024
-"""Bytes of strings and data that are told of one message."""
+"""The most bytes of strings and data of one message."""
 _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -28,7 +28,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def told_data(data: bytes | None) -> dict[str, str] | None:
-    """Tell bytes: as text where they are UTF-8."""
+    """Return bytes as JSON: as text if they are UTF-8."""
     if data is None:
         return None
     try:
@@ -38,7 +38,7 @@ def told_data(data: bytes | None) -> dict[str, str] | None:
 
 
 def told_record(record: StoredRecord) -> dict[str, Any]:
-    """Tell a record as it lies in a partition."""
+    """Return a stored record as JSON."""
     return {
         "topic": record.topic,
         "partition": record.partition,
@@ -53,7 +53,7 @@ def told_record(record: StoredRecord) -> dict[str, Any]:
 
 
 def told_request(request: Request) -> dict[str, Any]:
-    """Tell what was asked, and answered."""
+    """Return a request and its answer as JSON."""
     seen, asked, answered = request.seen, _Message(), _Message()
     answer = request.answer
     return {
@@ -76,16 +76,16 @@ def told_request(request: Request) -> dict[str, Any]:
 
 
 class _Message:
-    """One message of Kafka's on its way to JSON; fields are Kafka's, in snake_case."""
+    """Converts one of Kafka's messages to JSON; fields are Kafka's, in snake_case."""
 
     def __init__(self) -> None:
         self._values = VALUES
         self._bytes = BYTES
         self.is_cut = False
-        """Whether it was too long to be told whole."""
+        """Whether the message was too long and was cut."""
 
     def told(self, message: Any) -> Any:
-        """Tell a struct; None for none."""
+        """Return a struct as JSON; None for None."""
         if message is None:
             return None
         return {spec.name: self._field(spec, getattr(message, spec.name)) for spec in type(message).SPECS}

@@ -1,4 +1,4 @@
-"""Topics over HTTP: what lies in them, and writing to them without a client.
+"""Topics over HTTP: their records, and writing to them without a client.
 
 Owns how much is read for one answer; testing/topics.py does the reading.
 """
@@ -15,7 +15,7 @@ from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
 
 _LIMIT, _MOST, _AT_ONCE = 500, 10_000, 250
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of keys, values and headers in one answer."""
+"""The most bytes of keys, values and headers in one answer."""
 _INT32, _INT64 = 2**31 - 1, 2**63 - 1
 
 
@@ -60,7 +60,7 @@ def _records(control: Control, values: Values) -> dict[str, Any]:
 
 
 def _read(topic: Topic, index: int, start: int) -> Iterator[StoredRecord]:
-    """Read a partition some records at a time: a few may be all that there is memory for."""
+    """Read a partition some records at a time: there may be memory for a few only."""
     while True:
         some = topic.records(index, start=start, count=_AT_ONCE)
         yield from some

@@ -1,7 +1,7 @@
-"""Values that a caller sends, in a body of JSON or in a query, checked against their declaration.
+"""The values that a caller sends, in a JSON body or in a query, checked against their declaration.
 
-Owns what a field may be, the one that says how long somebody waits, and the line that says what is wrong. The same
-declarations make the OpenAPI document. Never knows what another value is for.
+Owns the types of fields, the field for a timeout, and the messages for wrong values. The OpenAPI document uses the same
+declarations. Never knows the purpose of any other value.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _LONG: Final = 2**63 - 1
 
 
 class Refused(Exception):  # noqa: N818 - what happened to the caller
-    """What is asked is not done; the status of the answer, and a line that says why."""
+    """A request is refused; has the status of the answer, and a line with the reason."""
 
     def __init__(self, status: int, text: str, code: str | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
         self.code = code
-        """Kafka's name of the error, where it is one of Kafka's."""
+        """Kafka's name of the error, if it is one of Kafka's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value by its name. `kind` is a key of _WORDS; `least` and `most` bound numbers."""
+    """One named value. `kind` is a key of _WORDS; `least` and `most` bound numbers."""
 
     name: str
     kind: str
@@ -56,7 +56,7 @@ LONGEST_WAIT_MS: Final = 600_000
 TIMEOUT: Final = Field(
     "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
 )
-"""Of whatever waits (operations.until, which has the ten seconds)."""
+"""The timeout of all operations that wait (the default of ten seconds is in operations.until)."""
 
 
 def parsed(body: bytes) -> Any:
@@ -73,14 +73,14 @@ def _no_number(name: str) -> Any:
 
 
 def checked(fields: Iterable[Field], given: Any) -> dict[str, Any]:
-    """Return what a body has of the fields, as Python values. Raises Refused with what is wrong, and what is known."""
+    """Return a body's fields as Python values. Raises Refused with the error, and with the known fields."""
     if not isinstance(given, dict):
         raise Refused(400, "the body is to be a JSON object")
     return _checked(list(fields), given)
 
 
 def queried(fields: Iterable[Field], given: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return what a query has of the fields: `checked`, with numbers read from text."""
+    """Return a query's fields: like `checked`, with numbers read from text."""
     known = {field.name: field for field in fields}
     found: dict[str, Any] = {}
     for name, text in given:
@@ -124,7 +124,7 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _is_string(value: Any) -> bool:
-    """Whether it is text that can be told in UTF-8: JSON can write half of a surrogate pair."""
+    """Whether it is text with a UTF-8 form: JSON can contain half of a surrogate pair."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,7 +1,7 @@
-"""What a commit of offsets would write, and its answer: built before it is decided, in pieces.
+"""The records and the answer of a commit of offsets, built in pieces before the decision.
 
-Owns the records of a commit and the bound on their bytes. Never asks who may commit: offset_commit.py decides that at
-one go, so that a commit holds for all of its partitions or none.
+Owns the records of a commit and the limit on their bytes. Never checks the member: offset_commit.py does that in one
+step, so that a commit holds for all of its partitions or none.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from kbroker.protocol.records import wrap
 
 NO_BOUND = 1 << 40
 FEW_RECORDS = 100
-"""So many take about a millisecond from here to their place in memory; more are encoded ahead."""
+"""This many records take about a millisecond from here to memory; more are encoded ahead."""
 _LEAST_BYTES = 41
-"""What a record of an offset takes at least beside the topic's name and the metadata, and the group's id."""
+"""The least bytes of an offset's record beside the topic's name, the metadata, and the group's id."""
 
 
 class Commit:
-    """The records of a commit: in `records` while they are few, else in `encoded`. None where they are `too_large`."""
+    """The records of a commit: few are in `records`, many in `encoded`. There are none if they are `too_large`."""
 
     __slots__ = (
         "_left",
@@ -56,20 +56,20 @@ class Commit:
         self.places: list[tuple[str, bytes, int]] = []  # topic, its id, partition
         self.records: list[CoordinatorRecord] = []
         self.encoded: EncodedRecords | None = None
-        self.values: list[OffsetCommitValue] = []  # of the encoded ones, as they are read again
+        self.values: list[OffsetCommitValue] = []  # of the encoded ones, in the form in which they are read back
         self._left = most_bytes
         self._limit = metadata_limit
         self.too_large = most_bytes <= 0
 
     def refuses(self, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> ErrorCode:
-        """Return the error of metadata that are too long; Java finds a string as long as it has UTF-16 units."""
+        """Return the error of metadata that is too long; a string's length in Java is in UTF-16 units."""
         metadata = asked.committed_metadata or ""
         if len(metadata) * 2 > self._limit and len(metadata) + sum(each > "\uffff" for each in metadata) > self._limit:
             return ErrorCode.OFFSET_METADATA_TOO_LARGE
         return ErrorCode.NONE
 
     def fits(self, topic: str, asked: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition) -> bool:
-        """Count a partition's bytes; once they are too many, nothing is written at all."""
+        """Count a partition's bytes; above the limit nothing is written at all."""
         self._left -= _LEAST_BYTES + len(topic) + len(asked.committed_metadata or "")
         if self._left < 0:
             self.too_large = True
@@ -77,7 +77,7 @@ class Commit:
         return not self.too_large
 
     def add(self, topic: str, topic_id: bytes, index: int, value: OffsetCommitValue) -> None:
-        """Write a position."""
+        """Add the record of an offset."""
         self.places.append((topic, topic_id, index))
         record = offset_commit(self.group_id, topic, index, value)
         if self.encoded is None and len(self.records) < FEW_RECORDS:
@@ -96,9 +96,9 @@ class Commit:
 
 
 async def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int) -> Commit:
-    """Build what an OffsetCommit of partitions that exist writes; raises ApiError where that has no bytes.
+    """Build the records of an OffsetCommit of existing partitions; raises ApiError if one cannot be encoded.
 
-    A batch of more than `most_bytes` is not built, as it would not be taken.
+    A batch of more than `most_bytes` is not built, because it would be refused.
     """
     commit = Commit(request.group_id, now_ms, most_bytes, metadata_limit)
     expire = -1 if request.retention_time_ms == -1 else wrap(now_ms + request.retention_time_ms)
@@ -123,7 +123,7 @@ async def build_commit(request: OffsetCommitRequest, now_ms: int, metadata_limit
 async def build_commit_in_transaction(
     request: TxnOffsetCommitRequest, now_ms: int, metadata_limit: int, most_bytes: int
 ) -> Commit:
-    """Build what a TxnOffsetCommit of partitions that exist writes, as `build_commit` does."""
+    """Build the records of a TxnOffsetCommit of existing partitions, as `build_commit` does."""
     commit = Commit(request.group_id, now_ms, most_bytes, metadata_limit)
     topics = []
     for topic in request.topics:

@@ -1,8 +1,8 @@
-"""What an operator may set of the group coordinator: on the broker, and on a single group.
+"""The settings of the group coordinator: the broker's, and a single group's.
 
-Owns what holds for a group now. Values of a group are Kafka's group configs and were checked when they were set; as the
-broker's bounds may have changed since, they are held within them again. The names in comments are Kafka's. What Kafka
-counts among these and lets nobody set is a constant here.
+Owns the values that apply to a group now. A group's values are Kafka's group configs and were checked when they were
+set; since the broker's bounds may have changed, they are limited to these bounds again. The names in comments are
+Kafka's. Kafka's internal settings among these are constants here.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kbroker.group_coordinator.assignors.choice import assignor_names
 from kbroker.group_coordinator.topics import Topics
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long the first JoinGroup of a classic member may stay parked (KAFKA-7610); not a key of Kafka's either."""
+"""How long the first JoinGroup of a classic member may stay parked (KAFKA-7610); no key in Kafka either."""
 
 
 class MigrationPolicy(Enum):
-    """Which ways groups may go between the protocols while they have members: (to consumer, to classic)."""
+    """The allowed conversions of groups with members between the protocols: (to consumer, to classic)."""
 
     BIDIRECTIONAL = (True, True)
     UPGRADE = (True, False)
@@ -40,7 +40,7 @@ class MigrationPolicy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """Times in ms, sizes in what each name says."""
+    """Times in ms; the unit of each size is in its name."""
 
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
     max_session_timeout_ms: int = 1_800_000  # group.max.session.timeout.ms
@@ -68,7 +68,7 @@ class GroupConfig:
 
 
 def group_config(config: BrokerConfig) -> GroupConfig:
-    """Return what the broker's config says of groups; raises ConfigError."""
+    """Return the group settings of the broker's config; raises ConfigError."""
     return GroupConfig(
         offsets_topic_num_partitions=config.get_int("offsets.topic.num.partitions"),
         min_session_timeout_ms=config.get_int("group.min.session.timeout.ms"),
@@ -104,7 +104,7 @@ def _assignors(config: BrokerConfig) -> tuple[str, ...]:
 
 
 class Settings:
-    """What holds for each consumer group; all times in ms."""
+    """The settings of each consumer group; all times in ms."""
 
     def __init__(self, config: GroupConfig, topics: Topics) -> None:
         self.config = config
@@ -119,14 +119,14 @@ class Settings:
         return self._of_group(group_id, "consumer.session.timeout.ms", config.consumer_session_timeout_ms, low, high)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often members are told to send a heartbeat."""
+        """The heartbeat interval for members."""
         config = self.config
         low, high = config.consumer_min_heartbeat_interval_ms, config.consumer_max_heartbeat_interval_ms
         default = config.consumer_heartbeat_interval_ms
         return self._of_group(group_id, "consumer.heartbeat.interval.ms", default, low, high)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """How long a target stands at least before another is computed."""
+        """The least time between two computations of a target."""
         config = self.config
         low, high = config.consumer_min_assignment_interval_ms, config.consumer_max_assignment_interval_ms
         default = self.assignment_interval_default_ms

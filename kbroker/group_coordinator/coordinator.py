@@ -1,9 +1,9 @@
-"""The group coordinator as handlers see it: one method per API.
+"""The group coordinator for the handlers: one method per API.
 
-Owns the checks that need no group (empty ids, session timeouts) and the shape of each API's answer when the coordinator
-as a whole cannot answer. Never decides about a group: shard.py does.
+Owns the checks that need no group (empty ids, session timeouts) and the form of each API's answer if the whole
+coordinator cannot answer. Never decides about a group: shard.py does.
 
-A method returns its response, or an awaitable of it where a member must wait or the high watermark lags behind.
+A method returns its response, or an awaitable of it if a member must wait or the high watermark lags behind.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from kbroker.protocol.messages.groups import (
 
 FEW_MEMBERS = FEW_TOPICS = 100
 FEW_ASSIGNMENTS = 1_000
-"""So many members leave without a look at them beforehand."""
+"""Up to this many members leave without sifting their list first."""
 DELETED_AT_ONCE = 20
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -110,11 +110,11 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)
 
     def on_cluster_state(self, _old: ClusterState, new: ClusterState) -> None:
-        """Let groups see topics that appeared, grew or went, and configs of groups."""
+        """Update the groups' view of topics that were created, extended or deleted, and of group configs."""
         self._topics.update(new)
 
     def set_assignment_interval(self, interval_ms: int) -> None:
-        """Take over group.consumer.assignment.interval.ms."""
+        """Set group.consumer.assignment.interval.ms."""
         self._settings.assignment_interval_default_ms = interval_ms
 
     # -- membership
@@ -128,9 +128,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         client_host: str,
         may_see: MaySee = everything,
     ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat (KIP-848). Patterns stand for topics that the member `may_see`.
+        """ConsumerGroupHeartbeat (KIP-848). Patterns match only topics that the member `may_see`.
 
-        Of many topics each counts once, and all have to fit into a record.
+        Of many topics each counts once, and all must fit into a record.
         """
         partition = self.partition_for(request.group_id)
 
@@ -194,7 +194,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse:
         """SyncGroup: parked until the leader's assignment is in the log.
 
-        Of many assignments the last one of each member counts, and strangers have none.
+        Of many assignments the last one of each member counts, and those of other ids are ignored.
         """
         if not request.group_id:
             return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -214,7 +214,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-        """Heartbeat. While the group is loading it is simply taken for good: the session starts anew after that."""
+        """Heartbeat. While the group is loading it always succeeds: the session restarts afterwards."""
         if not request.group_id:
             return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
@@ -228,7 +228,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def leave_group(self, request: LeaveGroupRequest, *, version: int) -> LeaveGroupResponse:
         """LeaveGroup, of one member (before version 3) or several.
 
-        All go in one decision. Of a long list only those are taken there who may be members, and each once.
+        All leave in one decision. A long list is first reduced to possible members, each once.
         """
         group_id = request.group_id
         members = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
@@ -251,7 +251,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     # -- offsets
 
     async def build_commit(self, request: OffsetCommitRequest) -> Commit:
-        """Build what `commit_offsets` writes. Raises ApiError."""
+        """Build the records of `commit_offsets`. Raises ApiError."""
         limit, most_bytes = (
             self.config.offset_metadata_max_bytes,
             self._most_bytes(self.partition_for(request.group_id)),
@@ -261,9 +261,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def commit_offsets(
         self, request: OffsetCommitRequest, commit: Commit, *, version: int
     ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
-        """OffsetCommit of topics whose names and ids are both filled in, and of partitions that exist.
+        """OffsetCommit of topics with both name and id, and of existing partitions.
 
-        A code stands for an error of all partitions.
+        A code is an error of all partitions.
         """
         return self._runtime.run(
             self.partition_for(request.group_id),
@@ -272,7 +272,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def build_commit_in_transaction(self, request: TxnOffsetCommitRequest) -> Commit:
-        """Build what `commit_offsets_in_transaction` writes. Raises ApiError."""
+        """Build the records of `commit_offsets_in_transaction`. Raises ApiError."""
         limit, most_bytes = (
             self.config.offset_metadata_max_bytes,
             self._most_bytes(self.partition_for(request.group_id)),
@@ -282,9 +282,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object, commit: Commit
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
-        """TxnOffsetCommit of partitions that exist, of a transaction that was verified: `guard` is the proof.
+        """TxnOffsetCommit of existing partitions, in a verified transaction: `guard` is the proof.
 
-        A code stands for an error of all partitions.
+        A code is an error of all partitions.
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -295,14 +295,14 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def _most_bytes(self, partition: int) -> int:
-        """Return how large a batch of a partition may be; 0 where that cannot be known, which its decision will say."""
+        """Return the maximum batch size of a partition; 0 if it is unknown, in which case the decision fails."""
         try:
             return self._writer.max_batch_bytes(partition)
         except ApiError:
             return 0
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
-        """Write the end of a transaction into a partition; its offsets are then committed, or gone."""
+        """Write the end of a transaction into a partition; its offsets are then committed, or dropped."""
         outcome = Outcome(reply=ErrorCode.NONE, marker=end)
         return self._runtime.run(partition, lambda _shard, _now: outcome, lambda code, _message: code)
 
@@ -312,7 +312,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         """One group of an OffsetFetch; `topics` None means all."""
 
         def failed(code: ErrorCode, _message: str | None) -> OffsetFetchResponseGroup:
-            # Clients before 3.9 retry only what they expect here.
+            # Clients before 3.9 retry only the errors that they expect here.
             code = ErrorCode.NOT_COORDINATOR if code in _RETRY_ELSEWHERE else code
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
 
@@ -323,7 +323,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """OffsetDelete of partitions that exist; each is decided about once, and answered as often as it is named."""
+        """OffsetDelete of existing partitions; each is decided once, and answered as often as it is named."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         wanted: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
@@ -357,7 +357,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return DescribedGroup(group_id=group_id, error_code=err.code)
 
     async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups: all or nothing, as long as a partition is loading. Case does not matter in filters."""
+        """ListGroups: fails as a whole while a partition is loading. Filters ignore case."""
         if self._closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         states: set[str] = set()
@@ -376,7 +376,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> DeleteGroupsResponse:
-        """DeleteGroups; partition by partition, and of one partition some at a time, each time as one batch."""
+        """DeleteGroups; partition by partition, and in a partition some at a time, each time in one batch."""
         by_partition: dict[int, dict[str, None]] = {}
         for group_id in group_ids:
             by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None
@@ -428,7 +428,7 @@ async def fetch_error(request: OffsetFetchRequestGroup, code: int) -> OffsetFetc
 
 
 async def _deleted(request: OffsetDeleteRequest, decided: OffsetDeleteResponse) -> OffsetDeleteResponse:
-    """Answer for every partition that was named: the code is the topic's."""
+    """Return the answer for every named partition: its code is the topic's."""
     if decided.error_code:
         return decided
     codes = {topic.name: topic.partitions[0].error_code for topic in decided.topics}
@@ -444,4 +444,4 @@ async def _deleted(request: OffsetDeleteRequest, decided: OffsetDeleteResponse) 
 
 
 def _ignore(_code: ErrorCode, _message: str | None) -> None:
-    """Pass over a failure: it has been logged."""
+    """Ignore a failure: it has been logged."""

@@ -1,7 +1,7 @@
-"""Offsets in topics that have been deleted: their tombstones, some at a time.
+"""Offsets in deleted topics: their tombstones, some at a time.
 
-Owns the order in which they are come to. Until then they are kept but not shown (`Offsets.fetch`). What is left when
-the broker ends stays, as in Kafka, until it expires; a topic of the same name has another id.
+Owns the order of this work. Until then the offsets are kept but hidden (`Offsets.fetch`). The rest at the broker's end
+stays, as in Kafka, until it expires; a new topic of the same name has another id.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.group_coordinator.offsets import Offsets
 
 AT_ONCE = 200
-"""Tombstones that are written, or offsets of transactions that are looked at, before others have a turn: some 2 ms."""
+"""How many tombstones are written, or offsets of transactions examined, before other work has a turn: some 2 ms."""
 _DELETED = ("deleted",)
 
 
 class DeletedTopics:
-    """The deleted topics of a shard whose offsets are not all gone."""
+    """The deleted topics of a shard with remaining offsets."""
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
         self._work: deque[Iterator[CoordinatorRecord | None]] = deque()
 
     def begin(self, deleted: Mapping[str, bytes]) -> Outcome:
-        """Forget the offsets in deleted topics (name to id): at once where they are few."""
+        """Delete the offsets in deleted topics (name to id): at once if they are few."""
         self._work.append(self._offsets.of_deleted_topics(deleted))
         return self.run() if len(self._work) == 1 else Outcome()
 

@@ -1,6 +1,6 @@
-"""DescribeGroups, ConsumerGroupDescribe and ListGroups: groups as administrators see them.
+"""DescribeGroups, ConsumerGroupDescribe and ListGroups: groups for administrators.
 
-Owns the shape of the answers. Topics that are gone are left out.
+Owns the form of the answers. Deleted topics are left out.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMembe
 ERROR_MESSAGE_SINCE = 6
 
 _NOBODY: Final[list[DescribedGroupMember]] = []
-"""The members of all groups that are not there: a list for each of 500,000 would take 36 MB. Never changed."""
+"""The members of all missing groups: a list for each of 500,000 would take 36 MB. Never changed."""
 
 
 async def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
-    """Answer DescribeGroups. A group that does not exist is Dead, and an error only since version 6 (KIP-1043)."""
+    """Answer DescribeGroups. A missing group is Dead, and an error only since version 6 (KIP-1043)."""
     group = groups.get(group_id)
     if not isinstance(group, ClassicGroup):
         if version >= ERROR_MESSAGE_SINCE:
@@ -66,7 +66,7 @@ async def describe_consumer_group(
 ) -> consumer_group_describe.DescribedGroup:
     """Answer ConsumerGroupDescribe; raises GROUP_ID_NOT_FOUND.
 
-    Of each member: what it has, which includes what it is to give up, and what it is to have.
+    Of each member: its current partitions, including those that it must revoke, and its target.
     """
     group = groups.known_consumer(group_id)
     described = consumer_group_describe.DescribedGroup(
@@ -114,7 +114,7 @@ def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> As
 
 
 async def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> list[ListedGroup]:
-    """List the groups in these states and of these types, in lower case; an empty filter is none."""
+    """List the groups in these states and of these types, in lower case; an empty filter matches all."""
     listed = []
     for group in groups:
         if (not types or group.TYPE in types) and (not states or group.state.value.lower() in states):

@@ -1,7 +1,7 @@
 """The order of Java's hash tables.
 
-Among members, topics and protocols that nothing else ranks, Kafka prefers what a HashMap names first, and so must
-whoever wants to come to the same assignment.
+For members, topics and protocols without any other order, Kafka uses the iteration order of a HashMap; the same
+assignment needs the same order.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from kbroker.coordination.partitioning import java_hash
 from kbroker.long_work import turn
 
 _AT_ONCE = 200
-"""Names whose hashes are taken between two turns."""
+"""How many names are hashed between two turns."""
 
 
 def in_javas_order(names: Iterable[str]) -> list[str]:
-    """Return strings in the order in which a HashMap of them iterates; collisions stay as they come."""
+    """Return strings in the iteration order of a HashMap of them; collisions keep the given order."""
     known = list(names)
     mask = _table_size(len(known)) - 1
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
 
 
 async def many_in_javas_order(names: Collection[str]) -> list[str]:
-    """Return the same of many strings, which do not change meanwhile, in steps."""
+    """Return the same for many strings, which must not change meanwhile, in steps."""
     mask = _table_size(len(names)) - 1
     left = enumerate(names)
     pieces: list[list[tuple[int, int, str]]] = []
@@ -40,7 +40,7 @@ async def many_in_javas_order(names: Collection[str]) -> list[str]:
 
 
 def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
-    """Return topic ids in the order in which a HashMap of Kafka's Uuids iterates; or a HashSet `copied` from others."""
+    """Return topic ids in the iteration order of a HashMap of Kafka's Uuids; or of a HashSet `copied` from others."""
     known = sorted(topic_ids)
     if len(known) < 2:
         return known
@@ -49,14 +49,14 @@ def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[b
 
 
 def partitions_in_javas_order(indexes: Iterable[int]) -> list[int]:
-    """Return partitions in the order in which a HashSet that was copied from a list of them iterates."""
+    """Return partitions in the iteration order of a HashSet copied from a list of them."""
     known = sorted(indexes)
     mask = _copy_size(len(known)) - 1
     return known if not known or known[-1] <= mask else sorted(known, key=lambda index: _spread(index) & mask)
 
 
 def _table_size(count: int) -> int:
-    """Return how large the table of a HashMap is that has grown to `count` entries."""
+    """Return the table size of a HashMap that has grown to `count` entries."""
     size = 16
     while count > size * 0.75:
         size *= 2
@@ -64,7 +64,7 @@ def _table_size(count: int) -> int:
 
 
 def _copy_size(count: int) -> int:
-    """Return how large the table of a HashSet is that was made of a collection of `count`."""
+    """Return the table size of a HashSet made from a collection of `count`."""
     return max(16, 1 << int(count / 0.75).bit_length())
 
 

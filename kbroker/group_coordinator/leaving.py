@@ -1,6 +1,6 @@
-"""A LeaveGroup on its way: which of a long list of members the group is to decide about.
+"""A LeaveGroup in progress: the members of a long list about which the group must decide.
 
-Owns the way from the list to the few who may be members, and back to an answer for each of the list. Never decides who
+Owns the reduction of the list to the few possible members, and the answer for each entry of the list. Never decides who
 leaves: classic/membership.py and consumer/classic_members.py do.
 """
 
@@ -18,7 +18,7 @@ _UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class Leaving:
-    """The members that a request names; `members` are those to decide about, which are all before `sift`."""
+    """The members in a request; `members` are those to decide about, which are all before `sift`."""
 
     def __init__(self, named: Sequence[MemberIdentity]) -> None:
         self._named = named
@@ -27,7 +27,7 @@ class Leaving:
         self.members: list[MemberIdentity] = list(named)
 
     async def sift(self, group: Group | None) -> None:
-        """Keep those who may be members of the group, each once: the rest is unknown to it, whatever it decides."""
+        """Keep the possible members of the group, each once: the others are unknown in any case."""
         places: list[int] = []
         first: dict[tuple[str, str | None], int] = {}
         for place, identity in enumerate(self._named):
@@ -42,13 +42,13 @@ class Leaving:
         self.members = [self._named[place] for place in places]
 
     def failed(self, code: ErrorCode, _message: str | None) -> LeaveGroupResponse:
-        """Return the answer where the group cannot decide at all."""
+        """Return the answer if the group cannot decide at all."""
         if code is not _UNKNOWN:
             return LeaveGroupResponse(error_code=code)
         return LeaveGroupResponse(members=[_answer(identity, code) for identity in self.members])
 
     async def answer(self, decided: LeaveGroupResponse) -> LeaveGroupResponse:
-        """Return the answer for all that were named. Who has left already is unknown when named again."""
+        """Return the answer for all named members. A member that is named again after leaving is unknown."""
         if self._places is None or decided.error_code:
             return decided
         by_place = dict(zip(self._places, decided.members, strict=True))
@@ -69,7 +69,7 @@ def _answer(identity: MemberIdentity, code: int) -> MemberResponse:
 
 
 def _may_be_member(group: Group | None, identity: MemberIdentity) -> bool:
-    """Tell whether a group knows a member id or an instance id."""
+    """Return whether a group knows a member id or an instance id."""
     if group is None:
         return False
     member_id, instance_id = identity.member_id, identity.group_instance_id

@@ -1,7 +1,7 @@
-"""OffsetCommit and TxnOffsetCommit: who may commit, and what is written.
+"""OffsetCommit and TxnOffsetCommit: who may commit, and the records of a commit.
 
-Owns the checks of generations and member epochs, for groups of both protocols. Changes nothing: the records do, once
-they are replayed (offsets.py). What they are was built before, as there may be many (commit_building.py).
+Owns the checks of generations and member epochs, for groups of both protocols. Changes nothing itself: the replay of
+the records does (offsets.py). The records were built before, because there may be many (commit_building.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OffsetCommits:
         self._config = config
 
     def commit(self, request: OffsetCommitRequest, version: int, commit: Commit) -> Outcome:
-        """Handle an OffsetCommit of partitions that exist; raises ApiError for all of them."""
+        """Handle an OffsetCommit of existing partitions; raises ApiError for all of them."""
         out = Outcome()
         check = self._validate_commit(request, version, out)
         if check is not None:
@@ -44,7 +44,7 @@ class OffsetCommits:
         return self._write(commit, out)
 
     def _write(self, commit: Commit, out: Outcome) -> Outcome:
-        """Let an outcome write a commit. One that is too large counts as an append that failed for it."""
+        """Add a commit to an outcome. One that is too large counts as a failed append."""
         if commit.too_large:
             out.refused = ErrorCode.MESSAGE_TOO_LARGE
             return out
@@ -54,7 +54,7 @@ class OffsetCommits:
         return out
 
     def _apply(self, commit: Commit, offset: int, producer_id: int) -> None:
-        """Do what replaying the records of a long commit would."""
+        """Apply a long commit like a replay of its records."""
         group_id, put = commit.group_id, self._offsets.put
         if self._groups.get(group_id) is None:
             self._groups.put(ClassicGroup(group_id, commit.now_ms))
@@ -64,10 +64,10 @@ class OffsetCommits:
     def _validate_commit(
         self, request: OffsetCommitRequest, version: int, out: Outcome
     ) -> Callable[[bytes, int], None] | None:
-        """Let a commit of the current generation pass, or one without a generation to a group without members.
+        """Accept a commit of the current generation, or one without a generation to a group without members.
 
-        It counts as a heartbeat where a rebalance does not want to hear one of its own. In a consumer group each
-        partition may have to be checked by what is returned.
+        It counts as a heartbeat, except while a rebalance expects a real one. In a consumer group the returned function
+        may have to check each partition.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
@@ -78,7 +78,7 @@ class OffsetCommits:
         return None
 
     def commit_in_transaction(self, request: TxnOffsetCommitRequest, guard: object, commit: Commit) -> Outcome:
-        """Handle a TxnOffsetCommit of partitions that exist; raises ApiError for all of them. See `commit`."""
+        """Handle a TxnOffsetCommit of existing partitions; raises ApiError for all of them. See `commit`."""
         check = self._validate_in_transaction(request)
         if check is not None:
             for topic, _, index in commit.places:
@@ -87,11 +87,11 @@ class OffsetCommits:
         return self._write(commit, Outcome(producer=producer if request.producer_id >= 0 else None))
 
     def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
-        """Let a member of the current generation pass, and whoever names no member at all (before KIP-447).
+        """Accept a member of the current generation, and a request without any member (before KIP-447).
 
-        Unlike a plain commit this one is let through while a rebalance completes, and counts as no heartbeat. In a
-        consumer group each partition may have to be checked by what is returned; a stale epoch is ILLEGAL_GENERATION,
-        which is what transactional producers know.
+        Unlike a plain commit this one is accepted while a rebalance completes, and does not count as a heartbeat. In a
+        consumer group the returned function may have to check each partition; a stale epoch is ILLEGAL_GENERATION,
+        which transactional producers know.
         """
         group = self._groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -162,9 +162,9 @@ def _validate_consumer_commit(
     *,
     transactional: bool = False,
 ) -> Callable[[bytes, int], None] | None:
-    """Let a commit pass, or raise ApiError. Returns what checks each partition where the epoch is an older one.
+    """Accept a commit, or raise ApiError. For an older epoch, return a function that checks each partition.
 
-    An older epoch is good for the partitions that the member has had since then (KIP-1251).
+    An older epoch is valid for the partitions that the member has owned since then (KIP-1251).
     """
     if epoch < 0 and not group.members:
         return None

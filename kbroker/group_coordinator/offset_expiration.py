@@ -1,6 +1,6 @@
-"""When committed offsets expire (KIP-211), and groups that have neither members nor offsets.
+"""The expiration of committed offsets (KIP-211), and of groups with neither members nor offsets.
 
-Owns the rules, and the slices in which the groups of a shard are looked through.
+Owns the rules, and the slices in which a shard's groups are checked.
 
 Timer, by key: ("expire",) the next slice.
 """
@@ -26,20 +26,20 @@ _EXPIRE = ("expire",)
 
 
 class Expiration:
-    """The expiry of a shard's offsets. `seconds` is a stopwatch, by which the work is cut into slices."""
+    """The expiration of a shard's offsets. `seconds` is a stopwatch for the slices of work."""
 
     def __init__(self, groups: Groups, offsets: Offsets, config: GroupConfig, seconds: Callable[[], float]) -> None:
         self._groups = groups
         self._offsets = offsets
         self._config = config
         self._seconds = seconds
-        self._left: list[str] = []  # groups that a look has yet to come to
+        self._left: list[str] = []  # groups that this pass has not checked yet
 
     def begin(self, out: Outcome) -> None:
         out.timers.append(Schedule(_EXPIRE, self._config.offsets_retention_check_interval_ms))
 
     def run(self, now_ms: int) -> Outcome:
-        """Delete expired offsets, and groups that have neither members nor offsets: a slice of the groups at a time."""
+        """Delete expired offsets, and groups with neither members nor offsets: a slice of the groups at a time."""
         out = Outcome(atomic=False)
         if not self._left:
             self._left = [group.group_id for group in self._groups]
@@ -82,10 +82,11 @@ class Expiration:
         return records, none_left and not pending
 
     def _expiry(self, group: Group, now_ms: int) -> Callable[[OffsetCommitValue], bool] | None:
-        """Return what tells an expired offset of this group; None where offsets do not expire.
+        """Return a test for expired offsets of this group; None if offsets do not expire.
 
-        A group with members keeps its offsets, except those of topics it has stopped consuming; one without keeps them
-        for the retention from when it became empty; a simple group, and a consumer group, from when each was committed.
+        A group with members keeps its offsets, except those of topics that it has stopped consuming. In a group without
+        members the retention counts from when it became empty; in a simple group, and in a consumer group, from each
+        commit.
         """
         retention = self._config.offsets_retention_ms
         since: int | None = None

@@ -1,11 +1,11 @@
-"""Committed offsets as they are kept: OffsetFetch, OffsetDelete, and what goes with a group or a topic.
+"""Committed offsets in memory: OffsetFetch, OffsetDelete, and deletion with a group or a topic.
 
-Owns what a group's position in a partition is, including positions that a transaction has written and not yet ended
-(KIP-447). Changes only by replaying records; every method that decides returns the records that would change it. Who
-may commit: offset_commit.py; when offsets go by themselves: offset_expiration.py.
+Owns a group's position in a partition, including positions that an open transaction has written (KIP-447). Changes only
+by replaying records; every deciding method returns the records of its changes. offset_commit.py checks who may commit;
+offset_expiration.py expires offsets.
 
 An offset is kept as (offset of its record, OffsetCommitValue). The record's offset decides between a transactional and
-a plain commit: the later record wins, whichever was ended last.
+a plain commit: the later record wins, whichever was completed last.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Offsets:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
-        self._groups_by_topic: dict[str, dict[str, None]] = {}  # whom the end of a topic concerns
+        self._groups_by_topic: dict[str, dict[str, None]] = {}  # the groups with offsets in a topic
         self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
         self._open: dict[str, dict[Place, set[int]]] = {}  # producer ids by group and place
         self._newest = -1  # the last record that was applied
-        self._deleted: dict[str, tuple[int, bytes]] = {}  # topics: what of them is not shown, up to which record
+        self._deleted: dict[str, tuple[int, bytes]] = {}  # topics: their hidden offsets, up to which record
 
     # -- replay
 
@@ -69,7 +69,7 @@ class Offsets:
             self._groups_by_topic.setdefault(topic, {})[group] = None
 
     def remove(self, group: str, topic: str, partition: int) -> None:
-        """Apply a tombstone: the offset is gone, and so are the pending ones in its place."""
+        """Apply a tombstone: removes the offset, and the pending ones of the same partition."""
         topics = self._stored.get(group)
         partitions = topics.get(topic) if topics is not None else None
         if topics is not None and partitions is not None:
@@ -107,7 +107,7 @@ class Offsets:
                 del self._open[group]
 
     def of_group(self, group_id: str) -> tuple[Mapping[str, Mapping[int, Stored]], Mapping[Place, set[int]]]:
-        """Return a group's offsets by topic and partition, and the places of those that are pending."""
+        """Return a group's offsets by topic and partition, and the partitions with pending ones."""
         return self._stored.get(group_id, {}), self._open.get(group_id, {})
 
     # -- fetch
@@ -162,7 +162,7 @@ class Offsets:
     # -- delete
 
     def delete(self, request: OffsetDeleteRequest) -> Outcome:
-        """Handle an OffsetDelete of partitions that exist; raises ApiError."""
+        """Handle an OffsetDelete of existing partitions; raises ApiError."""
         group = self._groups.get(request.group_id)
         if group is None:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -187,7 +187,7 @@ class Offsets:
         return out
 
     def delete_all(self, group_id: str) -> list[CoordinatorRecord]:
-        """Return the tombstones of all offsets of a group, pending ones included."""
+        """Return the tombstones of all offsets of a group, including pending ones."""
         stored, pending = self.of_group(group_id)
         records = [
             offset_tombstone(group_id, topic, index) for topic, partitions in stored.items() for index in partitions
@@ -198,10 +198,10 @@ class Offsets:
         return records
 
     def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
-        """Hide the offsets in deleted topics (name to id), unless they are of a namesake; return their tombstones.
+        """Hide the offsets in deleted topics (name to id), unless a new topic has the name; return their tombstones.
 
-        They are found as they are taken, None standing for one of a transaction that is looked at and kept. What has
-        been committed since belongs to a new topic of that name.
+        They are found one at a time; None stands for a transaction's offset that was examined and kept. Later commits
+        belong to a new topic of that name.
         """
         newest = self._newest
         for name, topic_id in deleted.items():
@@ -209,7 +209,7 @@ class Offsets:
         return self._tombstones(deleted, newest)
 
     def _tombstones(self, deleted: Mapping[str, bytes], newest: int) -> Iterator[CoordinatorRecord | None]:
-        # Those of transactions first: one that ends meanwhile moves to where is looked afterwards.
+        # Those of transactions first: if one ends meanwhile, its offsets move to where the search continues.
         for producer_id in list(self._pending):
             for place in list(self._pending.get(producer_id, ())):
                 entry = self._pending.get(producer_id, {}).get(place)
@@ -227,14 +227,14 @@ class Offsets:
                 del self._deleted[name]
 
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
-        """Tell whether no transaction has since written where a tombstone would take its offset along."""
+        """Return whether no transaction has since written an offset that a tombstone would remove, too."""
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())
         return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)
 
 
 def _is_of(entry: Stored, newest: int, topic_id: bytes) -> bool:
-    """Tell whether an offset was committed up to the record `newest`, and into a topic of this id or no known one."""
+    """Return whether an offset was committed up to the record `newest`, to a topic of this id or an unknown one."""
     return entry[0] <= newest and entry[1].topic_id in (ZERO_UUID, topic_id)
 
 
@@ -245,12 +245,12 @@ def _no_offset(index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
 
 
 def _differ(held: bytes, asked: bytes) -> bool:
-    """Tell whether two topic ids are known and not the same."""
+    """Return whether two topic ids are known and different."""
     return held != asked and held != ZERO_UUID and asked != ZERO_UUID
 
 
 def _validate_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> None:
-    """Let a fetch of offsets pass, or raise ApiError."""
+    """Accept a fetch of offsets, or raise ApiError."""
     if member_id is None and epoch < 0:
         return
     member = group.member(member_id or "")

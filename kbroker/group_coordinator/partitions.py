@@ -1,4 +1,4 @@
-"""Sets of partitions by topic id, as groups and assignors keep them: values that never change."""
+"""Sets of partitions by topic id, for groups and assignors: immutable values."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def with_epochs(partitions: Partitions, epoch: int) -> Epochs:
 
 
 def copied(partitions: Partitions) -> dict[bytes, set[int]]:
-    """Return partitions that can be changed."""
+    """Return a mutable copy of partitions."""
     return {topic_id: set(indexes) for topic_id, indexes in partitions.items()}
 
 
 def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
-    """Return partitions as they are kept; topics without any are left out."""
+    """Return partitions in their immutable form, without topics that have none."""
     return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}
 
 

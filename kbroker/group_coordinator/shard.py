@@ -1,6 +1,6 @@
 """One partition of `__consumer_offsets` as a state machine: groups and their offsets.
 
-Owns the routing of records, timers and requests to the parts that know them, and loading and unloading. Pure: no I/O,
+Owns the routing of records, timers and requests to the parts that handle them, and loading and unloading. Pure: no I/O,
 nothing asynchronous; the runtime (kbroker.coordination) does the rest.
 """
 
@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupShard:
-    """The groups of one partition. `seconds` is a stopwatch, by which long work is cut into slices."""
+    """The groups of one partition. `seconds` is a stopwatch for the slices of long work."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class GroupShard:
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
     def _replayed_group(self, group_id: str, create: bool) -> ConsumerGroup | None:
-        """Return the consumer group that a record is about. A group that only holds offsets gives way to it."""
+        """Return the consumer group of a record. A group that only holds offsets is replaced by it."""
         group = self.groups.consumer(group_id)
         if group is None and create:
             group = ConsumerGroup(group_id)
@@ -122,7 +122,7 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, committed)
 
     def on_loaded(self, now_ms: int) -> Outcome:
-        """Begin to serve: members have a whole session to show up in."""
+        """Begin to serve: members get a whole session to heartbeat."""
         out = Outcome()
         for group in list(self.groups):
             if isinstance(group, ConsumerGroup):
@@ -139,7 +139,7 @@ class GroupShard:
         return out
 
     def on_unloaded(self, now_ms: int) -> Outcome:
-        """Stop serving: everybody who waits is told to look for the new coordinator."""
+        """Stop serving: all waiting members get NOT_COORDINATOR."""
         out = Outcome()
         for group in self.groups:
             if isinstance(group, ClassicGroup):
@@ -153,7 +153,7 @@ class GroupShard:
     # -- timers
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Route a timer to what it ends. One that raises goes off again (see Timers)."""
+        """Route a timer to its handler. A timer whose handler raises fires again (see Timers)."""
         out = Outcome()
         match key:
             case ("session", str(group_id), str(member_id)):
@@ -189,7 +189,7 @@ class GroupShard:
         return self._join_empty(group, join) if group.is_empty else self._classic_members.join(group, join)
 
     def _join_empty(self, group: ConsumerGroup, join: Join) -> Outcome:
-        """Make a classic group of a consumer group without members, as its first member is of the classic protocol."""
+        """Convert a consumer group without members to a classic one, for its first classic member."""
         if join.request.member_id:
             join.fail(ErrorCode.UNKNOWN_MEMBER_ID, join.request.member_id)
             return join.out
@@ -251,5 +251,5 @@ class GroupShard:
         return out
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Outcome:
-        """Forget the offsets in deleted topics (name to id)."""
+        """Delete the offsets in deleted topics (name to id)."""
         return self._deleted_topics.begin(deleted)

@@ -1,10 +1,10 @@
-"""The topics of the cluster as consumer groups see them.
+"""The cluster's topics for consumer groups.
 
-Owns one view that all shards share: names, ids, partition counts, racks, and a hash of what a group subscribes to, by
-which it notices that a topic appeared, grew, went or moved to other racks. Never decides what a group makes of that.
+Owns one view that all shards share: names, ids, partition counts, racks, and a hash of a group's subscribed topics,
+which shows that a topic was created, extended, deleted or moved to other racks. Never decides what a group does then.
 
-The hash is stored in a group's record. Apache Kafka's is another function (XXH3), so that a group which changes hands
-between the two is assigned anew once.
+The hash is stored in a group's record. Apache Kafka uses another function (XXH3), so a group that moves between the two
+gets a new assignment once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Topics:
         self._hashes: dict[str, int] = {}
 
     def update(self, state: ClusterState) -> None:
-        """Take over a newer state."""
+        """Store a newer state."""
         old, self.state = self.state, state
         if old.topics is state.topics and old.brokers is state.brokers:
             return
@@ -49,7 +49,7 @@ class Topics:
             self._hashes.pop(name, None)
 
     def id_of(self, name: str) -> bytes | None:
-        """Return a topic's id, None where there is no such topic."""
+        """Return a topic's id; None if it does not exist."""
         topic = self.state.topics.get(name)
         return None if topic is None else topic.topic_id
 
@@ -62,12 +62,12 @@ class Topics:
         return frozenset([topics[name].topic_id for name in names if name in topics])
 
     def count_of(self, topic_id: bytes) -> int:
-        """Return how many partitions a topic has; -1 where there is no such topic."""
+        """Return the number of partitions of a topic; -1 if it does not exist."""
         name = self.state.topic_names.get(topic_id)
         return -1 if name is None else len(self.state.topics[name].partitions)
 
     def hash_of(self, names: Iterable[str]) -> int:
-        """Return a signed 64-bit hash of these topics; 0 where none of them exists."""
+        """Return a signed 64-bit hash of these topics; 0 if none of them exists."""
         known = sorted(name for name in names if name in self.state.topics)
         if not known:
             return 0
@@ -77,7 +77,7 @@ class Topics:
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     async def prepared(self, names: Iterable[str]) -> None:
-        """Look at topics in pieces, so that `hash_of` is short then."""
+        """Hash topics in pieces ahead, so that `hash_of` is short afterwards."""
         for name in names:
             topic = self.state.topics.get(name)
             if topic is not None:
@@ -90,7 +90,7 @@ class Topics:
             brokers = self.state.brokers
             digest = blake2b(topic.topic_id, digest_size=8)
             digest.update(repr((topic.name, len(topic.partitions))).encode())
-            racks_of: dict[tuple[int, ...], bytes] = {}  # most partitions have the same replicas as others
+            racks_of: dict[tuple[int, ...], bytes] = {}  # most partitions share their replicas with others
             for partition in topic.partitions:
                 replicas = partition.replicas
                 racks = racks_of.get(replicas)

@@ -1,6 +1,6 @@
-"""The addresses of a cluster's brokers: how they are written, which are free, and where this machine reaches them.
+"""The addresses of a cluster's brokers: their text, free ports, and how this machine reaches them.
 
-Owns what stands for them in tables, in lines to copy and in settings. Never starts anything.
+Owns their form in tables, in lines to copy and in settings. Never starts anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 
 
 def reached_at(host: str) -> str:
-    """Return where this machine reaches what listens on `host`."""
+    """Return the address at which this machine reaches a listener on `host`."""
     return _ANYWHERE.get(host, host)
 
 
@@ -29,18 +29,18 @@ def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
 
 
 def joined(host: str, port: int) -> str:
-    """Write an address."""
+    """Format an address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Return ports that nobody listens on at this moment, all different."""
+    """Return ports that are free at this moment, all different."""
     with ExitStack() as held:
         return [held.enter_context(bound(host, 0)).getsockname()[1] for _ in range(count)]
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that has an address; raises OSError where it is taken."""
+    """Return a socket bound to an address; raises OSError if the address is in use."""
     probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,6 +1,6 @@
 """Asking a broker which brokers it knows.
 
-Owns one Metadata request on a connection of its own. Blocks, for as long as it is told at most.
+Owns one Metadata request on a connection of its own. Blocks until its timeout at most.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 
 TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3
-_VERSION: Final = 12  # of Kafka 3.9 as well
+_VERSION: Final = 12  # Kafka 3.9 has it as well
 _FLEXIBLE_HEADER: Final = 2
-_HEAD: Final = 5  # of the answer: the correlation id, and that there are no tags
+_HEAD: Final = 5  # of the answer: the correlation id, and an empty tag buffer
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a broker knows of its cluster; `controller` is -1 where there is none."""
+    """A broker's view of its cluster; `controller` is -1 if there is none."""
 
     brokers: frozenset[int]
     controller: int
 
 
 def ask_brokers(address: tuple[str, int], timeout_s: float = TIMEOUT_S) -> Known | None:
-    """Return what the broker at an address knows; None if it does not answer, or not in the protocol."""
+    """Return the view of the broker at an address; None without an answer, or with an invalid one."""
     header = encode(RequestHeader(_METADATA, _VERSION, 1, "kbroker-launcher"), _FLEXIBLE_HEADER)
     body = header + encode(MetadataRequest(topics=[], allow_auto_topic_creation=False), _VERSION)
     try:

@@ -1,7 +1,7 @@
 """A program that runs as a child of the launcher: started, watched, stopped, killed.
 
-Owns the process and its log file. Each child has a session of its own, so that Ctrl-C at a terminal reaches the
-launcher alone, which stops its children in order; tied.py sees to it that none outlives the launcher.
+Owns the process and its log file. Each child has a session of its own, so that Ctrl-C at a terminal reaches only the
+launcher, which stops its children in order; tied.py ensures that no child outlives the launcher.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 from kbroker.launcher import tied
 
 Pause = Callable[[float], None]
-"""Waits for some seconds; raises whatever is to end the waiting."""
+"""Waits for some seconds; raises an exception to end the waiting."""
 
 _LOOK_S: Final = 0.05
 _TAIL_BYTES: Final = 16 * 1024
@@ -30,9 +30,9 @@ class LauncherError(Exception):
 
 
 class Child:
-    """One program. Starts as often as it is told to, once at a time.
+    """One program. It can be started any number of times, once at a time.
 
-    The thread that calls `start` must live as long as the program is to.
+    The thread that calls `start` must live as long as the program.
     """
 
     def __init__(self, name: str, log_file: Path) -> None:
@@ -41,7 +41,7 @@ class Child:
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: str | None = None
-        """Why this has killed the last run, if it has."""
+        """The reason for which this killed the last run, if it did."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the program; its output is appended to the log file."""
@@ -56,7 +56,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Process id; None when the program does not run."""
+        """Process id; None if the program does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     @property
@@ -74,31 +74,31 @@ class Child:
         return None if self._process is None else self._process.poll()
 
     def how_ended(self) -> str:
-        """Say how the last run ended."""
+        """Describe how the last run ended."""
         status = self.ended
         if status is None:
             return "it runs"
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def end_told(self) -> str:
-        """Say how the last run ended and what it printed last, which says nothing where it was killed."""
+        """Describe how the last run ended with its last output, which is left out after a kill."""
         if self.ended == -signal.SIGKILL:
             return self._killed or "killed (signal 9): by somebody, or for want of memory"
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
 
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
-        """End the program in good order, by force after `timeout_s`; return whether it ended by itself."""
+        """Stop the program with a signal, and kill it after `timeout_s`; return whether it ended by itself."""
         if not self.running:
             return True
         self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # one that is paused would never hear of it
+        self._signal(signal.SIGCONT)  # a paused process would not handle the other signal
         if wait_until(lambda: not self.running, timeout_s, pause):
             return True
         self.kill(f"killed: told to stop, it had not done so after {timeout_s:g} s")
         return False
 
     def kill(self, why: str = "killed by order") -> None:
-        """End the program at once; `why` is what is told of it."""
+        """Kill the program; `why` is the reason to report."""
         if self._process is not None:
             if self.running:
                 self._killed = why
@@ -110,16 +110,16 @@ class Child:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen program go on."""
+        """Continue a frozen program."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:
             raise LauncherError(f"{self.name} does not run")
-        self._process.send_signal(number)  # which sends nothing to one that has ended
+        self._process.send_signal(number)  # which does nothing for an ended process
 
     def last_words(self) -> str:
-        """Return the last line that this run has printed, or as much of it as people read; what is no text as "?"."""
+        """Return the last line of this run's output, shortened, with unprintable characters as "?"."""
         line = next(reversed(self.tail(1)), "it has printed nothing")
         return "".join(char if char.isprintable() else "?" for char in line[:_MOST_WORDS])
 
@@ -136,7 +136,7 @@ class Child:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, pause: Pause = time.sleep) -> bool:
-    """Look again and again until `condition` holds; return whether it did before `timeout_s` were over."""
+    """Check until `condition` holds; return whether it did within `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,6 +1,6 @@
-"""The way from `kbroker cluster kill` and its like to the launcher that runs: a socket in the cluster's directory.
+"""The connection from `kbroker cluster kill` and the like to the launcher: a socket in the cluster's directory.
 
-Owns the socket, and the form of what goes over it: a line of JSON there, a line of JSON back. It is a socket of the
+Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. It is a socket of the
 file system that only its owner may use; no port is opened. Never decides what a request means.
 """
 
@@ -31,7 +31,7 @@ class NobodyThere(LauncherError):  # noqa: N818 - what is the case
 
 
 class ControlSocket:
-    """The launcher's end. Only one launcher has a directory at a time; raises LauncherError for the second."""
+    """The launcher's end. A directory has one launcher at a time; raises LauncherError for the second."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class ControlSocket:
         try:
             self._socket = socket.socket(socket.AF_UNIX)
             with _reachable(directory) as path, contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # what a launcher that was killed has left
+                os.unlink(path)  # left behind by a killed launcher
             with _reachable(directory) as path:
                 self._socket.bind(path)
                 os.chmod(path, 0o600)
@@ -49,11 +49,11 @@ class ControlSocket:
             raise
 
     def fileno(self) -> int:
-        """Return what becomes readable when somebody asks."""
+        """Return a descriptor that is readable when a request arrives."""
         return self._socket.fileno()
 
     def answer(self, handle: Callable[[Request], Request]) -> None:
-        """Take one request and answer it; a client that says nothing, or goes away, is passed over."""
+        """Accept one request and answer it; a client that sends nothing, or disconnects, is ignored."""
         connection, _ = self._socket.accept()
         with connection, contextlib.suppress(OSError, ValueError):
             connection.settimeout(_LINE_TIMEOUT_S)
@@ -62,7 +62,7 @@ class ControlSocket:
                 connection.sendall(json.dumps(handle(request)).encode() + b"\n")
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Release the directory."""
         self._socket.close()
         with contextlib.suppress(OSError), _reachable(self._directory) as path:
             os.unlink(path)
@@ -76,7 +76,7 @@ class ControlSocket:
 
 
 def ask_launcher(directory: Path, request: Request, timeout_s: float) -> Request:
-    """Ask the launcher that runs in a directory; raises NobodyThere, and LauncherError where it refuses."""
+    """Send a request to the launcher of a directory; raises NobodyThere, and LauncherError if it refuses."""
     with socket.socket(socket.AF_UNIX) as asked:
         asked.settimeout(timeout_s)
         try:
@@ -105,7 +105,7 @@ def _line(connection: socket.socket) -> bytes:
 
 @contextmanager
 def _reachable(directory: Path) -> Iterator[str]:
-    """Yield a short path of the socket: the kernel takes some hundred bytes, and directories may have long names."""
+    """Yield a short path of the socket: the kernel's limit is some hundred bytes, and directories may be longer."""
     if not os.path.isdir("/proc/self/fd"):
         yield str(directory / _NAME)
         return
@@ -117,7 +117,7 @@ def _reachable(directory: Path) -> Iterator[str]:
 
 
 def _locked(directory: Path) -> int:
-    """Return the descriptor of a lock that goes with this process."""
+    """Return the descriptor of a lock that is held as long as this process lives."""
     descriptor = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +128,7 @@ def _locked(directory: Path) -> int:
 
 
 def launcher_runs(directory: Path) -> bool:
-    """Whether a launcher has a directory, also one that is stopping."""
+    """Whether a launcher holds a directory, also one that is stopping."""
     with socket.socket(socket.AF_UNIX) as asked:
         asked.settimeout(_LINE_TIMEOUT_S)
         try:

@@ -1,6 +1,6 @@
-"""What runs, as JSON for programs: in the cluster's directory, and in the file that --ready-file names.
+"""The running cluster as JSON for programs: in the cluster's directory, and in the file that --ready-file names.
 
-Owns the form of it:
+Owns its format:
 
     {"bootstrap_servers": "h:p,h:p", "zookeeper": "h:p/chroot", "pid": launcher, "zookeeper_pid": pid or null,
      "brokers": [{"node_id": 1, "host": "h", "port": p, "pid": pid or null, "data_dir": "...",
@@ -24,7 +24,7 @@ FILE_NAME: Final = "cluster.json"
 
 @dataclass(frozen=True, slots=True)
 class BrokerDescription:
-    """A broker; `pid` is None while it does not run, `ended` while it does."""
+    """A broker; `pid` is None while it does not run, `ended` is None while it runs."""
 
     node_id: int
     host: str
@@ -37,7 +37,7 @@ class BrokerDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """A cluster. `pid` is the launcher's; `zookeeper_pid` is None if the ZooKeeper is not the launcher's own."""
+    """A cluster. `pid` is the launcher's; `zookeeper_pid` is None if the launcher did not start ZooKeeper."""
 
     bootstrap_servers: str
     zookeeper: str
@@ -51,7 +51,7 @@ class ClusterDescription:
 
 
 def write_description(description: ClusterDescription, path: Path) -> None:
-    """Write the file whole or not at all: whoever waits for it may read it at once."""
+    """Write the file atomically: a waiting program may read it at once."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(json.dumps(description.as_json()) + "\n")
@@ -61,7 +61,7 @@ def write_description(description: ClusterDescription, path: Path) -> None:
 
 
 def read_description(directory: Path) -> ClusterDescription:
-    """Read what a launcher has written into a cluster's directory; raises LauncherError."""
+    """Read a launcher's file in a cluster's directory; raises LauncherError."""
     path = directory / FILE_NAME
     try:
         return _parsed(json.loads(path.read_bytes()))
@@ -74,7 +74,7 @@ def read_description(directory: Path) -> ClusterDescription:
 
 
 def remove_stale(path: Path) -> None:
-    """Remove what an earlier launcher has left, which nobody is to take for this one's; keep that of one that runs."""
+    """Remove an earlier launcher's file, which could be mistaken for this one's; keep that of a running launcher."""
     try:
         pid = _parsed(json.loads(path.read_bytes())).pid
         if pid > 0 and pid != os.getpid():
@@ -85,7 +85,7 @@ def remove_stale(path: Path) -> None:
     except (ValueError, TypeError, KeyError, ProcessLookupError):
         pass
     except OSError:
-        return  # what cannot be looked at is told of when it is written
+        return  # an unreadable file is reported when it is written
     with contextlib.suppress(OSError):
         path.unlink()
 

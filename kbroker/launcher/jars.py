@@ -1,7 +1,7 @@
 """Jars, fetched with Maven once and kept.
 
-Owns the directories into which they go: each is named after its pom file and that file's content, and is there whole or
-not at all. Never runs what it fetched.
+Owns their directories: each is named after its pom file and that file's content, and exists completely or not at all.
+Never runs the fetched code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FETCH_TIMEOUT_S: Final = 600
 
 
 class JarsMissing(LauncherError):  # noqa: N818 - what the machine lacks
-    """This machine has no Java or no Maven, or Maven could not fetch what a pom file names."""
+    """This machine has no Java or no Maven, or Maven could not fetch the jars of a pom file."""
 
 
 def user_cache_dir() -> Path:
@@ -30,22 +30,22 @@ def user_cache_dir() -> Path:
 
 
 def missing_tools() -> list[str]:
-    """Return which of the programs that jars are fetched and run with are not installed."""
+    """Return the missing programs among those that fetch and run jars."""
     return [name for name in ("java", "mvn") if shutil.which(name) is None]
 
 
 def kept(pom: Path, cache: Path) -> Path:
-    """Return the directory in which the jars of a pom file are kept, whether it is there or not."""
+    """Return the directory for the jars of a pom file, which need not exist."""
     return cache / f"{pom.stem}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
 
 
 def fetch_jars(pom: Path, cache: Path, pause: Pause = time.sleep) -> Path:
-    """Return the directory with the jars that a pom file names, fetching them when they are not there."""
+    """Return the directory with the jars of a pom file; fetch them if it does not exist."""
     target = kept(pom, cache)
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # One process fetches, others wait: several may start together.
+    # One process fetches while others wait: several may start together.
     with open(cache / f"{pom.stem}.lock", "w") as lock:
         if not wait_until(lambda: _locked(lock.fileno()), FETCH_TIMEOUT_S, pause):
             raise JarsMissing(f"another process has been fetching {pom.stem} for {FETCH_TIMEOUT_S} s")
@@ -63,7 +63,7 @@ def _locked(descriptor: int) -> bool:
 
 
 def _copy_dependencies(pom: Path, target: Path, pause: Pause) -> None:
-    """Fetch beside `target` and move into place whole, so that half of it is never used."""
+    """Fetch into a temporary directory and rename it to `target`, so that a partial result is never used."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         jars = Path(scratch) / "jars"
         command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]

@@ -1,12 +1,12 @@
-"""What is to be started: brokers by id and address, where their data lies, and what they are told.
+"""The plan of a cluster: brokers by id and address, their data directories, and their settings.
 
-Owns the layout of a cluster's directory and the settings that the launcher gives brokers. Pure: starts nothing.
+Owns the layout of a cluster's directory and the settings that the launcher gives to brokers. Pure: starts nothing.
 
-    DIR/cluster.json          what runs (description.py)
-    DIR/control.sock          how `kbroker cluster` reaches the launcher (control.py)
+    DIR/cluster.json          the running cluster (description.py)
+    DIR/control.sock          the socket from `kbroker cluster` to the launcher (control.py)
     DIR/zookeeper/            the ZooKeeper that the launcher starts: zoo.cfg, snapshots, log, zookeeper.log
     DIR/broker-N/data         the broker's log directory
-    DIR/broker-N/broker.log   what it prints
+    DIR/broker-N/broker.log   the broker's output
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ OWN_KEYS: Final = frozenset(
         "zookeeper.connect",
     }
 )
-"""What differs from broker to broker, so that one value for all cannot be given."""
+"""The settings that differ from broker to broker, so that one value cannot apply to all."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlan:
-    """One broker: `host` and `port` are what it listens on, `settings` what it alone is told, before all others."""
+    """One broker: it listens on `host` and `port`; `settings` are its own, and override the cluster's."""
 
     node_id: int
     host: str
@@ -43,7 +43,7 @@ class BrokerPlan:
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     metrics: str | None = None
-    """Where it serves its metrics, as HOST:PORT."""
+    """The address of its metrics, as HOST:PORT."""
 
     @property
     def data_dir(self) -> Path:
@@ -55,7 +55,7 @@ class BrokerPlan:
 
     @property
     def contact(self) -> tuple[str, int]:
-        """Where this machine reaches it."""
+        """The address at which this machine reaches it."""
         return reached_at(self.host), self.port
 
     @property
@@ -65,14 +65,14 @@ class BrokerPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """A cluster below one directory; without `zookeeper` (a connection string) the launcher starts one."""
+    """A cluster in one directory; without `zookeeper` (a connection string) the launcher starts one."""
 
     directory: Path
     brokers: tuple[BrokerPlan, ...]
     zookeeper: str | None
     settings: Mapping[str, str]
     options: tuple[str, ...] = ()
-    """Further ones of `kbroker start`, for all brokers."""
+    """Further options of `kbroker start`, for all brokers."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -99,7 +99,7 @@ def make_plan(
 
 
 def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
-    """Have brokers serve their metrics on neighbouring ports from `listen` on; port 0 takes free ones."""
+    """Add metrics addresses on neighbouring ports from `listen` on; port 0 takes free ones."""
     host, port = listen
     count = len(plan.brokers)
     if port + count - 1 > LAST_PORT:
@@ -110,11 +110,11 @@ def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
 
 
 def defaults(count: int) -> dict[str, str]:
-    """Return what brokers of one machine are told unless --set says otherwise.
+    """Return the settings of brokers on one machine unless --set overrides them.
 
-    Kafka's internal topics have three replicas, for which fewer brokers are not enough; and nobody wants to wait 18 s
-    until a broker that was killed is missed, or 15 s for the last one to give up handing its leadership on.
-    Strangers must not pass for brokers.
+    Kafka's internal topics have three replicas, which need three brokers. The timeouts are short: by default a killed
+    broker is noticed after 18 s, and the last broker tries for 15 s to hand its leadership over. The APIs between
+    brokers are closed to others.
     """
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),
@@ -144,7 +144,7 @@ def broker_command(program: Sequence[str], plan: ClusterPlan, broker: BrokerPlan
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """Read KEY=VALUE texts; refuses what the launcher itself must say."""
+    """Read KEY=VALUE texts; refuses keys that the launcher itself sets."""
     settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -157,7 +157,7 @@ def parse_settings(texts: Iterable[str]) -> dict[str, str]:
 
 
 def require_free(brokers: Iterable[BrokerPlan]) -> None:
-    """Raise LauncherError for an address that cannot be listened on."""
+    """Raise LauncherError for an address on which a broker cannot listen."""
     for broker in brokers:
         try:
             bound(broker.host, broker.port).close()

@@ -1,7 +1,7 @@
-"""Orders to stop that come as signals, for a program that waits in many places.
+"""Stop signals, for a program that waits in many places.
 
-Owns the handlers while it is open. An order is noticed at the next `pause`, wherever that is: nothing is interrupted in
-the middle.
+Owns the handlers while it is open. The next `pause`, wherever that is, notices a signal: no work is interrupted in the
+middle.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _ORDERS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(Exception):  # noqa: N818 - an order, not a failure
-    """Somebody has ordered this program to stop."""
+    """A signal has ordered this program to stop."""
 
 
 class StopSignals:
-    """Listens for SIGINT, SIGTERM and SIGHUP; of the main thread."""
+    """Handles SIGINT, SIGTERM and SIGHUP; only in the main thread."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -34,7 +34,7 @@ class StopSignals:
         self.asked = True
 
     def pause(self, seconds: float) -> None:
-        """Wait; raises Stopped at once when the order comes, or has come."""
+        """Wait; raises Stopped at once when a stop signal arrives, or has arrived."""
         if not self.asked:
             select.select([self._woken], [], [], seconds)
         if self.asked:
@@ -42,7 +42,7 @@ class StopSignals:
         self._drain()
 
     def wait(self, other: int, seconds: float) -> bool:
-        """Wait for a descriptor to become readable, and return whether it is; raises Stopped as `pause` does."""
+        """Wait until a descriptor is readable, and return whether it is; raises Stopped as `pause` does."""
         readable: list[int] = []
         if not self.asked:
             readable = select.select([self._woken.fileno(), other], [], [], seconds)[0]
@@ -59,11 +59,11 @@ class StopSignals:
             pass
 
     def forget(self) -> None:
-        """Wait for the next order: the one that came is being carried out."""
+        """Forget the signal, because it is being carried out, and wait for the next."""
         self.asked = False
 
     def close(self) -> None:
-        """Take the handlers back."""
+        """Restore the previous handlers."""
         for number, handler in self._before:
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup_before)

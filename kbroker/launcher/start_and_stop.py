@@ -1,7 +1,7 @@
-"""Brokers of one cluster as children of this process, with a ZooKeeper of their own or one that runs already.
+"""Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
 
 Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
-Never prints; `pause` waits between two looks, and may raise to give a wait up.
+Never prints; `pause` waits between two checks, and may raise to end the waiting.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kbroker.launcher.zookeeper import HOST, ZooKeeperServer, require_reachable
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
 START_TIMEOUT_S: Final = 300.0
-"""A broker that reads its logs after a crash needs its time."""
+"""A broker that reads its logs after a crash needs this long."""
 STOP_TIMEOUT_S: Final = 60.0
 
 
 class LocalCluster:
     """A cluster of processes; a context manager that starts and stops it.
 
-    `program` is what runs a broker, in front of its arguments. `told` hears in a line what goes on. The thread that
-    starts a broker must live as long as the broker is to (see child.py).
+    `program` is the command that runs a broker, before its arguments. `told` receives progress lines. The thread that
+    starts a broker must live as long as the broker (see child.py).
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows them all; what runs when that fails is to be stopped."""
+        """Start everything and wait until each broker knows all; after a failure the caller must stop what runs."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
             self._told("starting ZooKeeper")
@@ -66,7 +66,7 @@ class LocalCluster:
         return self
 
     def stop(self) -> list[str]:
-        """End the brokers in good order, then the ZooKeeper that was started; return the names of those killed."""
+        """Stop the brokers in order, then ZooKeeper if it was started here; return the names of killed brokers."""
         try:
             forced = [self._children[each].name for each in self._order_of_stop() if not self._stop_child(each)]
             if self._zookeeper is not None:
@@ -77,7 +77,7 @@ class LocalCluster:
         return forced
 
     def kill(self) -> None:
-        """End everything at once."""
+        """Kill everything."""
         for child in self._children.values():
             child.kill()
         if self._zookeeper is not None:
@@ -104,14 +104,14 @@ class LocalCluster:
 
     @property
     def zookeeper(self) -> str:
-        """The connection string; "" before the ZooKeeper that is to be started has a port."""
+        """The connection string; "" before the cluster's own ZooKeeper has a port."""
         if self.plan.zookeeper is not None:
             return self.plan.zookeeper
         return "" if self._zookeeper is None else self._zookeeper.address
 
     @property
     def own_zookeeper(self) -> Child | None:
-        """The ZooKeeper that was started here."""
+        """The ZooKeeper that was started here, if any."""
         return None if self._zookeeper is None else self._zookeeper.child
 
     @property
@@ -120,7 +120,7 @@ class LocalCluster:
         return self._children
 
     def describe(self) -> ClusterDescription:
-        """Return what runs at this moment."""
+        """Return the current state of all processes."""
         brokers = []
         for each in self.plan.brokers:
             child = self._children[each.node_id]
@@ -130,22 +130,22 @@ class LocalCluster:
         own = None if self._zookeeper is None else self._zookeeper.child.pid
         return ClusterDescription(self.bootstrap_servers, self.zookeeper, os.getpid(), own, brokers)
 
-    # -- one broker; each raises LauncherError for an id that is not among them
+    # -- one broker; each raises LauncherError for an unknown id
 
     def start_broker(self, node_id: int) -> None:
-        """Start a broker that does not run, and wait until it knows all that run, and they know it."""
+        """Start a stopped broker, and wait until it and all running brokers know each other."""
         if self.child(node_id).running:
             raise LauncherError(f"broker {node_id} runs already")
         self._launch(node_id)
         self._wait_until_known([each for each, child in self._children.items() if child.running or each == node_id])
 
     def stop_broker(self, node_id: int) -> None:
-        """End a broker in good order."""
+        """Stop a broker in good order."""
         self.child(node_id)
         self._stop_child(node_id)
 
     def kill_broker(self, node_id: int) -> None:
-        """End a broker at once, as a crash would."""
+        """Kill a broker, as a crash would."""
         child = self.child(node_id)
         if not child.running:
             raise LauncherError(f"broker {node_id} does not run")
@@ -158,7 +158,7 @@ class LocalCluster:
         return self._children[node_id]
 
     def controller(self) -> int:
-        """Return the id of the controller as a broker that runs knows it; -1 if none does."""
+        """Return the controller's id according to a running broker; -1 if none knows it."""
         for node_id, child in self._children.items():
             known = ask_brokers(self._plans[node_id].contact) if child.running else None
             if known is not None and known.controller >= 0:
@@ -176,13 +176,13 @@ class LocalCluster:
         return child.stop(STOP_TIMEOUT_S, self.pause)
 
     def _order_of_stop(self) -> list[int]:
-        """Return the ids with the controller last, which moves the others' leadership away as they go."""
+        """Return the ids with the controller last, because it moves the leadership away from the stopping brokers."""
         running = sorted((each for each, child in self._children.items() if child.running), reverse=True)
         controller = self.controller() if len(running) > 1 else -1
         return sorted(running, key=lambda node_id: node_id == controller)
 
     def _wait_until_known(self, wanted: Collection[int]) -> None:
-        """Wait until each of some brokers knows them all and a controller; raises LauncherError where one has ended."""
+        """Wait until each of these brokers knows them all and a controller; raises LauncherError if one has ended."""
         expected = frozenset(wanted)
         waiting = list(wanted)
 

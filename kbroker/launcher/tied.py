@@ -1,8 +1,8 @@
 """Run a program that does not outlive its parent: `python tied.py PARENT PROGRAM ARGUMENT...`.
 
-Owns the tie alone: this process becomes the program, with the same process id. The kernel kills it when the thread that
-started it ends, whatever ended that (prctl(2), PR_SET_PDEATHSIG). Only Linux knows this; elsewhere the program runs
-untied. Imports nothing of the package, so that it costs a few milliseconds.
+Owns only this tie: this process becomes the program, with the same process id. The kernel kills it when the thread that
+started it ends for any reason (prctl(2), PR_SET_PDEATHSIG). Only Linux has this; elsewhere the program runs untied.
+Imports nothing of the package, so that it costs a few milliseconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(parent: int, program: list[str]) -> None:
     """Become the program."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the tie was made, and the kernel tells of no end that is past
+        if os.getppid() != parent:  # it ended before the tie was made, and the kernel does not report a past end
             sys.exit(1)
     os.execvp(program[0], program)
 

@@ -1,7 +1,7 @@
-"""What a launcher does while its cluster runs: it watches the processes, and does what other commands ask for.
+"""The launcher while its cluster runs: it watches the processes, and carries out other commands' requests.
 
-Owns the loop, and the files that say what runs. A broker that has ended stays down until somebody restarts it, as it
-would on a machine of its own; without its ZooKeeper a cluster ends.
+Owns the loop, and the files that describe the cluster. An ended broker stays down until a command restarts it, as on a
+machine of its own; without its ZooKeeper a cluster ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.2
 
 
 class Supervisor:
-    """Watches a cluster that runs; `told` hears in a line what happens."""
+    """Watches a running cluster; `told` receives a line for each event."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Supervisor:
         self._pids: dict[int, int | None] = {}
 
     def start(self) -> None:
-        """Start the cluster; meanwhile only an order to stop is taken. Raises LauncherError, Stopped."""
+        """Start the cluster; meanwhile it only obeys stop signals. Raises LauncherError, Stopped."""
         if self._ready_file is not None:
             remove_stale(self._ready_file)
         self._cluster.pause = self._pause
@@ -60,7 +60,7 @@ class Supervisor:
         return {"error": "the cluster is still starting"}
 
     def run(self) -> None:
-        """Go on until somebody orders a stop; raises LauncherError when the cluster cannot go on."""
+        """Run until a stop is ordered; raises LauncherError if the cluster cannot continue."""
         try:
             self._describe()
             while True:
@@ -75,7 +75,7 @@ class Supervisor:
                     self._ready_file.unlink()
 
     def _describe(self) -> None:
-        """Write down what runs."""
+        """Write the description files."""
         self._pids = {node_id: child.pid for node_id, child in self._cluster.brokers.items()}
         for file in self._files:
             write_description(self._cluster.describe(), file)
@@ -92,7 +92,7 @@ class Supervisor:
             self._describe()
 
     def _handle(self, request: Request) -> Request:
-        """Do what is asked for; an order to stop everything is answered first."""
+        """Carry out a request; an order to stop everything is answered first."""
         try:
             return self._carry_out(str(request.get("do")), request.get("node_id"))
         except LauncherError as error:

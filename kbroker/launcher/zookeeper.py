@@ -1,7 +1,7 @@
 """A ZooKeeper server for the brokers of this machine.
 
-Owns its configuration, its process and the way to its jars. It listens on loopback alone, without an admin server, and
-answers one question of the four-letter kind: `srvr`, by which one sees that it serves.
+Owns its configuration, its process and its jars. It listens on loopback only, without an admin server, and answers one
+four-letter command: `srvr`, which shows whether it serves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STOP_TIMEOUT_S: Final = 15.0
 _ASK_TIMEOUT_S: Final = 2.0
 
 SETTINGS: Final = {
-    # A session's timeout is counted in ticks, and Kafka's brokers ask for anything from 6 to 18 s.
+    # A session's timeout is counted in ticks, and Kafka's brokers request from 6 to 18 s.
     "tickTime": "500",
     "minSessionTimeout": "1000",
     "maxSessionTimeout": "60000",
@@ -55,7 +55,7 @@ def zookeeper_jars(pause: Pause = time.sleep) -> Path:
 
 
 def config_text(directory: Path, port: int) -> str:
-    """Return what a server's configuration file says; snapshots and logs go below `directory`."""
+    """Return the content of a server's configuration file; snapshots and logs go below `directory`."""
     settings = {
         **SETTINGS,
         "clientPort": str(port),
@@ -75,7 +75,7 @@ class ZooKeeperServer:
 
     @property
     def address(self) -> str:
-        """What zookeeper.connect takes."""
+        """The value for zookeeper.connect."""
         return f"{HOST}:{self.port}"
 
     def start(self, pause: Pause = time.sleep) -> None:
@@ -92,7 +92,7 @@ class ZooKeeperServer:
             raise LauncherError(f"ZooKeeper has ended: {self.child.last_words()}")
 
     def serves(self) -> bool:
-        """Whether the server answers."""
+        """Whether the server responds."""
         try:
             with socket.create_connection((HOST, self.port), timeout=_ASK_TIMEOUT_S) as asked:
                 asked.sendall(b"srvr")
@@ -101,12 +101,12 @@ class ZooKeeperServer:
             return False
 
     def stop(self, pause: Pause = time.sleep) -> None:
-        """End the server; what it has acknowledged is on the disk."""
+        """Stop the server; all acknowledged writes are on the disk."""
         self.child.stop(STOP_TIMEOUT_S, pause)
 
 
 def require_reachable(connect: str) -> None:
-    """Raise LauncherError when no server of a connection string (HOST:PORT[,HOST:PORT]...[/chroot]) takes one."""
+    """Raise LauncherError if no server of a connection string (HOST:PORT[,HOST:PORT]...[/chroot]) is reachable."""
     failures = []
     for address in connect.partition("/")[0].split(","):
         host, colon, port = address.strip().rpartition(":")

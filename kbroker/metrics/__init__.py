@@ -1,1 +1,1 @@
-"""What is seen of a broker from outside over HTTP: metrics for Prometheus, and whether it lives and serves."""
+"""The broker's state over HTTP: metrics for Prometheus, and whether the broker is alive and ready."""

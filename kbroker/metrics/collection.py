@@ -1,8 +1,8 @@
-"""What there is to tell of a broker, found in its event loop, in pieces.
+"""The metrics of a broker, collected in its event loop, in pieces.
 
-Owns which of the broker's numbers is which metric, and how many of a kind are told one by one. Never changes anything,
-and never waits: long work gives way (long_work.py), so that a page of thousands of topics holds nobody up.
-What was found in one piece may be older than what was found in the next.
+Owns which of the broker's numbers is which metric, and how many of a kind are listed individually. Never changes
+anything, and never blocks: long work gives way in between, so that a page of thousands of topics delays no request.
+Values from different pieces may be of different age.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000
 MOST_OFFSETS: Final = 10_000
 MOST_QUOTAS: Final = 1_000
-"""That are told one by one; the sums are of all."""
+"""How many are listed individually; the sums include all."""
 _TRAFFIC: Final = {
     "messagesin_total": "messages_in",
     "bytesin_total": "bytes_in",
@@ -46,15 +46,15 @@ def _version() -> str:
         return "unknown"
 
 
-_VERSION: Final = _version()  # looked for once: it is read from files
+_VERSION: Final = _version()  # read once, because it comes from files
 
 
 async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
-    """Find all values; `lag_s` is how long this waited for its turn."""
+    """Collect all values; `lag_s` is how long this waited for its turn in the loop."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
     await _partitions(node, values)
-    await _topics(node, values)  # behind the partitions, of which some numbers come
+    await _topics(node, values)  # after the partitions, which supply some of the numbers
     await _requests(node, values)
     await cluster(node, values)
     await logs(node.logs, node.clock.now_ms(), values)

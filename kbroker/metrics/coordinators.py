@@ -1,7 +1,7 @@
-"""The metrics of the coordinators: groups, how far they are behind, and transactions.
+"""The metrics of the coordinators: groups, their lag, and transactions.
 
-Owns going through them in pieces, and which partitions could not be loaded. A partition whose coordinator is loading
-has nothing else to tell.
+Owns iterating over them in pieces, and which partitions could not be loaded. A partition whose coordinator is loading
+has no other metrics.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KAFKAS = {
 
 
 def loads(node: Node, values: Values) -> None:
-    """Tell which partitions of the coordinators' topics are loaded, and where records could not be read."""
+    """Add the states of the coordinators' partitions, and the records that could not be read."""
     for topic, coordinator in ((OFFSETS_TOPIC, node.groups), (TRANSACTIONS_TOPIC, node.transactions)):
         for state, count in coordinator.partition_states().items():
             put(values, "kbroker_coordinator_partitions", count, {"topic": topic, "state": state})
@@ -36,7 +36,7 @@ def loads(node: Node, values: Values) -> None:
 
 
 async def groups(node: Node, values: Values, most: int) -> None:
-    """Tell of the groups coordinated here, and of up to so many of their offsets one by one."""
+    """Add the groups coordinated here, and at most `most` of their offsets individually."""
     counts: Counter[str] = Counter(dict.fromkeys(["numgroups", "numoffsets", *_KAFKAS.values()], 0))
     for shard in node.groups.loaded():
         for group in list(shard.groups):
@@ -55,7 +55,7 @@ async def groups(node: Node, values: Values, most: int) -> None:
 
 def _offset(node: Node, values: Values, group: str, topic: str, index: int, offset: int) -> None:
     if topic not in node.metadata.state.topics:
-        return  # its offsets go with it, some at a time
+        return  # its offsets are deleted with it, some at a time
     labels = {"group": group, "topic": topic, "partition": str(index)}
     put(values, "kbroker_group_offset", offset, labels)
     partition = node.replicas.get((topic, index))
@@ -64,7 +64,7 @@ def _offset(node: Node, values: Values, group: str, topic: str, index: int, offs
 
 
 async def transactions(node: Node, values: Values) -> None:
-    """Tell how many transactional ids coordinated here are in which state."""
+    """Add the number of transactional ids coordinated here, by state."""
     counts: Counter[str] = Counter()
     for shard in node.transactions.loaded():
         for each in list(shard.transactions.values()):

@@ -1,8 +1,8 @@
-"""What was collected, as the text of a page.
+"""The collected values as the text of a page.
 
-Owns the way from values to prometheus_client's families and its text, in the format that who asks prefers. Runs on the
-thread of who asks, beside the event loop, and so rests as long as it works: what it has of the interpreter is half a
-millisecond at a time, however long the page. Never looks at the broker.
+Owns the conversion from values to prometheus_client's families and their text, in the format that the client prefers.
+Runs on the client's thread, beside the event loop, and so rests as long as it works: it holds the interpreter for half
+a millisecond at a time, however long the page. Never looks at the broker.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def _samples(breaks: Breaks, name: str, values: Iterable[tuple[str, dict[str, st
             yield Sample(name + ending, labels, value)
             breaks.rest()
 
-    # Taken once and in order, so that it need not be a list.
+    # Iterated once and in order, so that it need not be a list.
     return cast("list[Sample]", made())
 
 
 class _Collected(Collector):
-    """Stands for a registry."""
+    """Stands in for a registry."""
 
     def __init__(self, values: Values, families: Sequence[Family]) -> None:
         self._values = values
@@ -68,10 +68,10 @@ def _disk_bytes() -> list[tuple[str, float]]:
 
 
 def text_of(values: Values, accept: str, families: Sequence[Family] = ()) -> tuple[bytes, str]:
-    """Return the page and its type, for a header Accept; `families` are those that clients have pushed."""
+    """Return the page and its type, for an Accept header; `families` are the clients' pushed metrics."""
     try:
         encode, content_type = choose_encoder(accept)
         return encode(_Collected(values, families)), content_type
-    except TypeError:  # a version that is no number
+    except TypeError:  # a version that is not a number
         encode, content_type = choose_encoder("")
         return encode(_Collected(values, families)), content_type

@@ -1,11 +1,11 @@
-"""Whether a broker lives, and whether it serves.
+"""Whether a broker is alive, and whether it is ready.
 
-Owns what the two questions come to. Runs in the broker's event loop. Never answers anybody: server.py does.
+Owns the answers to the two questions. Runs in the broker's event loop. Never sends an answer: server.py does.
 
-A broker *lives* as long as its event loop answers: it is to be restarted where it does not. It *serves* once clients
-can be answered: its listeners are open, its coordinators have loaded what they lead, and, in a cluster, the cluster
-knows it. Partitions with fewer replicas in sync than min.insync.replicas are named and do not count, as a broker that
-is taken out of service mends none of them; who asks strictly, as a rolling restart does, hears that he is to wait.
+A broker is *alive* as long as its event loop responds; otherwise it should be restarted. It is *ready* once it can
+serve clients: its listeners are open, its coordinators have loaded the partitions that they lead, and a cluster knows
+it. Partitions with fewer in-sync replicas than min.insync.replicas are named but do not count, because taking this
+broker out of service repairs none of them; a strict check, as for a rolling restart, waits for them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kbroker.long_work import turn
 from kbroker.metrics.partitions import is_under_min_isr
 
 LOOP_S: Final = 5.0
-"""For how long the event loop may leave a question unanswered before the broker counts as dead."""
+"""How long the event loop may take to respond before the broker counts as dead."""
 NAMED: Final = 20
-"""Partitions that are named; all are counted."""
+"""How many partitions are named; all are counted."""
 
 
 async def readiness(
     node: Node | None, logs: LogManager | None, *, stopping: bool, strict: bool
 ) -> tuple[bool, dict[str, Any]]:
-    """Return whether the broker serves, and what to say of it; `logs` are those that a start is reading."""
+    """Return whether the broker is ready, and its state; `logs` are those that a starting broker reads."""
     if stopping:
         return False, {"status": "not ready", "reasons": ["it is stopping"]}
     if node is None:
@@ -64,7 +64,7 @@ async def readiness(
 
 
 def _start(logs: LogManager | None) -> str:
-    """Say how far a start is; after a crash it may read logs for minutes."""
+    """Describe the progress of a start, which may read logs for minutes after a crash."""
     reading = [each.recovery for each in logs.managers if each.recovery.total] if logs is not None else []
     if not reading:
         return "it is starting"

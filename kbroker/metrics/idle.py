@@ -1,7 +1,7 @@
-"""How much of its time the event loop has nothing to do.
+"""The share of time in which the event loop is idle.
 
-Owns what was seen of the loop's processor time when metrics were asked for. Kafka tells it of its pools of threads as
-the mean of a minute; here one thread does the work of both, and what else runs in the process is not counted.
+Owns the samples of the loop's processor time, taken when metrics are requested. Kafka reports it for its thread pools
+as the mean of a minute; here one thread does the work of both, and other work of the process does not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST: Final = 128
 
 
 class Idle:
-    """Of one loop; asked in its thread. Where it was not asked for long, it speaks of all the time since."""
+    """The idle share of one loop; used in its thread. After a long time without requests it covers all that time."""
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
@@ -27,7 +27,7 @@ class Idle:
         self._seen: deque[tuple[float, float]] = deque(maxlen=_MOST)
 
     def share(self) -> float:
-        """Return the share of the last minute, or of what is known of it, in which the thread did not work: 0 to 1."""
+        """Return the thread's idle share of the last minute, or of the known part of it: 0 to 1."""
         now, worked = self._now(), self._worked()
         while len(self._seen) > 1 and now - self._seen[1][0] >= _LONG_S:
             self._seen.popleft()

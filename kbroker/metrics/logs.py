@@ -1,4 +1,4 @@
-"""What there is to tell of log directories: flushes, failures, compaction, and how far a start is with reading them.
+"""The metrics of log directories: flushes, failures, compaction, and the progress of reading them at a start.
 
 Owns which of their numbers is which metric. Never changes a log.
 """
@@ -13,11 +13,11 @@ from kbroker.metrics.values import Values, put, put_all, put_times
 
 SERVES: Final = 3
 _STARTS, _RECOVERS = 1, 2
-"""What Kafka's BrokerState calls STARTING, RECOVERY and RUNNING."""
+"""Kafka's BrokerState: STARTING, RECOVERY and RUNNING."""
 
 
 async def starting(logs: LogManager | None, _lag_s: float) -> Values:
-    """Find what there is to tell before a broker serves."""
+    """Collect the metrics of a broker that is still starting."""
     values: Values = {}
     put(values, "kafka_server_kafkaserver_brokerstate", _STARTS if logs is None else _RECOVERS)
     for each in () if logs is None else logs.managers:
@@ -27,7 +27,7 @@ async def starting(logs: LogManager | None, _lag_s: float) -> Values:
 
 
 async def logs(found: LogManager, now_ms: int, values: Values) -> None:
-    """Add what there is to tell of the directories of a broker that serves."""
+    """Add the metrics of the directories of a running broker."""
     took: list[float] = []
     flushes = read = left = 0
     for each in found.managers:

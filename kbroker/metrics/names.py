@@ -1,8 +1,8 @@
-"""Every metric: its name, what it is, and of which of Kafka's MBeans it has the name.
+"""Every metric: its name, its meaning, and the corresponding MBean of Kafka.
 
-Owns the table (names.txt), which is also the one in the docs (`python -m kbroker.metrics.names` prints it). Names and
-labels of Kafka's MBeans are those that the usual rules of Prometheus's JMX exporter make of them, so that dashboards
-and alerts which were made for Kafka find them. Never counts anything.
+Owns the table (names.txt), which is also in the docs (`python -m kbroker.metrics.names` prints it). Names and labels of
+Kafka's MBeans are those that the usual rules of Prometheus's JMX exporter produce, so that dashboards and alerts for
+Kafka work. Never counts anything.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from importlib.resources import files
 from typing import Final
 
 _COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"
-"""The ends of MBeans' names that count what only becomes more."""
+"""The name endings of MBeans that only grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One metric. A counter's name ends in `_total`; what Kafka counts without that ending is of no type."""
+    """One metric. A counter's name ends in `_total`; a Kafka count without that ending has no type."""
 
     name: str
     labels: str
     help: str
     mbean: str
-    """Kafka's, after "kafka."; empty for what is kbroker's own."""
+    """Kafka's, after "kafka."; empty for kbroker's own metrics."""
 
     @property
     def kind(self) -> str:

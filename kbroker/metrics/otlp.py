@@ -1,10 +1,10 @@
-"""OpenTelemetry's MetricsData, as clients push it, read into points that a page can show (KIP-714).
+"""OpenTelemetry's MetricsData, as clients push it, read into points for a page (KIP-714).
 
-Owns how a name and its attributes stand on the page, what of the format is taken, and how much of one push. Runs on a
-thread and knows no broker. What is no MetricsData raises Malformed; what is one and cannot be shown is counted.
+Owns the form of names and attributes on the page, which parts of the format are read, and how much of one push. Runs on
+a thread and knows no broker. Invalid MetricsData raises Malformed; valid points that cannot be shown are counted.
 
-The outer messages are walked here, so that each metric is parsed by itself, and the library holds the interpreter for
-no longer than one takes:
+This module walks the outer messages, so that each metric is parsed on its own, and the library holds the interpreter
+only as long as one metric takes:
 
     MetricsData     1: ResourceMetrics, repeated
     ResourceMetrics 1: Resource (1: attributes)   2: ScopeMetrics, repeated
@@ -34,24 +34,24 @@ from kbroker.breaks import Breaks
 from kbroker.protocol.errors import Malformed
 
 MOST_POINTS: Final = 1_000
-"""Of one push; what is more is left out."""
+"""The most points of one push; further ones are left out."""
 MOST_FIELDS: Final = 100_000
-"""That are walked in the outer messages of one push: it may be of millions that say nothing. More is no MetricsData."""
+"""The most fields in the outer messages of one push: it may have millions of meaningless ones. More is Malformed."""
 MOST_LOOKED_AT: Final = 5_000
-"""Metrics and points that are looked at in one push, whatever comes of it; what is more is left out."""
+"""The most metrics and points examined in one push, whatever the result; further ones are left out."""
 MOST_ATTRIBUTES: Final = 16
-"""Of one point, with those of its resource; a point with more is left out."""
+"""The most attributes of one point, with those of its resource; a point with more is left out."""
 LONGEST_LABELS: Final = 1_000
-"""Characters of a point's attributes, names and values; a point with more is left out."""
+"""The most characters of a point's attributes, names and values; a point with more is left out."""
 LONGEST_VALUE: Final = 200
-"""Characters of an attribute's value; the rest is cut off."""
+"""The most characters of an attribute's value; the rest is cut off."""
 LONGEST_NAME: Final = 200
-"""Characters of a name; what has a longer one is left out."""
+"""The most characters of a name; a metric with a longer one is left out."""
 MOST_BUCKETS: Final = 50
 _MOST_METRIC_BYTES: Final = 256 * 1024
-"""Of one metric, which is parsed at one go."""
+"""The most bytes of one metric, which is parsed in one call."""
 _KAFKAS: Final = "org_apache_kafka_"
-"""With which the names of clients' metrics begin (KIP-714); no metric of a broker does."""
+"""The prefix of clients' metrics (KIP-714); no metric of a broker has it."""
 _OTHERS: Final = "kbroker_client_"
 _NO_VALUE: Final = DataPointFlags.DATA_POINT_FLAGS_NO_RECORDED_VALUE_MASK
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -61,7 +61,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A histogram's value: how many were up to each bound, how many above the last, and the sum of all."""
+    """A histogram's value: the counts up to each bound and above the last, and the sum of all."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -70,51 +70,51 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One value of one series, under the name that it has on the page."""
+    """One value of one series, under its name on the page."""
 
     name: str
     kind: str
     """counter, gauge or histogram."""
     labels: Labels
-    """In order; without those that say whose it is."""
+    """In order; without the labels that identify the client."""
     value: float | Buckets
     is_delta: bool
-    """Whether it adds to what came before."""
+    """Whether it is added to earlier values."""
 
 
 @dataclass(slots=True)
 class Read:
-    """What one push came to."""
+    """The result of reading one push."""
 
     points: list[Point] = field(default_factory=list)
     left_out: int = 0
-    """Points, or metrics whose points were not looked at."""
+    """The number of points left out, and of metrics whose points were not examined."""
 
 
 class _Walk:
-    """How much of a push was looked at, and the rests in between."""
+    """The progress through a push, with rests in between."""
 
     def __init__(self) -> None:
         self._breaks = Breaks()
         self._fields = 0
         self.left = MOST_LOOKED_AT
-        """Metrics and points that may still be looked at."""
+        """How many metrics and points may still be examined."""
 
     def field(self) -> None:
-        """Come to one more field; raises Malformed where there are too many."""
+        """Count one more field; raises Malformed if there are too many."""
         self._fields += 1
         if self._fields > MOST_FIELDS:
             raise Malformed(f"more than {MOST_FIELDS} fields")
         self._breaks.rest()
 
     def look(self) -> None:
-        """Look at one more metric or point."""
+        """Count one more metric or point."""
         self.left -= 1
         self._breaks.rest()
 
 
 def read_metrics(data: bytes | bytearray | memoryview) -> Read:
-    """Read MetricsData that is not compressed; raises Malformed."""
+    """Read uncompressed MetricsData; raises Malformed."""
     read, walk = Read(), _Walk()
     try:
         for resource_metrics in _messages(memoryview(data), 1, walk):
@@ -130,7 +130,7 @@ def read_metrics(data: bytes | bytearray | memoryview) -> Read:
 
 
 def _resource(message: memoryview) -> dict[str, str] | None:
-    """Return the attributes of a resource; None where no point may have so many."""
+    """Return the attributes of a resource; None if there are too many for any point."""
     if len(message) > _MOST_METRIC_BYTES:
         raise Malformed(f"a resource of {len(message)} bytes")
     attributes = Resource.FromString(bytes(message)).attributes
@@ -176,7 +176,7 @@ def _points(metric: Metric, kind: str, resource: dict[str, str]) -> Iterator[Poi
         is_delta = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         for each in metric.histogram.data_points:
             yield _point(name, "histogram", each, resource, _buckets(each), is_delta=is_delta)
-    # Nothing of summaries and exponential histograms, which no client of Kafka's is known to push.
+    # Summaries and exponential histograms are ignored: no client of Kafka's is known to push them.
 
 
 def _point(
@@ -201,7 +201,7 @@ def _point(
 
 
 def _may_be(value: float, kind: str, *, is_delta: bool) -> bool:
-    """Tell whether a number can be what it says: what is added to has to stay a number, and a counter only grows."""
+    """Return whether a number is valid for its kind: a sum must stay finite, and a counter only grows."""
     return (kind == "gauge" and not is_delta) or (math.isfinite(value) and (kind == "gauge" or value >= 0))
 
 
@@ -219,14 +219,14 @@ def _buckets(point: HistogramDataPoint) -> Buckets | None:
     rises = all(low < high for low, high in pairwise(bounds))
     if len(counts) != len(bounds) + 1 or len(bounds) > MOST_BUCKETS or not rises:
         return None
-    # Not below 0 either, as OpenMetrics has no sum of what may be less than nothing.
+    # No values below 0 either, because OpenMetrics has no sum for values that may be negative.
     if not all(0 <= each < math.inf for each in (*bounds, point.sum)):
         return None
     return Buckets(bounds, counts, point.sum)
 
 
 def page_name(name: str) -> str:
-    """Return how a metric is called on the page: as Prometheus's own receivers of OTLP do, without a unit."""
+    """Return a metric's name on the page: like Prometheus's own receivers of OTLP, without a unit."""
     plain = _NOT_IN_NAMES.sub("_", name[: LONGEST_NAME + 1])
     return plain if plain.startswith(_KAFKAS) else _OTHERS + plain
 
@@ -237,7 +237,7 @@ def _attributes(attributes: Iterable[Any]) -> dict[str, str]:
         name = _NOT_IN_NAMES.sub("_", each.key[: LONGEST_NAME + 1])
         if not name or name[0].isdigit():
             name = f"_{name}"
-        if name.startswith("__"):  # which Prometheus keeps for itself
+        if name.startswith("__"):  # such names are reserved by Prometheus
             name = f"key{name}"
         found[name] = _text(each.value)
     return found
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:
 
 
 def _messages(data: memoryview, wanted: int, walk: _Walk) -> Iterator[memoryview]:
-    """Yield the messages that a message has in one field; raises Malformed where it is no message."""
+    """Yield the messages in one field of a message; raises Malformed for an invalid message."""
     position = 0
     while position < len(data):
         walk.field()

@@ -1,6 +1,6 @@
-"""The metrics of partitions: of those that have a replica here, and, where this broker is the controller, of all.
+"""The metrics of partitions: of those with a replica here, and on the controller of all.
 
-Owns going through them in pieces. Never changes one.
+Owns iterating over them in pieces. Never changes a partition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.replicas import Partition
 
 @dataclass(slots=True)
 class Sums:
-    """Of all partitions here, however many are told one by one."""
+    """The sums of all partitions here, also of those that are not listed individually."""
 
     hosted: int = 0
     led: int = 0
@@ -28,7 +28,7 @@ class Sums:
 
 
 def replica_count(node: Node, partition: Partition) -> int:
-    """Return how many replicas a partition is to have."""
+    """Return the number of replicas that a partition should have."""
     if isinstance(partition, ReplicatedPartition):
         return len(partition.leadership.replicas)
     state = node.metadata.state.partition(partition.topic, partition.index)
@@ -36,12 +36,12 @@ def replica_count(node: Node, partition: Partition) -> int:
 
 
 def is_under_min_isr(partition: Partition) -> bool:
-    """Whether a partition that is led here takes no acks=all."""
+    """Whether a partition that is led here refuses acks=all."""
     return partition.leading and len(partition.isr) < partition.min_isr
 
 
 async def partitions(node: Node, values: Values, most: int) -> Sums:
-    """Tell of each partition, up to so many, and of all of them in sums."""
+    """Add the partitions, at most `most` of them individually, and return the sums of all."""
     sums = Sums()
     for partition in list(node.replicas):
         partition.count()
@@ -92,7 +92,7 @@ def _tell(
 
 
 async def cluster(node: Node, values: Values) -> None:
-    """Tell of the whole cluster, as its controller does; of nothing where this broker is not."""
+    """Add the metrics of the whole cluster, if this broker is its controller."""
     state = node.metadata.state
     of_cluster = node.services.cluster
     active = of_cluster is None or of_cluster.controller.is_active

@@ -1,11 +1,11 @@
-"""What clients have pushed of their metrics, kept for the page: the receiver of `kbroker start --metrics` (KIP-714).
+"""The metrics that clients have pushed, kept for the page: the receiver of `kbroker start --metrics` (KIP-714).
 
-Owns whose and which values are kept, for how long, and how many. What was pushed is unpacked and read on a thread; the
-values are changed and shown in the event loop, in pieces. Never asks a client for anything.
+Owns which clients' values are kept, for how long, and how many. A thread unpacks and reads each push; the values are
+changed and shown in the event loop, in pieces. Never requests anything from a client.
 
-Of a client the latest values are kept: deltas are summed up, so that counters on the page only grow. A client goes when
-it says that it ends, and when it was not heard of for three intervals (at least a minute). Where there are too many,
-whoever was not heard of for longest goes, and is counted.
+The latest values of each client are kept: deltas are summed up, so that counters on the page only grow. A client is
+dropped when it terminates, and after three intervals (at least a minute) without a push. If there are too many, the
+client with the oldest push is dropped, and counted.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push
 
 MOST_CLIENTS: Final = 1_000
 MOST_SERIES: Final = 20_000
-"""Of all clients together; each bucket of a histogram is one, and so are its count and its sum."""
+"""The most series of all clients together; each bucket of a histogram is one, and so are its count and its sum."""
 MOST_OF_ONE: Final = 5_000
-"""Series of one client."""
+"""The most series of one client."""
 MOST_WAITING: Final = 64
-"""Pushes that wait for the thread, whoever waits for them; one more is told to come again with the next interval."""
+"""The most pushes that wait for the thread, of all clients; one more is told to retry with the next interval."""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
     "histogram": ("", "_bucket", "_count", "_sum", "_created"),
 }
-"""What is added to a metric's name, or may be, so that no other may be called so (OpenMetrics)."""
+"""The suffixes that a metric's name has, or may have, so that no other metric may have these names (OpenMetrics)."""
 _OWN: Final = "client_instance_id", "client_id", "client_software_name"
 _NOT_THEIRS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN)})")
-"""Labels that a client's own attributes may not be called; with those that are what such become."""
+"""Labels that a client's own attributes must not have; includes the forms to which such attributes are renamed."""
 
 
 @dataclass(slots=True)
 class Family:
-    """One metric of the page: its name, its type, and each sample with what is added to its name."""
+    """One metric of the page: its name, its type, and its samples, each with a suffix of the name."""
 
     name: str
     kind: str
@@ -68,10 +68,10 @@ class PushedMetrics:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # whoever was heard of last is the last
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is the last
         self._series = 0
         self._gone: OrderedDict[bytes, float] = OrderedDict()
-        """Clients that had to make room, until they would have been forgotten."""
+        """Clients that were dropped for lack of room, until they would have expired."""
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
 
@@ -79,19 +79,19 @@ class PushedMetrics:
         return len(self._kept)
 
     def close(self) -> None:
-        """Take nothing more."""
+        """Accept no more pushes."""
         self._thread.shutdown(wait=True, cancel_futures=True)
 
-    # -- what the broker calls, in its loop
+    # -- called by the broker, in its loop
 
     async def export(self, client: Client, push: Push) -> None:
-        """Take a push; raises Malformed, and ApiError where too many wait."""
+        """Accept a push; raises Malformed, and ApiError if too many wait."""
         if self._waiting >= MOST_WAITING:
             raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self._waiting += 1
         reading = asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
         reading.add_done_callback(self._was_read)
-        # The thread keeps what it was given also when nobody waits for it any more, as where a connection has ended.
+        # The thread still reads the push when the waiting request is gone, as after a closed connection.
         read = await asyncio.shield(reading)
         if push.terminating:
             self.forget(client.instance_id)
@@ -101,10 +101,10 @@ class PushedMetrics:
     def _was_read(self, reading: asyncio.Future[Read]) -> None:
         self._waiting -= 1
         if not reading.cancelled():
-            reading.exception()  # nobody may be left to look at it
+            reading.exception()  # no request may be left to see the error
 
     def forget(self, instance_id: bytes) -> None:
-        """Show nothing more of a client."""
+        """Drop a client's values."""
         kept = self._kept.pop(instance_id, None)
         if kept is not None:
             self._series -= kept.series
@@ -132,7 +132,7 @@ class PushedMetrics:
                 self._series += grown
             await turn
             if self._kept.get(client.instance_id) is not kept:
-                return  # it had to make room, or has ended
+                return  # it was dropped for lack of room, or has ended
             while self._series > MOST_SERIES:
                 self._make_room(now_ms)
 
@@ -145,7 +145,7 @@ class PushedMetrics:
                 self._gone.popitem(last=False)
 
     async def collect(self, values: Values) -> list[Family]:
-        """Return what is to be shown, and put into `values` whose it is and how much is left out."""
+        """Return the families to show, and add to `values` the clients and the numbers of points left out."""
         now_ms = self._clock.monotonic_ms()
         for instance_id, kept in list(self._kept.items()):
             if kept.expires_ms <= now_ms:
@@ -176,12 +176,12 @@ def _read(push: Push) -> Read:
 
 
 def _series(point: Point) -> int:
-    """Return how many lines of the page a point is."""
+    """Return how many lines of the page a point takes."""
     return len(point.value.counts) + 2 if isinstance(point.value, Buckets) else 1
 
 
 def _added(before: Point | None, point: Point) -> Point:
-    """Return a point with what came before it, where it is a delta."""
+    """Return a point, added to the value before it if it is a delta."""
     if before is None or not point.is_delta or before.kind != point.kind:
         return point
     old, new = before.value, point.value
@@ -197,7 +197,7 @@ def _added(before: Point | None, point: Point) -> Point:
 
 
 def _family(families: dict[str, Family], taken: set[str], point: Point) -> Family | None:
-    """Return where a point belongs; None where another metric has its name: a page may have a name once."""
+    """Return the family of a point; None if another metric has its name: a page has each name once."""
     found = families.get(point.name)
     if found is not None:
         return found if found.kind == point.kind else None
@@ -211,7 +211,7 @@ def _family(families: dict[str, Family], taken: set[str], point: Point) -> Famil
 
 
 def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str], float]]:
-    # As Prometheus does with a label that it gives itself.
+    # As Prometheus does with a label that it sets itself.
     theirs = {f"exported_{name}" if _NOT_THEIRS.fullmatch(name) else name: value for name, value in point.labels}
     labels = theirs | own
     if not isinstance(point.value, Buckets):

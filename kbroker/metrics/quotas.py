@@ -1,6 +1,6 @@
-"""What clients use of their quotas: for each limit that holds for somebody, how much, and how long he has to pause.
+"""The use of quotas: for each limit that applies to a client, how much was used, and how long the client must pause.
 
-Owns which number is which metric. Never counts anything, and never makes anybody pause.
+Owns which number is which metric. Never counts anything, and never makes a client pause.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _NAMES: Final = {
     "Request": "request_time",
     "ControllerMutation": "tokens",
 }
-"""Kafka's names of the four quotas, and of what each counts."""
+"""Kafka's names of the four quotas, and of their units."""
 
 
 async def quotas(node: Node, values: Values, most: int) -> None:
-    """Add what was used of each quota, by user and client id as the quota has them, of so many at most."""
+    """Add the use of each quota, by the quota's user and client id, for at most `most` of them."""
     clients = node.quotas.clients
     now_ms = clients.now_ms()
     told = 0

@@ -1,11 +1,11 @@
-"""The HTTP of metrics and health: a thread that accepts, and one for each who asks.
+"""The HTTP server of metrics and health: a thread that accepts, and one for each connection.
 
-Owns the socket, the threads and the answers' form. Not in the broker's event loop: whoever asks slowly, or never takes
-his answer, holds up nobody there. The loop only finds values, in pieces (collection.py); their text is made on the
-thread of who asked. Never changes the broker.
+Owns the socket, the threads and the form of the answers. It does not run in the broker's event loop: a client that
+sends slowly, or never reads its answer, blocks nothing there. The loop only collects values, in pieces (collection.py);
+the connection's thread makes their text. Never changes the broker.
 
-At most so many ask at once; one more takes the place of who has been there for longest, so that those who come and say
-nothing keep nobody out.
+The number of connections is limited; one more takes the place of the oldest, so that idle clients cannot keep others
+out.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ if TYPE_CHECKING:  # needs an extra
     from kbroker.metrics.pushed import Family, PushedMetrics
 
 CONNECTIONS: Final = 32
-"""At a time."""
+"""The most connections at once."""
 _COLLECT_S: Final = 30.0
 _IDLE_S: Final = 30.0
-"""After which a connection that neither asks nor takes is closed."""
+"""After this time a connection that neither sends nor reads is closed."""
 _SMALL: Final = 1024
 _STOP_S: Final = 5.0
 _T = TypeVar("_T")
 
 
 class NoAnswer(Exception):  # noqa: N818 - what happened
-    """The event loop gave none in time."""
+    """The event loop did not answer in time."""
 
 
 log = logging.getLogger(__name__)
 
 
 class MetricsServer:
-    """Serves one broker's metrics and health on a socket that listens, also while the broker is yet to start."""
+    """Serves one broker's metrics and health on a listening socket, also before the broker has started."""
 
     def __init__(self, listening: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._listening = listening
         self._loop = loop
         self.node: Node | None = None
-        """The broker, once it serves."""
+        """The broker, once it has started."""
         self.logs: LogManager | None = None
         """Its logs, once they are being read."""
         self.pushed: PushedMetrics | None = None
-        """What clients push of their metrics, where that is taken."""
+        """The metrics that clients push, if they are accepted."""
         self.stopping = False
         host, port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        """Where it is, as "http://127.0.0.1:9404"."""
+        """Its address, as "http://127.0.0.1:9404"."""
         self._closed = False
         self._idle = Idle()
         self._collecting = threading.Lock()
@@ -79,19 +79,19 @@ class MetricsServer:
         self._changing = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: dict[threading.Thread, socket.socket] = {}
-        """Those who serve, in the order in which they came; with those whose place another has taken."""
+        """The threads of connections in order of arrival, also of those that were displaced by newer ones."""
         self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
 
     def start(self) -> Self:
-        """Serve who comes."""
+        """Start serving."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Serve nobody any more; not from the loop's own thread, for which an answer may wait."""
+        """Stop serving; not from the loop's own thread, for which an answer may wait."""
         self._closed = True
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # which wakes who accepts
+            self._listening.shutdown(socket.SHUT_RDWR)  # which wakes the accepting thread
         self._listening.close()
         with self._changing:
             left = dict(self._threads)
@@ -111,7 +111,7 @@ class MetricsServer:
                 sock, address = self._listening.accept()
             except OSError:
                 if not self._closed:
-                    time.sleep(0.1)  # there is no descriptor
+                    time.sleep(0.1)  # no file descriptor is free
                 continue
             thread = threading.Thread(target=self._serve, args=(sock, address), name="kbroker-metrics", daemon=True)
             if not self._takes(sock, thread):
@@ -123,7 +123,7 @@ class MetricsServer:
                 self._forget(sock, thread)
 
     def _takes(self, sock: socket.socket, thread: threading.Thread) -> bool:
-        """Make place for somebody; there is none while too many whose place was taken are still at work."""
+        """Make room for a connection; return False while too many displaced ones are still at work."""
         with self._changing:
             if len(self._threads) >= 2 * CONNECTIONS:
                 return False
@@ -140,7 +140,7 @@ class MetricsServer:
             sock.settimeout(_IDLE_S)
             _Handler(self, sock, address)
         except OSError:
-            pass  # he is gone
+            pass  # the client is gone
         except Exception:
             log.exception("a request for metrics has failed")
         finally:
@@ -152,11 +152,11 @@ class MetricsServer:
             self._threads.pop(thread, None)
         sock.close()
 
-    # -- what is asked
+    # -- the requests
 
     def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
-        """Return the status, the type and the text of the page; raises NoAnswer, or OSError if the asker is gone."""
-        with self._collecting:  # more at once would only take turns
+        """Return the status, the type and the text of the page; raises NoAnswer, or OSError if the client is gone."""
+        with self._collecting:  # concurrent ones would only take turns
             if asker not in self._connections:
                 raise ConnectionAbortedError
             if self.stopping:
@@ -175,16 +175,16 @@ class MetricsServer:
         return values, families
 
     def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
-        """Return whether the broker serves, and what to say of it; raises NoAnswer."""
+        """Return whether the broker is ready, and its state; raises NoAnswer."""
 
         async def look(_lag_s: float) -> tuple[bool, dict[str, Any]]:
             return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
-        with self._looking:  # or as many as ask would each have their piece of every turn of the loop
+        with self._looking:  # or all requests would take their share of every turn of the loop
             return self._ask(look, LOOP_S)
 
     def lag_s(self) -> float:
-        """Return how long the event loop took to answer; raises NoAnswer."""
+        """Return how long the event loop took to respond; raises NoAnswer."""
 
         async def look(lag_s: float) -> float:
             await turn
@@ -193,7 +193,7 @@ class MetricsServer:
         return self._ask(look, LOOP_S)
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, _T]], patience_s: float) -> _T:
-        """Have work done in the loop."""
+        """Run work in the loop, and wait for its result."""
         asked = time.monotonic()
 
         async def answer() -> _T:
@@ -211,7 +211,7 @@ class MetricsServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection: a request after the other."""
+    """One connection with its requests, one after the other."""
 
     protocol_version = "HTTP/1.1"
     server_version = "kbroker"
@@ -255,7 +255,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         if len(body) > _SMALL and "gzip" in self.headers.get("Accept-Encoding", ""):
-            body = gzip.compress(body, 1)  # which leaves the interpreter to others
+            body = gzip.compress(body, 1)  # which releases the interpreter
             self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -267,6 +267,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _break(sock: socket.socket) -> None:
-    """Wake who waits for a connection, which ends with that."""
+    """Shut a socket down, which wakes its thread and ends the connection."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

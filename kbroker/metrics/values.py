@@ -1,6 +1,6 @@
-"""Values as they are collected: by metric, with their labels.
+"""The form of collected values: by metric, with their labels.
 
-Owns the shape. Knows neither the broker nor the page.
+Owns it. Knows neither the broker nor the page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def put(values: Values, name: str, value: float, labels: Labels = NONE) -> None:
 
 
 def put_all(values: Values, prefix: str, found: Iterable[tuple[str, float]], labels: Labels = NONE) -> None:
-    """Add a value of each of some metrics that have a prefix and their labels in common."""
+    """Add values of several metrics that share a prefix and their labels."""
     for name, value in found:
         put(values, f"{prefix}_{name}", value, labels)
 
@@ -31,7 +31,7 @@ QUANTILES: Final = (("0.50", 0.5), ("0.75", 0.75), ("0.95", 0.95), ("0.98", 0.98
 
 
 def put_times(values: Values, name: str, seconds: Sequence[float], labels: Labels = NONE) -> None:
-    """Add the quantiles of a sample, in milliseconds; nothing where it is empty."""
+    """Add the quantiles of a sample, in milliseconds; nothing for an empty sample."""
     if not seconds:
         return
     ordered = sorted(seconds)

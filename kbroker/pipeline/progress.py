@@ -1,6 +1,6 @@
-"""How a long job shows that it goes on: a bar on a terminal, one line of JSON a step elsewhere.
+"""The progress of a long job: a bar on a terminal, one line of JSON a step elsewhere.
 
-Owns what is printed while a job runs. The bar goes to standard error, the lines go to standard output.
+Owns the output of a running job. The bar goes to standard error, the lines go to standard output.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Protocol, Self
 
 
 class Progress(Protocol):
-    """Where a job tells how far it is."""
+    """Receives a job's progress."""
 
     def step(self, records: int, left: int | None, **facts: Any) -> None:
-        """Tell that so many more records are done, and how many are left; None if that is not known."""
+        """Report newly done records, and how many are left; None if that is unknown."""
 
 
 class Lines:
-    """One line of JSON a step: what was done in it, records a second since the last one, and what is left."""
+    """One line of JSON a step: the records done, records a second since the last step, and the records left."""
 
     def __init__(self, job: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
@@ -39,7 +39,7 @@ class Lines:
 
 
 class Bar:
-    """A bar with records done, their rate, and what is left."""
+    """A bar with the records done, their rate, and the records left."""
 
     def __init__(self, job: str) -> None:
         from rich.console import Console
@@ -75,7 +75,7 @@ class Bar:
 
 @contextmanager
 def shown(job: str) -> Iterator[Progress]:
-    """Yield what a job tells its progress to: a bar if somebody looks at a terminal, lines otherwise."""
+    """Yield the receiver of a job's progress: a bar on a terminal, lines otherwise."""
     if sys.stdout.isatty() and sys.stderr.isatty():
         with Bar(job) as bar:
             yield bar

@@ -1,4 +1,4 @@
-"""Ranges of a partition's offsets, and what was found in them: the jobs' common word for "these records".
+"""Ranges of a partition's offsets, with sums of their records: the jobs' common form for a set of records.
 
 Owns their arithmetic. Never reads a record or a file.
 """
@@ -25,7 +25,7 @@ class Partition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """How many records, and the sum of their hashes modulo 2^64."""
+    """The number of records, and the sum of their hashes modulo 2^64."""
 
     records: int = 0
     checksum: int = 0
@@ -36,7 +36,7 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Offsets [start, end) of a partition, and what was found in them."""
+    """Offsets [start, end) of a partition, with sums of their records."""
 
     partition: Partition
     start: int
@@ -56,7 +56,7 @@ class Range:
 
 
 def joined_ranges(ranges: Iterable[Range]) -> list[Range]:
-    """Put neighbours together that leave nothing between them."""
+    """Join neighbouring ranges without a gap between them."""
     joined: list[Range] = []
     for each in ranges:
         if joined and joined[-1].end == each.start:

@@ -1,6 +1,6 @@
-"""What a test can have of an embedded broker beside its service: misbehaviour, a look at what was asked, the time.
+"""Tools for a test beside an embedded broker's normal service: faults, recorded requests, a clock that moves.
 
-The assertions are here; all else comes with a broker: `broker.faults`, `broker.requests`, `broker.clock`.
+This module has the assertions. The rest comes with a broker: `broker.faults`, `broker.requests`, `broker.clock`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ __all__ = ["assert_committed", "assert_no_requests", "assert_records", "assert_r
 
 if TYPE_CHECKING:
     from kbroker.testing.asserting import assert_committed, assert_no_requests, assert_records, assert_requested
-else:  # a type checker would take it for any name, also for one that does not exist
+else:  # a type checker would accept any name, also one that does not exist
 
     def __getattr__(name: str) -> Any:
-        """Load the assertions when one is first asked for: a clock that can be moved has no use for them."""
+        """Load the assertions on first access: a test that only moves the clock does not need them."""
         if name in __all__:
             return getattr(importlib.import_module("kbroker.testing.asserting"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """Name them all, loaded or not."""
+        """Return all names, loaded or not."""
         return sorted({*globals(), *__all__})

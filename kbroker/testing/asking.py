@@ -1,6 +1,6 @@
-"""Requests of the embedder's own, without a connection: handled as any other, by nobody's rights and unseen by faults.
+"""Requests of the embedder, without a connection: handled like any other, without access checks and without faults.
 
-Owns the way of such a request to its handler and to its answer. Never knows what one means.
+Owns the path of such a request to its handler and back. Never interprets a request.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from kbroker.testing.missing import check, topic_state
 
 Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]
-"""Finds the error in an answer; 0 for none."""
+"""Returns the error code of an answer; 0 for none."""
 _CLIENT_ID = "kbroker-embedder"
 PATIENCE_S: Final = 10.0
 PAUSE_S: Final = 0.01
-"""For how long, and how often, it is asked again who leads, coordinates or controls."""
+"""For how long, and how often, a request is retried until the right broker handles it, in seconds."""
 _NOT_HOSTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class Asking:
-    """One broker's, which leads all partitions and coordinates all groups; asking_cluster.py has those of several."""
+    """The requests to a single broker, which leads all partitions and coordinates all groups.
+
+    asking_cluster.py has those to a cluster.
+    """
 
     replication_factor = 1
-    """Of topics that are created without one."""
+    """For topics that are created without one."""
 
     def __init__(self, calling: Calling, services: Services, listener: str) -> None:
         self._calling = calling
@@ -42,7 +45,7 @@ class Asking:
 
     @property
     def state(self) -> ClusterState:
-        """What the broker knows of topics. Raises RuntimeError once it has stopped."""
+        """The broker's metadata. Raises RuntimeError once it has stopped."""
         self._calling.check_alive()
         return self._services.controller.state
 
@@ -53,9 +56,9 @@ class Asking:
         return answer
 
     def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """As `ask`, of the leader of a partition; by `code` it is seen whether another one leads by now.
+        """Like `ask`, but to the leader of a partition; `code` shows whether the leader has changed.
 
-        A topic is known a moment before its partitions are hosted: it is asked again until they are.
+        A topic is known a moment before its partitions are hosted: the request is retried until they are.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -67,12 +70,12 @@ class Asking:
             time.sleep(PAUSE_S)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """As `ask_leader`, of the coordinator of a group."""
+        """Like `ask_leader`, but to the coordinator of a group."""
         del group, code
         return self.ask(request, kind)
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """As `ask_leader`, of who creates and deletes topics."""
+        """Like `ask_leader`, but to the controller, which creates and deletes topics."""
         del code
         return self.ask(request, kind)
 
@@ -82,11 +85,11 @@ class Asking:
         return {each.group_id: each for each in listed}
 
     def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        """Divide partitions into those that the leader of the first of them can be asked about."""
+        """Divide partitions into lists that one request can cover, sent to the leader of the list's first partition."""
         return [partitions] if partitions else []
 
     def known_everywhere(self, topic: str) -> None:
-        """Wait until every broker knows that a topic was created, or deleted."""
+        """Wait until every broker knows that a topic was created or deleted."""
 
     def now_ms(self) -> int:
         """Return the broker's time, in ms since the epoch."""
@@ -97,12 +100,12 @@ class Asking:
         return self.state.topic_names.get(topic_id)
 
     def partitions_of(self, topic: str) -> int:
-        """Return how many partitions a topic has; 0 where there is none of this name."""
+        """Return the number of partitions of a topic; 0 if it does not exist."""
         found = self.state.topics.get(topic)
         return 0 if found is None else len(found.partitions)
 
     def leader_of(self, topic: str, index: int) -> int | None:
-        """Return the id of the broker that leads a partition; None while none does. Raises MissingError, ApiError."""
+        """Return the id of the leader of a partition; None if it has none. Raises MissingError, ApiError."""
         partitions = topic_state(topic, self.state).partitions
         if not 0 <= index < len(partitions):
             raise ApiError(
@@ -112,13 +115,13 @@ class Asking:
         return leader if leader >= 0 else None
 
     def coordinator_of(self, group: str) -> int | None:
-        """Return the id of the broker that coordinates a group; None while none does, or there never was a group."""
+        """Return the id of a group's coordinator; None if it has none, or no group ever existed."""
         count = self.partitions_of(OFFSETS_TOPIC)
         return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None
 
 
 async def handled(services: Services, listener: str, request: Any) -> Any:
-    """Have a broker handle a request, on its loop. Raises ApiError with the API's name."""
+    """Have a broker handle a request, on its loop. Raises ApiError with the API's name in the message."""
     api = APIS[type(request).KEY]
     context = RequestContext(services, "/127.0.0.1", listener, ("", 0))
     context.client_id = _CLIENT_ID

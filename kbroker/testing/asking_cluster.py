@@ -1,7 +1,7 @@
-"""Requests of the embedder's own to a whole cluster: each to the broker whose answer counts.
+"""Requests of the embedder to a whole cluster: each to the broker whose answer counts.
 
-Owns the way to the leader of a partition, the coordinator of a group and the controller, also while there is another
-one from one moment to the next. Never knows what a request means.
+Owns the path to the leader of a partition, to the coordinator of a group and to the controller, also while they
+change. Never interprets a request.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _NO_LEADER: Final = frozenset(
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
     }
 )
-"""What a broker says that leads no more, or does not know yet that it does. What it appended before it led
-no more may be there all the same."""
+"""The errors of a broker that is not the leader any more, or does not know yet that it is.
+
+Records that it appended before it lost the leadership may still be there."""
 _NO_COORDINATOR: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -42,7 +43,7 @@ _NO_CONTROLLER: Final = frozenset({ErrorCode.NOT_CONTROLLER})
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """The broker that is asked: how it is found, what others say who are not it (any more), and that there is none."""
+    """The role of the broker to ask: how to find it, the errors of other brokers, the text if there is none."""
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]
@@ -50,7 +51,7 @@ class _One:
 
 
 class ClusterAsking(Asking):
-    """One cluster's; `nodes` are the brokers that run, by id."""
+    """The requests to a cluster; `nodes` are the running brokers, by id."""
 
     replication_factor = -1
 
@@ -60,7 +61,7 @@ class ClusterAsking(Asking):
 
     @property
     def state(self) -> ClusterState:
-        """What the controller knows, or while there is none another broker."""
+        """The controller's metadata, or another broker's while there is no controller."""
         nodes = self._running()
         any_state = next(iter(nodes.values())).metadata.state
         controller = nodes.get(any_state.controller_id)
@@ -98,7 +99,7 @@ class ClusterAsking(Asking):
         return found
 
     def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        return [[each] for each in partitions]  # who leads may be another one from one to the next
+        return [[each] for each in partitions]  # the leader may differ from partition to partition
 
     def known_everywhere(self, topic: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -127,7 +128,7 @@ class ClusterAsking(Asking):
         return answer
 
     def _until_done(self, one: _One, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Ask whoever is the one at a time, until that one is. Raises ApiError where there is none for too long."""
+        """Ask the current holder of the role until one accepts. Raises ApiError if there is none for too long."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             node, is_over = one.find(), time.monotonic() >= deadline

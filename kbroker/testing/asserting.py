@@ -1,6 +1,6 @@
-"""Assertions that fail with a short diff of what was expected and what is there: records, offsets, requests.
+"""Assertions that fail with a short diff of expected and actual records, offsets or requests.
 
-Owns the comparison and the waiting for it. Never asks a broker itself: a test has the topic, the group, the requests.
+Owns the comparison and the waiting for it. Never asks a broker itself: the test passes the topic, group or requests.
 
     - was expected, and is not there        + is there, and was not expected
     . is there, and no consumer gets it     ? of no interest to the test
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from kbroker.testing.differences import Row, aligned, matched, shortened
 
-if TYPE_CHECKING:  # `import kbroker` must not cost what they cost
+if TYPE_CHECKING:  # keep `import kbroker` fast
     from kbroker.testing.groups import Group, TopicPartition
     from kbroker.testing.requests import About, Request, Requests
     from kbroker.testing.topics import StoredRecord, Topic
@@ -29,11 +29,11 @@ _NOTHING_RECORDED: Final = (
     "clients came before that; begin the test with .requests.clear()"
 )
 Text = str | bytes | None
-"""A key or a value; a `str` stands for its UTF-8."""
+"""A key or a value; a `str` is compared as UTF-8."""
 
 
 class Fields(TypedDict, total=False):
-    """What is expected of a record; what is not given may be anything."""
+    """The expected fields of a record; a field that is missing may have any value."""
 
     key: Text
     value: Text
@@ -59,18 +59,18 @@ def assert_records(
     in_any_order: bool = False,
     timeout: float = 0.0,
 ) -> list[StoredRecord]:
-    """Assert that these records lie in a topic, or in one partition, and no others; return them.
+    """Assert that a topic, or one partition, holds these records and no others; return them.
 
-    In order of offset, one partition after the other, or in any order. What consumers do not get that read what is
-    committed does not count, unless `isolation` is "read_uncommitted". With `timeout` they may come within so many
-    seconds.
+    Records are in order of offset, one partition after the other, unless `in_any_order`. Records of open and aborted
+    transactions do not count, unless `isolation` is "read_uncommitted". With `timeout` the records may arrive within
+    that many seconds.
     """
     __tracebackhide__ = True
     if isolation not in _ISOLATIONS:
         raise ValueError(f"isolation is read_committed or read_uncommitted, not {isolation!r}")
     wanted = [_fields(each) for each in expected]
     if in_any_order:
-        wanted.sort(key=len, reverse=True)  # what says more of a record fits fewer
+        wanted.sort(key=len, reverse=True)  # match the most specific first
     found: list[StoredRecord] = []
 
     def wrong() -> str | None:
@@ -93,9 +93,9 @@ def assert_records(
 def assert_committed(
     group: Group, expected: Mapping[TopicPartition, int | None], *, timeout: float = 0.0
 ) -> dict[TopicPartition, int]:
-    """Assert which offsets a group has committed, by (topic, partition); None: nothing. Return all that it has.
+    """Assert a group's committed offsets, by (topic, partition); None: nothing is committed. Return all its offsets.
 
-    Partitions that are not named may have any. With `timeout` it may commit them within so many seconds.
+    Other partitions may have any offset. With `timeout` the group may commit within that many seconds.
     """
     __tracebackhide__ = True
     found: dict[TopicPartition, int] = {}
@@ -118,11 +118,11 @@ def assert_committed(
 def assert_requested(
     requests: Requests, api: str, times: int | None = None, *, timeout: float = 0.0, **about: Unpack[About]
 ) -> list[Request]:
-    """Assert that clients have asked an API, so many times or at least once; return these requests.
+    """Assert that clients sent an API's requests, `times` times or at least once; return these requests.
 
-    `about` is as in `Requests.of`. With `timeout` they may come within so many seconds. A cluster, and
-    `Broker(requests=False)`, record from the first time on that `requests` is looked at. Raises ValueError for what no
-    request could be.
+    `about` is as in `Requests.of`. With `timeout` the requests may arrive within that many seconds. A cluster, and
+    `Broker(requests=False)`, record from the first access to `requests` on. Raises ValueError for filters that no
+    request can match.
     """
     __tracebackhide__ = True
     found: list[Request] = []
@@ -140,9 +140,9 @@ def assert_requested(
 
 
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
-    """Assert that nobody has asked an API, as far as requests are recorded: see `assert_requested`.
+    """Assert that clients sent no request of an API while requests were recorded: see `assert_requested`.
 
-    Fails where nothing at all was recorded, and clients came before recording began: see `Requests.clear`.
+    Fails if nothing at all was recorded and clients connected before recording began: see `Requests.clear`.
     """
     __tracebackhide__ = True
     if "timeout" in about:
@@ -151,7 +151,7 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
-    """Look until nothing is wrong; raise what was, once the time is over."""
+    """Check until nothing is wrong; raise AssertionError with the last difference after the timeout."""
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
     while (said := wrong()) is not None:
@@ -180,7 +180,7 @@ def _is(wanted: Fields, record: StoredRecord) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is compared: texts as bytes, headers as a list."""
+    """Return a value in the form for comparison: texts as bytes, headers as a list."""
     if isinstance(value, str):
         return value.encode()
     if isinstance(value, list | tuple):
@@ -194,7 +194,7 @@ def _record_rows(
     lying: Sequence[StoredRecord],
     pairs: Iterable[tuple[int | None, int | None]],
 ) -> list[Row]:
-    """Return the lines of a diff; what no consumer gets stands where it lies."""
+    """Return the lines of a diff; a record that no consumer gets stands at its offset."""
     asked = {name for each in wanted for name in each} - {"key", "value", "partition", "offset", "transaction"}
     places = {id(each): at for at, each in enumerate(lying)}
     seen = {id(each) for each in found}
@@ -266,7 +266,7 @@ def _offset(offset: int | None) -> str:
 
 
 def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
-    """Return what was asked, and what else there is of the API, or else of any."""
+    """Return the matching requests, and below them the other requests of the API, or of any API."""
     of_what = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
     lines = [f"{api}{f' about {of_what}' if of_what else ''}: expected {expected}, there {_are(len(found))}"]
     lines += _list("+", found)

@@ -1,7 +1,7 @@
-"""Work for the broker's loop that another thread asks for, and waits for.
+"""Work for the broker's loop that another thread requests and waits for.
 
-Owns the waiting: what is given up never begins, what is under way is cancelled, and whoever waits is told when the
-broker stops. Never knows what is done.
+Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the
+broker stops. Never knows what the work does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOT_RUNNING = "the broker does not run any more"
 
 
 class Calling:
-    """One loop's."""
+    """The calls into one loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         self._loop = loop
@@ -45,7 +45,7 @@ class Calling:
             raise RuntimeError(_OWN_THREAD)
 
     def call(self, work: Callable[[], Result]) -> Result:
-        """Do something in the broker's thread, and return what it returns. Raises RuntimeError once it has stopped."""
+        """Run a function in the broker's thread and return its result. Raises RuntimeError after the broker's end."""
         if threading.current_thread() is self._thread:
             return work()
 
@@ -55,21 +55,21 @@ class Calling:
         return self.wait_for(done())
 
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = PATIENCE_S) -> Result:
-        """Have the broker's loop do something, and return what comes of it.
+        """Run a coroutine on the broker's loop and return its result.
 
-        Raises RuntimeError once the broker has stopped, and in its own thread, as in a fault's `where`.
+        Raises RuntimeError once the broker has stopped, and in the broker's own thread, as in a fault's `where`.
         """
         given_up = threading.Event()
         begun = self._unless(given_up, work)
         try:
             self.check_thread()
             self.check_alive()
-            with self._lock:  # `ended` comes after the loop was closed, which refuses this
+            with self._lock:  # `ended` runs after the loop was closed, and a closed loop refuses this call
                 future = asyncio.run_coroutine_threadsafe(begun, self._loop)
                 self._waited.add(future)
         except BaseException:
             begun.close()
-            work.close()  # or Python tells that nobody awaited it
+            work.close()  # or Python warns that it was never awaited
             raise
         try:
             return future.result(patience_s)
@@ -94,7 +94,7 @@ class Calling:
             self._tasks.discard(task)
 
     async def end(self) -> None:
-        """Cancel what is under way, and wait until it has ended; on the loop."""
+        """Cancel running work, and wait until it has ended; on the loop."""
         left = set(self._tasks)
         for task in left:
             task.cancel()
@@ -102,14 +102,14 @@ class Calling:
             await asyncio.wait(left, timeout=_ENDING_S)
 
     def ended(self) -> None:
-        """Tell all who still wait; once the loop is closed."""
+        """Wake all waiting threads; once the loop is closed."""
         with self._lock:
             for future in self._waited:
                 future.cancel()
 
 
 async def to_its_end(work: Callable[[], Result]) -> Result:
-    """Do something in a thread; returns, or is cancelled, only when that has ended."""
+    """Run a function in a thread; return, or be cancelled, only when the function has ended."""
     done = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(done)

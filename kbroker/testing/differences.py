@@ -1,6 +1,6 @@
-"""The difference of two sequences, and its lines, short enough to be read.
+"""The difference of two sequences, and its lines, short enough to read.
 
-Owns which elements belong together, and which lines are left out. Never knows what the elements are.
+Owns which elements match, and which lines are left out. Never knows what the elements are.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import TypeVar
 Want = TypeVar("Want")
 There = TypeVar("There")
 Pair = tuple[int | None, int | None]
-"""What was expected and what is there, by their places; None where one has no other."""
+"""The positions of an expected and an actual element; None where an element has no match."""
 _AROUND = 2
 _CHANGES = 20
 _CELLS = 250_000
-"""How much is compared with each other for the shortest difference; beyond that all of it counts as different."""
+"""The most comparisons for the shortest difference; longer sequences count as different throughout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of a difference: "-" and "+" are differences, all else stands around them."""
+    """One line of a difference: marks "-" and "+" are differences, all other lines are context."""
 
     mark: str
     text: str
 
 
 def aligned(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool]) -> list[Pair]:
-    """Return pairs in order, as few without another as there can be."""
+    """Return pairs in order, with as few unmatched elements as possible."""
     begin, end = 0, 0
     shorter = min(len(wanted), len(there))
     while begin < shorter and same(wanted[begin], there[begin]):
@@ -43,7 +43,7 @@ def aligned(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want
 def _middle(
     wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool], left: range, right: range
 ) -> list[Pair]:
-    """Return the pairs of a longest common subsequence, and what is around them."""
+    """Return the pairs of a longest common subsequence, and the unmatched elements around them."""
     if len(left) * len(right) > _CELLS:
         return [*((at, None) for at in left), *((None, at) for at in right)]
     longest = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
@@ -67,9 +67,9 @@ def _middle(
 
 
 def matched(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool]) -> list[Pair]:
-    """Return pairs in any order: those of what is there in its order, then what is missing.
+    """Return pairs in any order: first the actual elements in their order, then the missing ones.
 
-    Each of `wanted` takes the first that fits and is left, so what fits few had better come first.
+    Each element of `wanted` takes the first free match, so the most specific elements should come first.
     """
     taken: dict[int, int] = {}
     missing: list[Pair] = []
@@ -83,7 +83,7 @@ def matched(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want
 
 
 def shortened(rows: Sequence[Row]) -> list[str]:
-    """Return the lines of a difference with a little of what is around each change, and not too many changes."""
+    """Return the lines of a difference: a limited number of changes, each with a little context."""
     changes = [at for at, row in enumerate(rows) if row.mark in "+-"][:_CHANGES]
     shown = {near for at in changes for near in range(at - _AROUND, at + _AROUND + 1)}
     lines, left_out, told = [], 0, 0

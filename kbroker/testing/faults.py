@@ -1,8 +1,8 @@
-"""Misbehaviour on demand: which requests meet it, and what becomes of them.
+"""Faults on demand: which requests meet them, and what happens to these requests.
 
-Owns the faults that are set, what they apply to, and how often they were met. Never touches a request's bytes or a
-connection: interceptor.py does what `Faults.plan` says. Faults are set by a test's thread, and looked at by the
-broker's: what it looks at is replaced as a whole.
+Owns the faults that are set, their filters, and how often they were met. Never touches a request's bytes or a
+connection: interceptor.py carries out what `Faults.plan` returns. A test's thread sets faults and the broker's thread
+reads them: the tuple of active faults is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WRITING: Final = (
 
 
 def that_write(filters: Filter) -> Filter:
-    """Narrow filters: a producer id without a transactional id is given out, and stands in no log."""
+    """Narrow filters to requests that write: InitProducerId without a transactional id writes to no log."""
     wanted = filters.get("where")
 
     def writes(seen: Seen) -> bool:
@@ -71,7 +71,7 @@ class Fault:
         """What `kind` needs: error code and text, ms, or When."""
         self.filter = wanted
         self.hits = 0
-        """How many requests have met it."""
+        """How many requests have met the fault."""
         self._passed = 0
         self._random = random.Random(wanted.get("seed", 0))
         self._ends_ms = ends_ms
@@ -94,26 +94,26 @@ class Fault:
             error.add_note(f"in {self.told_again()}")
 
     def told_again(self) -> str:
-        """Return how a storm is had again, and how many requests it has met."""
+        """Return the call that repeats a storm, and how many requests it has met."""
         apis = [] if not self.apis else [repr(sorted(self.apis))]
         told = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
         return f"storm({told}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
-        """Let no request meet it any more. Raises what its `where` raised, once."""
+        """Remove the fault. Raises the error that its `where` raised, once."""
         self._faults.remove(self)
         self._tell()
 
     def _tell(self) -> None:
-        """Raise what `where` raised, which only the broker's thread has seen."""
+        """Raise the error of `where`, which until now only the broker's thread has seen."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
-        """Wait until so many requests have met it. Raises AssertionError when they have not after `timeout` seconds.
+        """Wait until this many requests have met the fault. Raises AssertionError after `timeout` seconds.
 
-        Raises what its `where` raised, once, and RuntimeError once the broker has stopped.
+        Raises the error that its `where` raised, once, and RuntimeError once the broker has stopped.
         """
         check_whole("hits", hits, 0)
         check_number("timeout", timeout)
@@ -130,12 +130,12 @@ class Fault:
                 raise AssertionError(f"{self!r} was met {self.hits} times in {timeout} s, not {hits} times")
 
     def end(self) -> None:
-        """Tell those who wait that the broker has stopped."""
+        """Wake waiting threads: the broker has stopped."""
         with self._met:
             self._met.notify_all()
 
     def keeps(self, topic: str | None, partition: int | None) -> bool:
-        """Whether a failure is told of a topic, or of one partition."""
+        """Whether the fault applies to a topic, or to one partition."""
         wanted = self.filter
         if "topic" in wanted and topic != wanted["topic"]:
             return False
@@ -147,11 +147,11 @@ class Fault:
 
     @property
     def of_a_part(self) -> bool:
-        """Whether the fault may be for some of a request's partitions, and not for others."""
+        """Whether the fault may apply to only some of a request's partitions."""
         return "topic" in self.filter or "partition" in self.filter
 
     def meets(self, seen: Seen, now_ms: float) -> bool:
-        """Count a request, and tell whether it meets this fault. Only the broker's thread asks."""
+        """Count a request, and return whether it meets this fault. Only the broker's thread calls this."""
         wanted = self.filter
         if self.is_over(now_ms):
             self._faults.remove(self)
@@ -171,7 +171,7 @@ class Fault:
         return True
 
     def happens(self, seen: Seen) -> tuple[Kind, Any]:
-        """Return what becomes of a request that meets it."""
+        """Return the kind and value of what happens to a request that meets the fault."""
         if self.kind is not Kind.STORM:
             return self.kind, self.value
         name, value = squall(seen.api, seen.version, self._random)
@@ -200,7 +200,7 @@ class Fault:
     def _is_meant(self, where: Callable[[Seen], bool], seen: Seen) -> bool:
         try:
             return bool(where(seen))
-        except Exception as err:  # noqa: BLE001 - for the test's thread; the request is served as without a fault
+        except Exception as err:  # noqa: BLE001 - raised in the test's thread; the request is served without a fault
             with self._met:
                 self._error = self._error or err
                 self._met.notify_all()
@@ -209,7 +209,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a request fails, is dropped or broken by; `value` is as in Fault."""
+    """How a request fails or is dropped, or how its connection breaks; `value` is as in Fault."""
 
     kind: Kind
     value: Any
@@ -218,15 +218,15 @@ class End:
 
 @dataclass(slots=True)
 class Plan:
-    """What becomes of one request."""
+    """What happens to one request."""
 
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """By what it fails, is dropped or broken."""
+    """How it fails or is dropped, or how its connection breaks."""
 
     def told(self) -> str:
-        """Return it in words."""
+        """Return the plan in words."""
         parts = []
         if self.delay_ms:
             parts.append(f"delay {self.delay_ms:.0f} ms")
@@ -239,10 +239,10 @@ class Plan:
 
 
 class Faults:
-    """The faults of a broker. Each method but `clear` returns one that is set, for `with` or to look at later.
+    """The faults of a broker. Each method but `clear` returns the fault that it sets, for `with` or to inspect later.
 
-    `api` is a name as Kafka has it ("Produce"), several of them, or "*". See `Filter` for the filters. What could never
-    be met, or is no value for its argument, is a ValueError or a TypeError.
+    `api` is Kafka's name of an API ("Produce"), several of them, or "*". See `Filter` for the filters. A filter that no
+    request can match, or an invalid argument, raises ValueError or TypeError.
     """
 
     def __init__(
@@ -252,9 +252,9 @@ class Faults:
         changed: Callable[[], None],
         brokers: Collection[int],
     ) -> None:
-        """`known_apis` are those that are served, by `brokers` with these ids.
+        """`known_apis` are the APIs that `brokers`, the ids of all brokers, serve.
 
-        `changed` is called whenever there are other faults than before.
+        `changed` is called whenever the set of faults changes.
         """
         self._known = frozenset(known_apis)
         self._brokers = frozenset(brokers)
@@ -264,11 +264,11 @@ class Faults:
         self.active: tuple[Fault, ...] = ()
         """In the order in which they were set."""
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
-        """The storms that were set last, also those that are gone."""
+        """The storms that were set last, including removed ones."""
         self.waiting: set[Fault] = set()
-        """Those whose hits somebody waits for."""
+        """The faults whose hits a thread waits for."""
         self.has_ended = False
-        """Whether the broker has stopped: nothing can meet a request any more."""
+        """Whether the broker has stopped: no request can meet a fault any more."""
 
     def __repr__(self) -> str:
         return f"<Faults {list(self.active)!r}>"
@@ -276,22 +276,22 @@ class Faults:
     def fail(
         self, api: str | Iterable[str], error: ErrorCode | str, message: str | None = None, **filters: Unpack[Filter]
     ) -> Fault:
-        """Answer with an error, and do nothing of what is asked: a failed append writes nothing.
+        """Answer with an error and do nothing of the request: a failed append writes nothing.
 
-        `error` may be Kafka's name of it, as "ILLEGAL_GENERATION", and `message` is the text that goes with it.
-        With `topic` or `partition`, what a request asks of others is done, and answered as it would be.
+        `error` may be Kafka's name, as "ILLEGAL_GENERATION"; `message` is its text. With `topic` or `partition`, the
+        rest of the request is done and answered as usual.
         """
         if not isinstance(message, str | None):
             raise TypeError(f"message is to be a str, not {message!r}")
         return self._set(Kind.FAIL, api, (error_code(error), message), filters)
 
     def delay(self, api: str | Iterable[str], seconds: float, /, **filters: Unpack[Filter]) -> Fault:
-        """Begin with a request only after some time; what its connection asks after it waits as well."""
+        """Start a request only after some time; later requests of its connection wait as well."""
         check_number("seconds", seconds, LONGEST_DELAY_MS / 1000)
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Do what is asked, and never answer; nor what its connection asks behind it, which would be out of order."""
+        """Do what a request asks, but never answer it, nor later requests of its connection: answers come in order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
@@ -299,23 +299,23 @@ class Faults:
         return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Tell clients that they are over a quota: they send nothing for so long."""
+        """Tell clients that they exceed a quota: they send nothing for this many ms."""
         check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
     def full_disk(self, **filters: Unpack[Filter]) -> Fault:
-        """Refuse all that would be written to a log, as a broker whose disk is full."""
+        """Refuse all requests that would write to a log, like a broker with a full disk."""
         return self._set(Kind.FAIL, WRITING, (ErrorCode.KAFKA_STORAGE_ERROR, None), filters, that_write)
 
     def slow_disk(self, ms: float, **filters: Unpack[Filter]) -> Fault:
-        """Let all that is written to a log take so much longer."""
+        """Delay each request that writes to a log by this many ms."""
         check_number("ms", ms, LONGEST_DELAY_MS)
         return self._set(Kind.DELAY, WRITING, ms, filters, that_write)
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Let a share of all requests, 5 % without `rate`, meet trouble as Kafka may have it: see storm.py.
+        """Let a share of all requests, 5 % without `rate`, meet trouble that Kafka may have: see storm.py.
 
-        The same requests in the same order meet the same for the same `seed`.
+        The same requests in the same order meet the same trouble for the same `seed`.
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can come again")
@@ -324,12 +324,12 @@ class Faults:
         return storm
 
     def refuse_connections(self) -> Fault:
-        """Close each new connection at once; those that are there stay."""
+        """Close each new connection at once; open connections stay."""
         return self._set(Kind.REFUSE, "*", None, {})
 
     @property
     def apis(self) -> frozenset[str]:
-        """The APIs that there are, by name."""
+        """The names of the known APIs."""
         return self._known
 
     @property
@@ -338,18 +338,18 @@ class Faults:
         return any(each.kind is Kind.REFUSE for each in self.active)
 
     def standing(self) -> list[Fault]:
-        """Return those of `active` that a request could still meet."""
+        """Return the active faults that a request could still meet."""
         now_ms = self._now_ms()
         return [each for each in self.active if not each.is_over(now_ms)]
 
     def remove(self, fault: Fault) -> None:
-        """Let no request meet a fault any more."""
+        """Remove a fault: no request meets it any more."""
         with self._lock:
             self.active = tuple(each for each in self.active if each is not fault)
         self._changed()
 
     def end(self) -> None:
-        """Refuse to set any, and tell those who wait; once the broker has stopped."""
+        """Refuse to set further faults, and wake waiting threads; once the broker has stopped."""
         self.has_ended = True
         for each in {*self.waiting, *self.active}:
             each.end()
@@ -361,7 +361,7 @@ class Faults:
         self._changed()
 
     def plan(self, seen: Seen) -> Plan | None:
-        """Return what becomes of a request, None where no fault is for it. Only the broker's thread asks."""
+        """Return what happens to a request; None if it meets no fault. Only the broker's thread calls this."""
         plan = None
         now_ms = self._now_ms()
         for fault in self.active:

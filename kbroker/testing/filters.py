@@ -1,6 +1,6 @@
-"""Which requests a fault is for: a request as faults see it, and what may be said of those that are meant.
+"""Which requests a fault is for: a request as faults see it, and the filters that select requests.
 
-Owns the filters and their bounds: a value that no request could meet is told at once. Never looks at a request.
+Owns the filters and their bounds: a value that no request could match is refused at once. Never looks at a request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.testing.subjects import Subjects
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request as faults see it. `where` functions get one: look, and return whether the fault is meant."""
+    """A request as faults see it: the argument of `where` functions, which return whether the fault applies."""
 
     api: str
     version: int
@@ -30,7 +30,7 @@ class Seen:
 
     @property
     def topics(self) -> dict[str, set[int]]:
-        """The topics that it names, with partitions."""
+        """The topics that it names, with their partitions."""
         return self.subjects.topics
 
     @property
@@ -48,27 +48,27 @@ class Filter(TypedDict, total=False):
     """Which requests a fault is for, and for how long."""
 
     topic: str
-    """Those that name this topic; a failure is told of this topic alone."""
+    """Requests that name this topic; a failure applies to this topic alone."""
     partition: int
-    """Those that name this partition, of `topic` if that is given."""
+    """Requests that name this partition, of `topic` if that is given."""
     client_id: str
     group: str
     transactional_id: str
     principal: str
     """As "User:alice"."""
     broker: int
-    """Those to the broker with this id, of a cluster."""
+    """Requests to the broker with this id, in a cluster."""
     where: Callable[[Seen], bool]
-    """Called in the broker's thread. What it raises is raised by `wait`, `remove` and the end of `with`."""
+    """Called in the broker's thread. `wait`, `remove` and the end of `with` raise the exception that it raised."""
     times: int
-    """The fault is gone after so many requests."""
+    """The fault ends after this many requests."""
     skip: int
-    """So many requests pass before it."""
+    """This many requests pass before the fault begins."""
     rate: float
-    """It is met by this share of the requests, as `seed` has it."""
+    """This share of the requests meets the fault, chosen by `seed`."""
     seed: int
     seconds: float
-    """It is gone after this time."""
+    """The fault ends after this time."""
 
 
 INT32: Final = 2**31 - 1
@@ -79,7 +79,7 @@ _LEAST: Final = {"partition": 0, "times": 1, "skip": 0}
 
 
 def check_values(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
-    """Raise TypeError for what is no filter, or no value of one; ValueError for a value that nothing could meet."""
+    """Raise TypeError for an unknown filter or a wrong type; ValueError for a value that no request could match."""
     unknown = wanted.keys() - Filter.__annotations__.keys()
     if unknown:
         there = ", ".join(Filter.__annotations__)
@@ -101,7 +101,7 @@ def check_values(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
 
 
 def _check_met(wanted: Mapping[str, Any], brokers: Collection[int]) -> None:
-    """Raise ValueError for names that nobody has."""
+    """Raise ValueError for names that no request can have."""
     if wanted.get("topic") == "":
         raise ValueError("topic is empty: no request names it")
     if ":" not in wanted.get("principal", ":"):

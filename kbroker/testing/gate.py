@@ -1,7 +1,7 @@
-"""A broker's entrance: what a frame meets before the dispatcher, in the order gate, interceptor, dispatcher.
+"""A broker's entrance: each frame passes the gate, the interceptor and the dispatcher, in this order.
 
-Owns who is asked first, and the waiting while a broker's content is another from one moment to the next. Never changes
-a request, and knows nothing of what happens meanwhile.
+Owns this order, and the waiting of requests while a broker's content is replaced. Never changes a request, and does not
+know why the gate is shut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.protocol.compiler import Spill
 
 
 class Entrance:
-    """One broker's; used on its loop. Nobody else diverts the frames of its server."""
+    """The entrance of one broker, used on its loop. No other code diverts the frames of its server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -27,13 +27,13 @@ class Entrance:
         self._opened.set()
 
     def intercept(self, run: Run | None) -> None:
-        """Have frames go to something before the dispatcher, once the gate is open; None: to the dispatcher."""
+        """Send frames to an interceptor before the dispatcher, once the gate is open; None: to the dispatcher."""
         self._interceptor = run
         self._divert()
 
     @contextlib.contextmanager
     def shut(self) -> Iterator[None]:
-        """Have requests wait until this is left."""
+        """Hold all requests until the context ends."""
         self._opened.clear()
         self._divert()
         try:
@@ -51,13 +51,13 @@ class Entrance:
         self._server.divert(self._interceptor if self._opened.is_set() else self._wait)
 
     def _wait(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Have a frame wait; as Dispatcher.run."""
+        """Hold a frame; like Dispatcher.run."""
         entry, _, _ = self._server.dispatcher.head(context, frame)
-        if entry.version != context.version:  # of ApiVersions: answered in another version
+        if entry.version != context.version:  # ApiVersions, answered in another version
             return self._behind(context, frame, out, spill)
         work = Work(entry, len(frame))
         work.keeps_frame = work.keeps_waiting = True
-        work.steps = self._steps(context, work, memoryview(bytes(frame)))  # it is received into again
+        work.steps = self._steps(context, work, memoryview(bytes(frame)))  # the receive buffer is reused
         return work
 
     async def _steps(self, context: RequestContext, work: Work, frame: memoryview) -> Framed:
@@ -70,7 +70,7 @@ class Entrance:
 
 
 async def steps_behind(run: Run, context: RequestContext, work: Work, frame: memoryview) -> Framed:
-    """Run a frame; what the client has used of its quotas is then what `work` has."""
+    """Run a frame, and copy the use of the client's quotas to `work`."""
     out, spill = bytearray(), cast("Spill", [])
     inner = run(context, frame, out, spill)
     if inner is not None:

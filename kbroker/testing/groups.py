@@ -1,6 +1,6 @@
 """The groups of an embedded broker as Python values: members, offsets, lag.
 
-Owns what a test sees of a group. Everything is asked of the broker when it is looked at; nothing is kept.
+Owns a test's view of a group. Each access asks the broker; nothing is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TopicPartition = tuple[str, int]
 Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)
 _LATEST, _EARLIEST = -1, -2
 _LOADING_S, _PAUSE_S = 10.0, 0.002
-"""How long a coordinator may read its log, as after a reset with the first member, and how often one looks."""
+"""How long to wait for a coordinator that still reads its log, as after a reset, and how long between tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Member:
     host: str
     instance_id: str | None
     assigned: tuple[TopicPartition, ...]
-    """What it has been given, in order."""
+    """The assigned partitions, in order."""
 
 
 class Group:
@@ -66,18 +66,18 @@ class Group:
 
     @property
     def state(self) -> str:
-        """Kafka's name of its state, as "Stable"; "Dead" where there is none."""
+        """Kafka's name of its state, as "Stable"; "Dead" if the group does not exist."""
         listed = self._listed()
         return "Dead" if listed is None else listed.group_state
 
     @property
     def coordinator(self) -> int | None:
-        """The id of the broker that coordinates it; None while none does, and before there was any group at all."""
+        """The id of its coordinator; None if it has none, or no group ever existed."""
         return self._asking.coordinator_of(self.id)
 
     @property
     def members(self) -> list[Member]:
-        """Who is in it."""
+        """The members of the group."""
         listed = self._listed()
         if listed is None:
             return []
@@ -118,8 +118,8 @@ class Group:
 
     @property
     def offsets(self) -> dict[TopicPartition, int]:
-        """What it has committed."""
-        if not self._asking.partitions_of(OFFSETS_TOPIC):  # there has been no group yet, and no coordinator
+        """The committed offsets."""
+        if not self._asking.partitions_of(OFFSETS_TOPIC):  # no group existed yet, so there is no coordinator
             return {}
         asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
         deadline = time.monotonic() + _LOADING_S
@@ -137,11 +137,11 @@ class Group:
         }
 
     def lag(self, topic: str | None = None) -> int:
-        """Return how many offsets lie between what it has committed and the ends of partitions.
+        """Return how many offsets lie between the committed offsets and the ends of partitions.
 
-        Without `topic` of all topics of which it has committed something, or a member has been given something. A
-        partition of which nothing is committed counts from its beginning. Raises KeyError for a topic that there is not
-        (yet), and without `topic` for a group that there is not: nothing tells of which topics.
+        Without `topic` the sum covers all topics with a committed offset or an assigned partition. A partition without
+        a committed offset counts from its beginning. Raises KeyError for a topic that does not exist (yet), and without
+        `topic` for a group that does not exist: its topics are unknown.
         """
         if topic is not None and not self._asking.partitions_of(topic):
             raise MissingError("topic", topic, visible(self._asking.state))
@@ -189,9 +189,9 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 class Groups(Mapping[str, Group]):
-    """The groups by id. One that does not exist (yet) can be looked at all the same: it is "Dead" and has nothing.
+    """The groups by id. A group that does not exist (yet) can be inspected as well: it is "Dead" and has nothing.
 
-    `"billing" in broker.groups` tells whether there is one.
+    `"billing" in broker.groups` is true only for a group that exists.
     """
 
     def __init__(self, asking: Asking) -> None:

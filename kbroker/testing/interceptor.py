@@ -1,8 +1,8 @@
-"""Between connections and the dispatcher, where a test asked for it: requests meet faults, and are recorded.
+"""Between connections and the dispatcher, if a test asks for it: requests meet faults, and are recorded.
 
-Owns what becomes of a frame by a fault's plan, as frames on both sides: what is asked is run by the dispatcher, and
-what it answers is changed, held back, cut off or never sent. Never decides (faults.py). Without faults requests are
-recorded and nothing else (recorder.py); it is in the way of none while nothing is asked of it.
+Owns what happens to a frame according to a fault's plan. It works on frames: the dispatcher runs the request, and the
+interceptor changes, delays, cuts or drops the answer. Never decides (faults.py does). Without faults it only records
+requests (recorder.py); a broker without faults and recording does not use it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _BREAK = "a fault breaks the connection"
 
 
 class Interceptor:
-    """One broker's. `run` takes the place of Dispatcher.run."""
+    """The interceptor of one broker. `run` takes the place of Dispatcher.run."""
 
     def __init__(
         self,
@@ -62,19 +62,19 @@ class Interceptor:
         self._broken = asyncio.Event()
 
     def break_waiting(self) -> None:
-        """Break the connections of requests that are delayed, or whose answers were dropped; on the loop."""
+        """Break the connections of requests that are delayed or whose answers were dropped; on the loop."""
         self._broken.set()
         self._broken = asyncio.Event()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; as Dispatcher.run."""
+        """Run one frame; like Dispatcher.run."""
         if self._recorder is not None and not self._faults.active:
             return self._recorder.run(context, frame, out, spill)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
-        if entry.version != context.version:  # of ApiVersions: answered in another version, and nothing for a test
+        if entry.version != context.version:  # ApiVersions, answered in another version: of no use to a test
             return self._run(context, frame, out, spill)
         if self._requests.on:
-            frame = memoryview(bytes(frame))  # what it lies in is received into again
+            frame = memoryview(bytes(frame))  # the receive buffer is reused
         try:
             request = decode(entry.api.request, entry.version, frame[position:])
         except Malformed as err:
@@ -102,7 +102,7 @@ class Interceptor:
         return self._services.controller.state.topic_names.get(topic_id)
 
     def _add_session(self, request: FetchRequest, subjects: Subjects) -> None:
-        """A fetch is also about what its session remembers."""
+        """Add the partitions of a fetch session, which a fetch does not name itself."""
         session = self._services.fetch_sessions.get(request.session_id) if request.session_id else None
         for name, topic_id, index in session.partitions if session is not None else ():
             known = name or self._name(topic_id)
@@ -132,7 +132,7 @@ class Interceptor:
             whole = plan is not None and plan.end is not None and plan.end.value is When.AFTER
             answer = (
                 (bytearray(end.farewell), []) if whole and end.farewell else None
-            )  # of a part nobody can make anything
+            )  # a partial answer cannot be decoded
             raise
         finally:
             if request is not None:
@@ -140,7 +140,7 @@ class Interceptor:
                 read = partial(message_of, entry)
                 self._requests.ended(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
-            # Answers come in the order of requests: with one that is missing, those behind it would make no sense.
+            # Answers come in the order of requests: after a missing answer, later ones would make no sense.
             await self._pause(None)
         return answer
 
@@ -167,12 +167,12 @@ class Interceptor:
         return answer
 
     async def _pause(self, seconds: float | None) -> None:
-        # In a task, as asyncio.timeout asks for one.
+        # In a task, because asyncio.timeout needs one.
         if await asyncio.ensure_future(_is_set(self._broken, seconds)):
             raise CloseConnection(_BREAK)
 
     def _answered(self, context: RequestContext, work: Work, frame: memoryview) -> Steps:
-        """Let the dispatcher run a frame."""
+        """Have the dispatcher run a frame."""
         return steps_behind(self._run, context, work, frame)
 
     async def _failed(
@@ -203,7 +203,7 @@ class Interceptor:
     async def _failed_metadata(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
     ) -> Framed:
-        """Tell of errors where topics would be, of a leader that is missing where partitions are: as Kafka does."""
+        """Put the error into topics; LEADER_NOT_AVAILABLE goes into partitions, without a leader: as Kafka does."""
         entry, fault = work.entry, end.fault
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
         assert framed is not None
@@ -223,7 +223,7 @@ class Interceptor:
     async def _failed_fetch(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
     ) -> Framed:
-        """Fetch without waiting, for the session to go on, and tell of errors where records would be."""
+        """Fetch without waiting, so that the session continues, and put errors in place of records."""
         entry, fault = work.entry, end.fault
         now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, now))
@@ -247,7 +247,7 @@ class Interceptor:
 
 
 async def _is_set(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait for an event, or until the time is over; return whether it was the event."""
+    """Wait for an event or for a time; return whether the event was set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -255,7 +255,7 @@ async def _is_set(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 def _is_of_broker(api: str, request: Any) -> bool:
-    """Whether another broker of the cluster asks, as far as a request tells."""
+    """Whether another broker of the cluster sent a request, as far as the request shows."""
     if isinstance(request, FetchRequest):
         return is_of_follower(request)
     return api in BETWEEN_BROKERS or (api == "OffsetForLeaderEpoch" and request.replica_id >= 0)
@@ -295,7 +295,7 @@ def _throttled(
 
 
 def _break(answer: tuple[bytearray, Spill] | None, when: When) -> None:
-    """End the connection, with as much of the answer as is meant to leave."""
+    """Close the connection after the part of the answer that `when` lets through."""
     data = b"" if answer is None else joined_bytes(answer)
     sent = {When.MIDDLE: len(data) // 2, When.AFTER: len(data)}.get(when, 0)
     raise CloseConnection(_BREAK, data[:sent])

@@ -1,4 +1,4 @@
-"""Which APIs and errors a test may speak of, and what requests can be about: a name that is never met is told at once.
+"""The APIs and errors that a test may name, and the filters that their requests can match: other names are refused.
 
 Owns the refusals. Never looks at a request.
 """
@@ -15,13 +15,13 @@ from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
-"""Characters of a wrong name that are looked at, and told."""
+"""The characters of a wrong name that are compared and shown."""
 _MOST: Final = 150
-"""Names that are told where none is near."""
+"""The most names that are listed when none is similar."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
-    """Return the names of APIs; raises ValueError for one that is not served."""
+    """Return the names of APIs; raises ValueError for an API that is not served."""
     wanted = frozenset(names)
     for each in wanted:
         if not isinstance(each, str):
@@ -32,7 +32,7 @@ def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
 
 
 def error_code(given: object) -> ErrorCode:
-    """Return an error by itself, its name or its number; raises ValueError for none, TypeError for no such thing."""
+    """Return an error by code, name or number; raises ValueError for an unknown error, TypeError for another type."""
     if isinstance(given, str):
         known = ErrorCode.__members__.keys() - {"NONE"}
         if given not in known:
@@ -49,7 +49,7 @@ def error_code(given: object) -> ErrorCode:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return the line for a name that there is not: with the one that is meant, or with all where none is near."""
+    """Return the message for an unknown name: with the most similar name, or with all names if none is similar."""
     names = sorted(known)
     near = get_close_matches(name[:_LONGEST], names, 1, 0.5)
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
@@ -58,7 +58,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_filters(names: frozenset[str], filters: Mapping[str, Any]) -> None:
-    """Raise ValueError for a filter that no request of these APIs (none: of all) could meet."""
+    """Raise ValueError for a filter that no request of these APIs (none: of all) could match."""
     wanted = [each for each in _SUBJECTS if filters.get(each) is not None]
     if not wanted or not names:
         return

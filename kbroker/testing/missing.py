@@ -1,6 +1,6 @@
-"""What a test is refused: Kafka's error with its subject, or a name that does not exist, with the names that do.
+"""The errors that a test gets: Kafka's error with its subject, or a missing name with the existing names.
 
-Owns these errors, and which topics they name: not the broker's own. Never asks a broker.
+Owns these errors, and which topics they list: not the broker's internal topics. Never asks a broker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.testing.known import unknown
 
 
 def check(code: int, about: str, message: str | None = None) -> None:
-    """Raise ApiError for an error, told as "topic orders: ..."; nothing is raised for 0."""
+    """Raise ApiError for an error, with a message like "topic orders: ..."; do nothing for code 0."""
     if code:
         error = ErrorCode(code)
         text = message or DEFAULT_MESSAGES.get(error)
@@ -25,17 +25,17 @@ _TOLD: Final = 10
 
 
 class MissingError(KeyError):
-    """There is no topic or group of this name (yet). `Broker.wait_for` goes on waiting for it."""
+    """No topic or group has this name (yet). `Broker.wait_for` keeps waiting for it."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         super().__init__(unknown(what, str(name), known))
 
     def __str__(self) -> str:
-        return str(self.args[0])  # KeyError would put it between quotation marks
+        return str(self.args[0])  # KeyError would quote it
 
 
 def topic_state(name: str, state: ClusterState) -> TopicState:
-    """Return what is known of a topic. Raises MissingError."""
+    """Return the state of a topic. Raises MissingError."""
     found = state.topics.get(name)
     if found is None:
         raise MissingError("topic", name, visible(state))
@@ -43,12 +43,12 @@ def topic_state(name: str, state: ClusterState) -> TopicState:
 
 
 def visible(state: ClusterState) -> list[str]:
-    """Return the topics that are not the broker's own, in order."""
+    """Return the topics without the broker's internal ones, in order."""
     return [name for name in sorted(state.topics) if not name.startswith("__")]
 
 
 def told(what: str, names: Iterable[str]) -> str:
-    """Return "<what: names>", also where nobody can say which there are."""
+    """Return "<what: names>", or the error in place of the names if they cannot be listed."""
     try:
         there = list(names)
     except (RuntimeError, TimeoutError, ApiError) as err:

@@ -1,4 +1,4 @@
-"""Numbers that a test gives: what is none, or is out of bounds, is told in one line with its name.
+"""Numbers that a test passes: a wrong type or a value out of bounds is refused in one line with its name.
 
 Owns the checks. Never knows what a number is for.
 """
@@ -9,14 +9,14 @@ import math
 
 
 def check_whole(name: str, value: object, least: int | None = None, most: int | None = None) -> None:
-    """Raise TypeError for what is no whole number, ValueError for one out of bounds."""
+    """Raise TypeError for a value that is not an int, ValueError for one out of bounds."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is to be a whole number, not {value!r}")
     _check_bounds(name, value, least, most)
 
 
 def check_number(name: str, value: object, most: float | None = None, least: float | None = 0) -> None:
-    """Raise TypeError for what is no number, ValueError for one that is not finite, or out of bounds."""
+    """Raise TypeError for a value that is not a number, ValueError for one that is not finite or out of bounds."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} is to be a number, not {value!r}")
     if not math.isfinite(value):

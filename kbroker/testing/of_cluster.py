@@ -1,7 +1,7 @@
 """Faults and recorded requests of a whole cluster in one process: the same ones on all of its brokers.
 
-Owns which brokers look at them: all that run, and those that start later. What brokers ask each other meets no fault
-and is not recorded. Never decides what becomes of a request.
+Owns which brokers use them: all that run, and those that start later. Requests between brokers meet no fault and are
+not recorded. Never decides what happens to a request.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from kbroker.testing.requests import Requests
 
 
 class ClusterSteering:
-    """One cluster's. `call` does something on the loop on which all its brokers live; they have one clock.
+    """The faults and requests of one cluster. `call` runs a function on its brokers' loop; they share one clock.
 
-    `brokers` are the ids of all, also of those that do not run.
+    `brokers` are the ids of all brokers, including stopped ones.
     """
 
     def __init__(
@@ -36,14 +36,14 @@ class ClusterSteering:
         self._interceptors: dict[ClusterNode, Interceptor] = {}
 
     def record(self) -> Requests:
-        """Return the requests, which are recorded from the first call on."""
+        """Return the requests; recording begins with the first call."""
         if not self.requests.on:
-            self.requests.start(late=True)  # that the brokers come to each other is nothing to tell clients by
+            self.requests.start(late=True)  # the connections between brokers say nothing about clients
             self._changed()
         return self.requests
 
     def follow(self) -> None:
-        """Have the brokers that run look at what there is; on their loop."""
+        """Make the running brokers follow the current faults and recording; on their loop."""
         wanted = bool(self.faults.active) or self.requests.on
         running = list(self._nodes())
         for node in running:
@@ -57,13 +57,13 @@ class ClusterSteering:
             del self._interceptors[gone]
 
     def break_waiting(self, node: ClusterNode) -> None:
-        """Break the connections of requests that a fault has wait at a broker; on the loop."""
+        """Break the connections of requests that a fault delays at a broker; on the loop."""
         interceptor = self._interceptors.get(node)
         if interceptor is not None:
             interceptor.break_waiting()
 
     def ended(self) -> None:
-        """Tell all who still wait for requests; once the cluster has stopped."""
+        """Wake all threads that wait for requests; once the cluster has stopped."""
         self.faults.end()
         self.requests.end()
 

@@ -1,7 +1,7 @@
 """Requests and answers, kept as bytes while there are no faults: cheap enough for a broker to record from its start.
 
-Owns what is taken of a request when it comes: its bytes, who asked, what its fetch session remembers, and the names of
-topics that are gone since. The request is decoded when somebody looks at it. Never changes one, nor how it is run.
+Owns what is kept of a request on arrival: its bytes, its sender, the partitions of its fetch session, and the names of
+topics deleted since. A request is decoded on first access. Never changes a request, nor how it runs.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ID_LENGTH: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _BEFORE_ID: Final = 10
 _SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
-"""Versions of Fetch that have sessions, and begin with no replica id any more; bytes before the session's id there."""
+"""The first Fetch versions with sessions and without a leading replica id; the bytes before the session id there."""
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
 _Known = tuple[tuple[str, bytes, int], ...]
 """The partitions of a fetch session."""
 
 
 class Recorder:
-    """One broker's, in the place of Dispatcher.run."""
+    """The recorder of one broker, in the place of Dispatcher.run."""
 
     def __init__(self, dispatcher: Dispatcher, requests: Requests, services: Services) -> None:
         self._dispatcher = dispatcher
@@ -46,7 +46,7 @@ class Recorder:
         self._sessions: dict[int, _Known] = {}
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; as Dispatcher.run."""
+        """Run one frame; like Dispatcher.run."""
         asked = bytes(frame)  # before an append writes offsets into it
         clock, at, spilt = self._services.clock, len(out), len(spill)
         names = self._services.controller.state.topic_names
@@ -60,7 +60,7 @@ class Recorder:
             raise
         key, version = _HEADER.unpack_from(asked)
         entry = self._dispatcher.entry(key, version)
-        if entry.version != version:  # of ApiVersions: answered in another version, and nothing for a test
+        if entry.version != version:  # ApiVersions, answered in another version: of no use to a test
             return work
         known: _Known = self._known(asked, entry) if key == _FETCH else ()
         request = self._requests.begin(self._look(context, entry, asked, known), len(asked), clock.now_ms())
@@ -84,7 +84,7 @@ class Recorder:
         return answer
 
     def _record_refused(self, context: RequestContext, asked: bytes) -> None:
-        """Keep a request that closes its connection, if it can be read."""
+        """Keep a request that closes its connection, if it can be decoded."""
         try:
             entry = self._dispatcher.entry(*_HEADER.unpack_from(asked))
             if len(asked) > LONG_FRAME or entry.version != context.version:
@@ -97,7 +97,7 @@ class Recorder:
         self._requests.ended(request, None, partial(message_of, entry), 0.0)
 
     def _look(self, context: RequestContext, entry: Entry, asked: bytes, known: _Known) -> partial[Seen]:
-        """Return what reads the request when somebody looks at it."""
+        """Return a function that decodes the request on first access."""
         return partial(self._read, entry, asked, context.client_id, str(context.principal), context.listener, known)
 
     def _read(
@@ -106,7 +106,7 @@ class Recorder:
         try:
             request = _decoded(entry, asked)
             subjects = subjects_of(request, self._name)
-        except Malformed:  # found out while it was decoded in steps
+        except Malformed:  # an error that only the decoding in steps finds
             request, subjects = None, Subjects()
         for name, topic_id, index in known:
             found = name or self._name(topic_id)
@@ -120,14 +120,14 @@ class Recorder:
         return self._services.controller.state.topic_names.get(topic_id) or self._gone.get(topic_id)
 
     def _keep_names(self, names: Mapping[bytes, str]) -> None:
-        """Keep the names of topics that are gone, as many as requests may be about."""
+        """Keep the names of deleted topics, at most as many as there are kept requests."""
         for topic_id in self._names.keys() - names.keys():
             self._gone[topic_id] = self._names[topic_id]
         _bound(self._gone)
         self._names = names
 
     def _known(self, asked: bytes, entry: Entry) -> _Known:
-        """Return what a fetch's session remembers before it; the same object as before while that is the same."""
+        """Return the partitions of a fetch session before this request; the same object while they do not change."""
         number = _session_id(asked, entry)
         session = self._services.fetch_sessions.get(number) if number else None
         if session is None:
@@ -140,13 +140,13 @@ class Recorder:
 
 
 def _bound(kept: dict[Any, Any]) -> None:
-    """Forget the oldest beyond as many as requests are kept."""
+    """Forget the oldest entries beyond the number of kept requests."""
     for key in list(islice(kept, max(len(kept) - KEPT, 0))):
         del kept[key]
 
 
 def _body(entry: Entry, asked: bytes) -> memoryview:
-    """Return what follows the header. Raises Malformed."""
+    """Return the body after the header. Raises Malformed."""
     frame = memoryview(asked)
     position = _BEFORE_ID + max(_ID_LENGTH.unpack_from(asked, _BEFORE_ID - _ID_LENGTH.size)[0], 0)
     return frame[skip_tags(frame, position) if entry.request_tags else position :]
@@ -157,7 +157,7 @@ def _decoded(entry: Entry, asked: bytes) -> Any:
 
 
 def _session_id(asked: bytes, entry: Entry) -> int:
-    """Return the id of a fetch's session, 0 for none; without decoding the rest."""
+    """Return the session id of a fetch, 0 for none; without decoding the rest."""
     if entry.version < _SESSIONS_FROM:
         return 0
     before = _BEFORE_SESSION if entry.version >= _NO_REPLICA_FROM else _BEFORE_SESSION + _INT.size
@@ -170,7 +170,7 @@ def message_of(entry: Entry, data: bytes) -> Any:
 
 
 def joined_bytes(framed: tuple[bytearray, Spill]) -> bytes:
-    """Return a framed answer as bytes, what goes by reference among them."""
+    """Return a framed answer as bytes, including the pieces that are sent by reference."""
     out, spill = framed
     pieces, position = [], 0
     for at, piece in spill:

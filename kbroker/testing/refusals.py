@@ -1,7 +1,7 @@
-"""The answer to a request that is refused by a fault: its error in the place where a client looks for it.
+"""The answer to a request that a fault refuses, with the error where a client looks for it.
 
-Owns the answers of those APIs whose requests are never refused as a whole by the broker itself; all others have one
-in the registry. Never decides what is refused.
+Owns the answers of those APIs whose requests the broker itself never refuses as a whole; the registry has the answers
+of all others. Never decides what is refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kbroker.protocol.messages.scram_credentials import (
 
 
 def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
-    """Return the answer that tells of an error, for all that a request asks."""
+    """Return the answer that carries an error for everything in a request."""
     own = _OWN.get(api.key)
     if own is not None:
         return own(request, code, message)
@@ -59,7 +59,7 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
 
 
 def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
-    """Versions 0 and 1 have no place for it but the partitions; Kafka does so in any version for unstable ones."""
+    """Versions 0 and 1 have the error in partitions only; Kafka does so in any version for UNSTABLE_OFFSET_COMMIT."""
     unstable = code == ErrorCode.UNSTABLE_OFFSET_COMMIT
     return OffsetFetchResponse(
         topics=[
@@ -126,7 +126,7 @@ def _describe_consumer_groups(
 
 
 def _describe_log_dirs(_request: DescribeLogDirsRequest, code: int, _: str | None) -> DescribeLogDirsResponse:
-    """Versions 1 and 2 have no place for it but a directory."""
+    """Versions 1 and 2 have no field for the error but that of a directory."""
     return DescribeLogDirsResponse(error_code=code, results=[DescribeLogDirsResult(error_code=code)])
 
 

@@ -1,7 +1,7 @@
-"""What clients asked of an embedded broker, and what they were answered: a bounded list.
+"""The requests of clients to an embedded broker, and their answers: a bounded list.
 
-Owns the records, their bounds, and how they are waited for. Never changes a request. Written by the broker's thread,
-read by tests.
+Owns the records, their bounds, and the waiting for them. Never changes a request. Written by the broker's thread, read
+by tests.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kbroker.testing.filters import Seen
 from kbroker.testing.known import check_apis, check_filters
 
 KEPT = 10_000
-"""Requests that are kept; the oldest go first."""
+"""The most requests that are kept; the oldest are dropped first."""
 KEPT_BYTES = 16 * 1024 * 1024
-"""Bytes of requests and answers that are kept."""
+"""The most bytes of requests and answers that are kept."""
 
 
 class About(TypedDict, total=False):
-    """What a request is about: it names the topic, the group or the transactional id, or comes from the client."""
+    """The subject of a request: the topic, group or transactional id that it names, or the client that sent it."""
 
     topic: str | None
     group: str | None
@@ -33,7 +33,7 @@ class About(TypedDict, total=False):
 
 
 def _check(about: Mapping[str, Any]) -> None:
-    """Raise TypeError for what is no filter: of those who have no types checked it would be passed over."""
+    """Raise TypeError for an unknown filter: code without type checks would otherwise ignore it silently."""
     known = About.__annotations__
     for name, value in about.items():
         if name not in known:
@@ -43,36 +43,36 @@ def _check(about: Mapping[str, Any]) -> None:
 
 
 class Request:
-    """One request, as it came, and its answer, once it has one."""
+    """One request as it arrived, and its answer, if it has one."""
 
     __slots__ = ("_answer", "_read", "_seen", "_size", "duration_ms", "fault", "is_kept", "number", "time_ms")
 
     def __init__(self, seen: Seen | Callable[[], Seen], size: int, time_ms: int) -> None:
-        """`seen`, where it is a function, is called when the request is first looked at, by whoever looks."""
+        """`seen`, if it is a function, is called on first access, in the thread of the caller."""
         self._seen = seen
         self._size = size
         self._answer: bytes | None = None
         self._read: Callable[[bytes], Any] | None = None
         self.time_ms = time_ms
-        """When it came, in ms since the epoch by the broker's clock."""
+        """When it arrived, in ms since the epoch by the broker's clock."""
         self.duration_ms: float | None = None
-        """How long it took, None while it is worked on."""
+        """How long it took, None until it is done."""
         self.fault: str | None = None
-        """What it met of faults, as "fail NOT_LEADER_OR_FOLLOWER"."""
+        """The fault that it met, as "fail NOT_LEADER_OR_FOLLOWER"."""
         self.number = 0
-        """Its place among those that are answered, from 1 on."""
+        """Its position among the answered requests, from 1 on."""
         self.is_kept = True
 
     @property
     def seen(self) -> Seen:
-        """The request as faults see it, too."""
+        """The request as faults see it."""
         if not isinstance(self._seen, Seen):
             self._seen = self._seen()
         return self._seen
 
     @property
     def api(self) -> str:
-        """Kafka's name of what was asked, as "Produce"."""
+        """Kafka's name of the API, as "Produce"."""
         return self.seen.api
 
     @property
@@ -90,7 +90,7 @@ class Request:
 
     @property
     def answer(self) -> Any:
-        """The decoded answer; None while there is none, where none was asked for, and where a fault has kept it."""
+        """The decoded answer; None before the answer, if the client wanted none, and if a fault withheld it."""
         if self._answer is None or self._read is None:
             return None
         return self._read(self._answer)
@@ -101,7 +101,7 @@ class Request:
         return self._size + len(self._answer or b"")
 
     def is_about(self, api: str | None = None, **about: Unpack[About]) -> bool:
-        """Whether it is of an API, and about what is given."""
+        """Whether the request is of an API, and matches the filters."""
         seen = self.seen
         return (
             api in (None, seen.api)
@@ -112,7 +112,7 @@ class Request:
         )
 
     def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
-        """Take over what was answered, None for nothing."""
+        """Store the answer; None for no answer."""
         self._answer, self._read, self.duration_ms = answer, read, duration_ms
 
     def __repr__(self) -> str:
@@ -123,10 +123,10 @@ class Request:
 
 
 class Requests(Sequence[Request]):
-    """The requests since recording began, or the last `clear`, the oldest first; at most KEPT of them."""
+    """The requests since recording began, or since the last `clear`, the oldest first; at most KEPT of them."""
 
     def __init__(self, known_apis: Iterable[str] = ()) -> None:
-        """`known_apis` are those that can be asked for."""
+        """`known_apis` are the APIs that a test may name."""
         self._known = frozenset(known_apis)
         self.on = False
         """Whether requests are recorded."""
@@ -138,13 +138,13 @@ class Requests(Sequence[Request]):
         self._changed = threading.Condition()
 
     def start(self, *, late: bool) -> None:
-        """Record from now on; `late` where clients may have asked something before."""
+        """Record from now on; `late` if clients may have sent requests before."""
         self.on = True
         self._is_late = late
 
     @property
     def tells_nothing(self) -> bool:
-        """Whether clients came before recording began, and none has asked anything since."""
+        """Whether clients connected before recording began, and no request was recorded since."""
         return self._is_late and not self._count and not self._kept
 
     def __repr__(self) -> str:
@@ -172,9 +172,9 @@ class Requests(Sequence[Request]):
             return iter(list(self._kept))
 
     def of(self, api: str | None = None, **about: Unpack[About]) -> list[Request]:
-        """Return those of an API, and about what is given: `topic`, `group`, `transactional_id`, `client_id`.
+        """Return the requests of an API that match the filters: `topic`, `group`, `transactional_id`, `client_id`.
 
-        Raises ValueError for what no request could be, TypeError for what is no filter.
+        Raises ValueError for filters that no request can match, TypeError for an unknown filter.
         """
         _check(about)
         if api is not None and self._known:
@@ -183,11 +183,11 @@ class Requests(Sequence[Request]):
 
     @property
     def answered(self) -> int:
-        """How many have been answered since recording began."""
+        """How many requests have been answered since recording began."""
         return self._count
 
     def after(self, number: int) -> list[Request]:
-        """Return those that were answered after the one with a number, as they were; some may be forgotten."""
+        """Return the requests answered after the one with a number, in order of answers; some may be dropped."""
         with self._changed:
             return self._after(number)
 
@@ -195,17 +195,17 @@ class Requests(Sequence[Request]):
         return sorted((each for each in self._kept if each.number > number), key=lambda each: each.number)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all requests."""
         with self._changed:
             if self.on:
-                self._is_late = False  # somebody wants to know what comes from now on
+                self._is_late = False  # the caller is interested in requests from now on
             while self._kept:
                 self._forget()
 
     def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: Unpack[About]) -> list[Request]:
-        """Wait until there are `count` answered ones of an API; return them. `about` is as in `of`.
+        """Wait until `count` requests of an API are answered; return them. `about` is as in `of`.
 
-        Raises AssertionError after `timeout` seconds, with what there is, and RuntimeError once the broker has stopped.
+        Raises AssertionError with all requests after `timeout` seconds, and RuntimeError once the broker has stopped.
         """
 
         def found() -> list[Request]:
@@ -228,7 +228,7 @@ class Requests(Sequence[Request]):
                     raise AssertionError(f"{len(found())} of {count} {api} in {timeout} s; there are {list(self)!r}")
 
     def live(self, timeout: float = 10.0) -> Iterator[Request]:
-        """Yield requests as they are answered, from now on; ends when none comes for `timeout` seconds, or any more."""
+        """Yield newly answered requests; end after `timeout` seconds without any, or when the broker stops."""
         return self._live(self._count, timeout)
 
     def _live(self, given: int, timeout: float) -> Iterator[Request]:
@@ -245,15 +245,15 @@ class Requests(Sequence[Request]):
         return self._count != count or self._has_ended
 
     def end(self) -> None:
-        """Tell those who wait that no more will come."""
+        """Wake waiting threads: no more requests will arrive."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
-    # --- what the broker's thread calls
+    # --- called by the broker's thread
 
     def begin(self, seen: Seen | Callable[[], Seen], size: int, time_ms: int) -> Request:
-        """Keep a request that has come."""
+        """Keep a request that has arrived."""
         request = Request(seen, size, time_ms)
         with self._changed:
             self._kept.append(request)
@@ -262,7 +262,7 @@ class Requests(Sequence[Request]):
         return request
 
     def ended(self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
-        """Keep what was answered."""
+        """Keep the answer of a request."""
         with self._changed:
             request.end(answer, read, duration_ms)
             self._count += 1

@@ -1,7 +1,7 @@
-"""An embedded broker as it was when it started, without a new start: for the next test.
+"""An embedded broker reset to its state at the start, without a restart: for the next test.
 
-Owns what is taken back, and in which order. Never touches a file itself: topics are deleted as a client would, and with
-the coordinators' topics go groups, offsets and transactions.
+Owns what is reset, and in which order. Never touches a file itself: topics are deleted as a client would, and groups,
+offsets and transactions are deleted with the coordinators' topics.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from kbroker.long_work import whole
 
 
 async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = ()) -> None:
-    """Take back what has changed of a state since `first`; returns when that is in effect.
+    """Undo all changes since the state `first`; return when that is in effect.
 
-    All topics go, but those that are to `keep`.
+    All topics are deleted, except those to `keep`.
     """
     controller = node.controller
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
     gone = [name for name in controller.decided.topics if name not in keep]
-    controller.delete_topics(gone)  # now nobody keeps offsets of them who would take notice
+    controller.delete_topics(gone)  # the coordinators' topics are gone: no offsets are left to clean up
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):
@@ -41,7 +41,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
 
 
 def delete_ownerless(node: BrokerNode) -> None:
-    """Delete the logs that no topic owns: what is left of a restore that failed."""
+    """Delete the logs without a topic: the remains of a failed restore."""
     topics = node.controller.decided.topics
     for home in node.logs.online:
         left = [key for key in home.logs if key[0] not in topics and node.replicas.get(key) is None]

@@ -1,7 +1,7 @@
-"""The groups of a broker whose content was put back: whoever was a member then is none any more.
+"""The groups of a broker whose content was restored: all members leave.
 
-Owns that they leave. Who is still there is told so by its next heartbeat, and joins again; who is not would keep
-others waiting until its session is over. Never touches what a group has committed.
+Owns their leaving. A member that still runs learns it with its next heartbeat, and joins again; a member that is gone
+would block the others until its session expires. Never touches committed offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Ask = Callable[[Any], Awaitable[Any]]
 
 
 async def empty_groups(node: BrokerNode) -> None:
-    """Let all members of all groups leave; on the broker's loop."""
+    """Remove all members of all groups; on the broker's loop."""
     if OFFSETS_TOPIC not in node.controller.state.topics:
         return
 

@@ -1,7 +1,8 @@
-"""The transactional ids of a broker whose content was put back, and the producers that have them.
+"""The transactional ids of a broker whose content was restored, and the producers that use them.
 
-Owns what becomes of each: a transaction that was open then is aborted; a producer that had none open, neither then nor
-at the restore, keeps its id and epoch and goes on; every other one is fenced. Never writes a record itself.
+Owns what happens to each. A transaction that was open in the snapshot is aborted. A producer without an open
+transaction, neither then nor at the restore, keeps its id and epoch and goes on. Every other producer is fenced. Never
+writes a record itself.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from kbroker.txn.transaction import LAST_CLIENT_EPOCH, NO_EPOCH, Transaction
 
 
 def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:
-    """Return what is known of each transactional id, before it is replaced."""
+    """Return the state of each transactional id, before it is replaced."""
     return {each.transactional_id: each for each in coordinator.all()}
 
 
 async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Transaction], clock: Clock) -> None:
-    """Bring what was put back into agreement with the producers that are there now."""
+    """Reconcile the restored transactional ids with the producers that exist now."""
     opened = {each.transactional_id for each in coordinator.all() if each.state is ONGOING}
     for name in opened:
         await awaited(coordinator.abandon(name))
@@ -31,7 +32,7 @@ async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Trans
     for restored in coordinator.all():
         known = before.get(restored.transactional_id)
         if known is None or known.producer_id != restored.producer_id:
-            continue  # its producer has to begin anew
+            continue  # its producer has to initialize again
         wanted = _wanted(restored, known, clock.now_ms(), was_open=restored.transactional_id in opened)
         if wanted != restored:
             await awaited(coordinator.adopt(wanted))

@@ -1,11 +1,11 @@
-"""A snapshot, put back: what an embedded broker holds is again what it held then.
+"""The restore of a snapshot: an embedded broker holds again what it held then.
 
-Owns the order, while requests wait at the gate: files under other names, beside the loop; then all goes that has
-changed, as with a reset, and the logs of the snapshot come in its place. Never changes a snapshot.
+Owns the order, while requests wait at the gate: first files are made under other names, outside the loop; then all
+changes are deleted, as with a reset, and the logs of the snapshot take their place. Never changes a snapshot.
 
-What clients hold on to never goes back: leader epochs rise with each restore, as after the election of a leader that
-has less than the one before, so that consumers notice; producer ids are not given out again, and who has a
-transactional id keeps the epoch that it has by now.
+State that clients hold on to never goes back. Leader epochs rise with each restore, as after the election of a leader
+with fewer records, so that consumers notice. Producer ids are not given out again, and each transactional id keeps its
+current epoch.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, 
 from kbroker.testing.waiting import until
 
 _UNSCANNED: Final = 1 << 20
-"""Bytes of a log from which on its producers are not looked for in it: nobody is among them who is wanted."""
+"""Logs of at least this many bytes are not scanned for producers: none of those is needed."""
 _PIECE: Final = 1 << 20
 
 
-# --- files, by any thread
+# --- files, in any thread
 
 
 def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, made: dict[Key, MadeAhead]) -> None:
-    """Lay kept logs beside those that are there, and add them to `made`, also where it ends by OSError."""
+    """Create kept logs beside the current ones, and add them to `made`, also if it ends with OSError."""
     online = [manager.directory for manager in node.logs.online]
     for kept in logs:
         topic, index = kept.key
@@ -58,7 +58,7 @@ def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, m
 
 
 def remove_files(made: Mapping[Key, MadeAhead]) -> None:
-    """Remove what was made and is not wanted."""
+    """Remove files that were made but are not needed."""
     for each in made.values():
         shutil.rmtree(each.path, ignore_errors=True)
 
@@ -66,14 +66,14 @@ def remove_files(made: Mapping[Key, MadeAhead]) -> None:
 def _fill(path: str, kept: KeptLog, topic_id: UUID) -> None:
     for file in kept.files:
         target = offset_name(path, file.base_offset, file.suffix)
-        if file.grows or not file.size or file.suffix != LOG_SUFFIX:  # indexes are written to as they are used
+        if file.grows or not file.size or file.suffix != LOG_SUFFIX:  # indexes are modified in use
             _copy(file, target)
         else:
             link_or_copy(file.path, target)
     active = kept.files[-1].base_offset
     for suffix in SEGMENT_SUFFIXES:
         with open(offset_name(path, active, suffix), "ab"):
-            pass  # there, as those of a new segment
+            pass  # exists and is empty, as in a new segment
     checkpoints.write_topic_id(path, topic_id)
     if kept.epochs:
         checkpoints.write_epochs(f"{path}/{checkpoints.LEADER_EPOCHS}", kept.epochs, sync=False)
@@ -99,14 +99,14 @@ def _copy(file: KeptFile, target: str) -> None:
 
 
 def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
-    """Return the logs of topics that are not as they were."""
+    """Return the kept logs of topics that have changed."""
     same = {name for name, topic in snapshot.state.topics.items() if _is_same(node.controller.decided, name, topic)}
     same -= {kept.key[0] for kept in snapshot.logs if not _is_as_it_was(node, snapshot, kept)}
     return [kept for kept in snapshot.logs if kept.key[0] not in same]
 
 
 def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
-    """Whether a topic is there, of a coordinator never: what it holds in memory is to be read again."""
+    """Whether a topic still exists unchanged; never for a coordinator's topic, whose content has to be loaded again."""
     now = state.topics.get(name)
     if now is None or name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         return False
@@ -115,7 +115,7 @@ def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
 
 
 def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
-    """Whether a log has only what it had. Within an epoch of it that is so where it has as much."""
+    """Whether a log is unchanged. Within the same leader epoch that holds if its offsets and segments are the same."""
     partition, (topic, index) = node.replicas.get(kept.key), kept.key
     if partition is None or not partition.leading:
         return False
@@ -128,9 +128,9 @@ def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
 
 
 async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
-    """Let the broker hold what the snapshot holds, what has changed in this leader epoch. `made` is used up.
+    """Restore a broker's content from a snapshot; changed logs get this leader epoch. Empties `made`.
 
-    Where it fails, no log stays without its topic.
+    If it fails, no log stays without its topic.
     """
     try:
         await _put_logs_back(node, snapshot, made, epoch)
@@ -148,7 +148,7 @@ async def _put_logs_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, M
     names = {each.key[0] for each in logs}
     kept = snapshot.state.topics.keys() - names
     await reset(node, snapshot.state, kept)
-    while node.controller.decided.topics.keys() - kept:  # a request that was under way has created something
+    while node.controller.decided.topics.keys() - kept:  # a request under way has created a topic
         await reset(node, snapshot.state, kept)
     _put_tokens_back(node, snapshot.state)
     topics = [_in_epoch(each, epoch) for each in snapshot.state.topics.values() if each.name in names]
@@ -167,7 +167,7 @@ def _in_epoch(topic: TopicState, epoch: int) -> TopicState:
 
 
 def highest_epoch(*states: ClusterState) -> int:
-    """Return the newest leader epoch of any partition."""
+    """Return the highest leader epoch of any partition."""
     return max(
         (each.leader_epoch for state in states for topic in state.topics.values() for each in topic.partitions),
         default=-1,
@@ -181,7 +181,7 @@ def _put_tokens_back(node: BrokerNode, state: ClusterState) -> None:
 
 
 def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: TopicState, epoch: int) -> None:
-    """Open the log of a partition from files that were made for it."""
+    """Open the log of a partition from the files made for it."""
     now_ms = node.clock.now_ms()
     home = _home(node, made)
     if not home.takes(made):

@@ -1,9 +1,9 @@
-"""What lies in an embedded broker at a moment, kept to be put back later.
+"""The content of an embedded broker at one moment, kept to be restored later.
 
-Owns the cluster's state and the logs as they were: files under other names in a directory of its own, which goes with
-the snapshot. Where the file system can, they are the same files under a second name, so that keeping them takes no
-time and no room: what is appended later lies behind the size that was noted, and what is deleted or compacted later
-leaves the second name alone. Never puts anything back: restoring.py does.
+Owns the cluster's state and the logs as they were: files under other names in a directory of its own, which is deleted
+with the snapshot. If the file system allows, they are hard links, so that a snapshot takes no time and no space. Later
+appends lie beyond the recorded size, and deletion or compaction leaves the second name alone. Never restores anything:
+restoring.py does.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kbroker.replicas import Partition
 from kbroker.testing.waiting import until
 
 _GROWING: Final = (LOG_SUFFIX, TXN_INDEX_SUFFIX)
-"""The files of the segment that is appended to which only grow; its indexes are found again."""
+"""The files of the active segment that only grow; its indexes are rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptFile:
-    """A file of a segment; of one that `grows` only the first `size` bytes are meant."""
+    """A file of a segment; if it `grows`, only its first `size` bytes count."""
 
     path: str
     base_offset: int
@@ -46,7 +46,7 @@ class KeptLog:
 
     key: Key
     directory: str
-    """The log directory in which it lay."""
+    """The log directory that held it."""
     files: tuple[KeptFile, ...]
     start_offset: int
     end_offset: int
@@ -54,7 +54,7 @@ class KeptLog:
     """Base offsets and sizes in bytes."""
     epochs: tuple[tuple[int, int], ...]
     open_producers: tuple[ProducerEntry, ...]
-    """Those with an open transaction. The others are forgotten: who goes on may do so with any sequence number."""
+    """Those with an open transaction. Others are forgotten, and may continue with any sequence number."""
     had_producers: bool
     may_have_holes: bool
     cleaned_to: int | None
@@ -69,7 +69,7 @@ class Snapshot:
         self.logs = logs
         self.clock_ahead_ms = 0
         self.restored_in: dict[Key, int] = {}
-        """The leader epochs in which logs were last put back from it."""
+        """The leader epochs in which logs were last restored from it."""
         self._end = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
 
     def __repr__(self) -> str:
@@ -77,16 +77,16 @@ class Snapshot:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it can be restored: not once it was removed, or its broker has stopped."""
+        """Whether it can be restored: not after it was removed or its broker has stopped."""
         return self._end.alive
 
     def remove(self) -> None:
-        """Keep it no longer. That is also done when nobody refers to it any more, and when its broker stops."""
+        """Delete the snapshot. This also happens without a reference to it, and when its broker stops."""
         self._end()
 
 
 async def take(node: BrokerNode) -> Snapshot:
-    """Return a snapshot of a broker. Raises OSError where its files cannot be kept."""
+    """Return a snapshot of a broker. Raises OSError if its files cannot be kept."""
     settled = node.controller.published()
     if settled is not None:
         await settled
@@ -120,7 +120,7 @@ def _kept(node: BrokerNode, partition: Partition, prefix: str) -> KeptLog:
 
 
 def segments_of(log: PartitionLog) -> tuple[tuple[int, int], ...]:
-    """Return what tells a log from what it was: base offsets and sizes of its segments."""
+    """Return the base offsets and sizes of a log's segments, which show whether it has changed."""
     return tuple((segment.base_offset, segment.size) for segment in log.segments)
 
 
@@ -137,7 +137,7 @@ def _files(log: PartitionLog, prefix: str) -> Iterator[KeptFile]:
             if size and (segment is active or suffix == LOG_SUFFIX):
                 link_or_copy(path, kept)
             elif size:
-                shutil.copyfile(path, kept)  # indexes are written to as they are used
+                shutil.copyfile(path, kept)  # indexes are modified in use
             yield KeptFile(kept, segment.base_offset, suffix, size, segment is active)
 
 
@@ -149,7 +149,7 @@ def _size(path: str) -> int | None:
 
 
 def link_or_copy(path: str, other: str) -> None:
-    """Give a file a second name, or another file its content where that cannot be."""
+    """Hard-link a file under a second name, or copy it where links are impossible."""
     try:
         os.link(path, other)
     except OSError:

@@ -1,6 +1,6 @@
-"""A clock that a test moves: the machine's time, and what was added to it.
+"""A clock that a test moves: the machine's time plus an offset.
 
-Owns the difference. Never sleeps; what waits for a time is told by whoever made the clock (`moved`).
+Owns the offset. Never sleeps; the clock's creator updates timers through `moved`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from kbroker.clock import SystemClock
 from kbroker.testing.numbers import check_number
 
 _LAST_MS: Final = 253_370_764_800_000
-"""The beginning of the year 9999: what is stored then can still be told as a date."""
+"""The beginning of the year 9999: later moments of stored data could not be shown as dates."""
 
 
 class SteeredClock(SystemClock):
-    """The machine's clock until it is moved. Time goes on from where it was moved to."""
+    """The machine's clock until it is moved. Time continues from the new moment."""
 
     def __init__(self) -> None:
         self._wall_ms = 0
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
-        """Called with the ms by which timers have come nearer; returns when what is due has been done."""
+        """Called with the ms that have passed; returns when all due work is done."""
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
-        """What it is moved in, for nobody else to do so meanwhile."""
+        """The context of a move, which excludes concurrent ones."""
 
     def __repr__(self) -> str:
         return (
@@ -50,10 +50,10 @@ class SteeredClock(SystemClock):
         seconds: float = 0,
         ms: float = 0,
     ) -> None:
-        """Let time pass, by the sum of what is given: sessions and transactions run out, retention has its turn.
+        """Let time pass, by the sum of the arguments: sessions and transactions expire, retention runs.
 
-        Returns when what is due has been done, or begun where it takes long. Raises ValueError for time that would go
-        back, which is for `set`, and for a time after the year 9998; TypeError for a number without its unit.
+        Returns when all due work is done, or has begun if it takes long. Raises ValueError for negative time, which is
+        for `set`, and for a time after the year 9998; TypeError for a number without a unit.
         """
         if not isinstance(by, timedelta):
             raise TypeError(f"advance({by!r}) does not tell its unit: advance(seconds={by!r}), or a timedelta")
@@ -68,10 +68,10 @@ class SteeredClock(SystemClock):
             self._move(round(step), round(step))
 
     def set(self, when: datetime | float) -> None:
-        """Let it be another time, as a datetime or in seconds since the epoch.
+        """Set the time, as a datetime or in seconds since the epoch.
 
-        Earlier than now it is the clock on the wall alone that goes back: timers have as long to go as before.
-        Raises ValueError for a time before 1970 or after the year 9998.
+        For an earlier time only the wall clock goes back: timers keep their remaining time. Raises ValueError for a
+        time before 1970 or after the year 9998.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
         check_number("the time", moment, least=None)
@@ -81,11 +81,11 @@ class SteeredClock(SystemClock):
 
     @property
     def ahead_ms(self) -> int:
-        """By how much it is ahead of the machine's time."""
+        """How many ms it is ahead of the machine's time."""
         return self._wall_ms
 
     def reset(self, ahead_ms: int = 0) -> None:
-        """Show the machine's time again, or what is so much ahead of it; timers go on from where they are."""
+        """Show the machine's time again, plus `ahead_ms`; timers continue unchanged."""
         self._wall_ms = ahead_ms
 
     def now(self) -> datetime:

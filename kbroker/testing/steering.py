@@ -1,7 +1,7 @@
-"""What an embedded broker's owner can do with it beside its service, from another thread than the broker's.
+"""What the owner of an embedded broker can do with it beside its service, from another thread than the broker's.
 
-Owns when requests go through the interceptor: while there are faults, or while they are recorded; and that of all that
-changes the broker's content or its time one thing is done at a time. Never decides what becomes of a request.
+Owns when requests pass the interceptor: while there are faults, or while requests are recorded. Also allows only one
+change of the broker's content or time at once. Never decides what happens to a request.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from kbroker.testing.requests import Requests
 from kbroker.testing.reset import reset
 from kbroker.testing.steered_clock import SteeredClock
 
-if TYPE_CHECKING:  # loaded where a test takes a snapshot
+if TYPE_CHECKING:  # loaded when a test takes a snapshot
     from kbroker.log.directories.partition_dir_names import Key, MadeAhead
     from kbroker.testing.snapshot import Snapshot
 
 _COPYING_S = 600.0
 _PAUSE_S, _PAUSES = 0.01, 500
-"""How a compaction is waited for, for five seconds at most."""
+"""The pause between checks for the end of a compaction, and their number: five seconds at most."""
 
 
 class Steering(Calling):
-    """One broker's; made when its owner first asks for any of it."""
+    """The steering of one broker; created on first use."""
 
     def __init__(self, node: BrokerNode, loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
         super().__init__(loop, thread)
@@ -44,7 +44,7 @@ class Steering(Calling):
         self._entrance = Entrance(node.server)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services, self._entrance)
         self._turns = threading.RLock()
-        self._one_at_a_time = asyncio.Lock()  # what was interrupted ends on the loop, after its thread went on
+        self._one_at_a_time = asyncio.Lock()  # interrupted work ends on the loop, after its thread went on
         self._newest_epoch = -1
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._clock = node.clock if isinstance(node.clock, SteeredClock) else None
@@ -55,20 +55,20 @@ class Steering(Calling):
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Be the only one who resets, restores, takes a snapshot or moves the clock."""
+        """Exclude every other reset, restore, snapshot or move of the clock."""
         self.check_thread()
         with self._turns:
             yield
 
     def record(self) -> Requests:
-        """Return the requests, which are recorded from the first call on."""
+        """Return the requests; recording begins with the first call."""
         if not self.requests.on:
             self.requests.start(late=self._node.server.count_opened > 0)
             self._changed()
         return self.requests
 
     def moved(self, ms: float) -> None:
-        """Have done what is due by a clock that was moved."""
+        """Do all work that is due after a move of the clock."""
         if self.is_alive:
             self.wait_for(self._catch_up(ms))
 
@@ -83,7 +83,7 @@ class Steering(Calling):
                 await asyncio.sleep(_PAUSE_S)
 
     def reset(self, first: ClusterState) -> None:
-        """Have everything as it was at the start: see reset.py. Faults are removed, requests forgotten.
+        """Reset everything to its state at the start: see reset.py. Faults are removed, requests forgotten.
 
         The clock shows the machine's time.
         """
@@ -99,7 +99,7 @@ class Steering(Calling):
             self.requests.clear()
 
     def snapshot(self) -> Snapshot:
-        """Return what lies in the broker: see snapshot.py."""
+        """Return a snapshot of the broker's content: see snapshot.py."""
         with self.turn():
             taken = self.wait_for(self._snapshot(), _COPYING_S)
             self._snapshots.add(taken)
@@ -114,7 +114,7 @@ class Steering(Calling):
             return taken
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Have everything as it was when a snapshot was taken: see restoring.py. As `reset` otherwise.
+        """Restore everything to its state at the time of a snapshot: see restoring.py. Otherwise like `reset`.
 
         The clock is as far ahead as then.
         """
@@ -139,7 +139,7 @@ class Steering(Calling):
                     await self._put_back(snapshot, made)
                     self.requests.clear()
             finally:
-                left = dict(made)  # where something has failed
+                left = dict(made)  # after an error
                 if left:
                     await to_its_end(lambda: remove_files(left))
 
@@ -164,18 +164,18 @@ class Steering(Calling):
             self._clock.reset(ahead_ms)
 
     async def end(self) -> None:
-        """Break the connections of requests that a fault has wait, and end what is under way."""
+        """Break the connections of requests that a fault delays, and end running work."""
         self._interceptor.break_waiting()
         await super().end()
 
     def ended(self) -> None:
-        """Tell all who still wait, for the broker or for requests; once the loop is closed."""
+        """Wake all threads that wait for the broker or for requests; once the loop is closed."""
         super().ended()
         self.faults.end()
         self.requests.end()
 
     def close(self) -> None:
-        """Let go what lies outside of the broker."""
+        """Remove what lies outside the broker: its snapshots."""
         for each in list(self._snapshots):
             each.remove()
 

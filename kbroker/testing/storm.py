@@ -1,7 +1,7 @@
-"""Random misbehaviour that Kafka allows itself: what may happen to any request on a cluster that has trouble.
+"""Random misbehaviour that Kafka permits: what may happen to any request on a cluster in trouble.
 
-Owns what is legal for which API, and how often a storm strikes unless it is told. Never decides which requests are hit:
-faults.py does.
+Owns which trouble is legal for which API, and how often a storm strikes by default. Never decides which requests are
+hit: faults.py does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kbroker.protocol.errors import ErrorCode as E
 from kbroker.testing.when import When
 
 USUAL_RATE: Final = 0.05
-"""The share of requests that a storm hits."""
+"""The default share of requests that a storm hits."""
 _LOADS: Final = (E.COORDINATOR_LOAD_IN_PROGRESS, E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE)
 _TRANSACTION: Final = (*_LOADS, E.CONCURRENT_TRANSACTIONS)
 ERRORS: Final[dict[str, tuple[E, ...]]] = {
@@ -27,7 +27,7 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "Heartbeat": (*_LOADS, E.REBALANCE_IN_PROGRESS),
     "ConsumerGroupHeartbeat": _LOADS,
     "OffsetCommit": _LOADS,
-    # Not those of a coordinator, which Kafka answers as well: librdkafka tells its application, and asks no more.
+    # Without the coordinator errors of Kafka: librdkafka passes them to its application and does not retry.
     "OffsetFetch": (E.UNSTABLE_OFFSET_COMMIT,),
     "InitProducerId": _TRANSACTION,
     "AddPartitionsToTxn": _TRANSACTION,
@@ -35,13 +35,13 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "TxnOffsetCommit": _LOADS,
     "EndTxn": _TRANSACTION,
 }
-"""Errors after which a client has to try again, by API. All other APIs are delayed, or lose their connection."""
+"""Errors after which a client has to retry, by API. All other APIs are delayed, or lose their connection."""
 _LONGEST_DELAY_MS: Final = 200
 Squall = tuple[str, float | When | E]
 
 
 def squall(api: str, version: int, chance: random.Random) -> Squall:
-    """Return what becomes of one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
+    """Return what happens to one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
     kind = chance.choice(("delay", "disconnect", "fail", "fail"))
     errors = [each for each in ERRORS.get(api, ()) if not (each == E.FETCH_SESSION_ID_NOT_FOUND and version < 7)]
     if kind == "fail" and errors:

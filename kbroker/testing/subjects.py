@@ -1,7 +1,7 @@
-"""What a request is about: topics with partitions, groups, transactional ids; and the part of it that is about some.
+"""What a request is about: topics with partitions, groups, transactional ids; and the part of it about some of them.
 
-Owns the reading of any request by the names of its fields, which Kafka's schemas use alike, and the division of
-requests and answers by topic and partition. Never touches bytes, and knows no particular API.
+Owns reading any request by the names of its fields, which Kafka's schemas use alike, and dividing requests and answers
+by topic and partition. Never touches bytes, and knows no particular API.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from kbroker.protocol.schema import Scalar
 
 Keeps = Callable[[str | None, int | None], bool]
-"""Whether a topic (by name), or one partition of it, belongs to a part."""
+"""Whether a topic (by name), or one of its partitions, belongs to a part."""
 Names = Callable[[bytes], "str | None"]
-"""The name of the topic with an id."""
+"""Returns the name of the topic with an id."""
 
 _TOPICS = frozenset(
     {
@@ -36,7 +36,7 @@ _NO_ID = bytes(16)
 
 @dataclass(slots=True)
 class Subjects:
-    """What a request names. A topic's partitions are empty where it is named as a whole."""
+    """The names in a request. A topic's partitions are empty if it is named as a whole."""
 
     topics: dict[str, set[int]] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -44,7 +44,7 @@ class Subjects:
 
 
 def subjects_of(request: Any, names: Names) -> Subjects:
-    """Return what a request is about."""
+    """Return the topics, groups and transactional ids in a request."""
     found = Subjects()
     _collect(request, names, found)
     return found
@@ -75,7 +75,7 @@ def _collect(struct: Any, names: Names, found: Subjects) -> None:
 
 
 def could_name(request: type[Any]) -> frozenset[str]:
-    """Return which filters a class of requests could ever meet: topic, partition, group, transactional_id."""
+    """Return the filters that requests of a class could match: topic, partition, group, transactional_id."""
     found: set[str] = set()
     for spec in request.SPECS:
         scalar = isinstance(spec.kind, Scalar)
@@ -95,7 +95,7 @@ def could_name(request: type[Any]) -> frozenset[str]:
 
 
 def topic_name(element: Any, names: Names) -> str | None:
-    """Return the name of what an element of a list of topics is; None where its id is nobody's."""
+    """Return the topic name of an element of a list of topics; None if its id is unknown."""
     if isinstance(element, str):
         return element
     name = getattr(element, "name", None) or getattr(element, "topic", None)
@@ -106,12 +106,12 @@ def topic_name(element: Any, names: Names) -> str | None:
 
 
 def partitions_field(element: Any) -> str | None:
-    """Return the name of the list of partitions in an element, if it has one."""
+    """Return the field name of an element's list of partitions, if it has one."""
     return next((spec.name for spec in getattr(type(element), "SPECS", ()) if spec.name in _PARTITIONS), None)
 
 
 def index_of(partition: Any) -> int:
-    """Return which partition an element of such a list is."""
+    """Return the partition index of an element of such a list."""
     if isinstance(partition, int):
         return partition
     return int(next(getattr(partition, name) for name in _INDEXES if hasattr(partition, name)))
@@ -125,9 +125,9 @@ def _indexes(element: Any) -> Iterator[int]:
 
 
 def part_of(message: Any, keeps: Keeps, names: Names) -> tuple[Any, bool]:
-    """Return a copy of a request or an answer with the topics and partitions that belong to a part, and if any does.
+    """Return a copy of a message with only the topics and partitions of a part, and whether there are any.
 
-    What is not about topics is in every part.
+    Fields that are not about topics are in every part.
     """
     part, some = copy(message), False
     for spec in type(message).SPECS:
@@ -161,7 +161,7 @@ def _kept(topics: Iterable[Any], keeps: Keeps, names: Names) -> Iterator[Any]:
 
 
 def joined(answer: Any, other: Any, names: Names) -> Any:
-    """Return an answer with what another one of the same API tells of other topics and partitions."""
+    """Return an answer merged with the topics and partitions of another answer of the same API."""
     whole = copy(answer)
     for spec in type(answer).SPECS:
         mine, theirs = getattr(answer, spec.name), getattr(other, spec.name)
@@ -190,7 +190,7 @@ def _joined_topics(mine: list[Any], theirs: list[Any], names: Names) -> list[Any
 
 
 def _joined_lists(mine: list[Any], theirs: list[Any], names: Names) -> list[Any]:
-    """Join what is told group by group, or transaction by transaction: `theirs` has a part of the same ones."""
+    """Join lists by group or by transaction: `theirs` has another part of the same groups or transactions."""
 
     def own(each: Any) -> Any:
         return getattr(each, "group_id", None) or getattr(each, "transactional_id", None)

@@ -1,6 +1,6 @@
-"""The topics of an embedded broker as Python values: what lies in them, and writing to them without a client.
+"""The topics of an embedded broker as Python values: their records, and writing to them without a client.
 
-Owns what a test sees of a topic. Everything is asked of the broker when it is looked at; nothing is kept.
+Owns a test's view of a topic. Each access asks the broker; nothing is kept.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Headers = Sequence[tuple[str, bytes | str | None]]
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as it lies in a partition; `timestamp` in ms since the epoch."""
+    """A record as stored in a partition; `timestamp` in ms since the epoch."""
 
     topic: str
     partition: int
@@ -57,7 +57,7 @@ class StoredRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     producer_id: int
-    """-1 without one."""
+    """-1 if there is none."""
     transaction: str | None
     """"open", "committed" or "aborted"; None outside of a transaction."""
 
@@ -68,7 +68,7 @@ class StoredRecord:
 
 
 class Topic:
-    """One topic, which may be gone by now; whatever is asked of it then raises KeyError, with the topics there are."""
+    """One topic, which may have been deleted; each access then raises KeyError with the existing names."""
 
     def __init__(self, name: str, asking: Asking) -> None:
         self.name = name
@@ -83,19 +83,19 @@ class Topic:
 
     @property
     def partitions(self) -> int:
-        """How many it has."""
+        """The number of its partitions."""
         return len(self._now.partitions)
 
     def leader(self, partition: int = 0) -> int | None:
-        """Return the id of the broker that leads a partition, by what the controller knows; None while none does.
+        """Return the id of the leader of a partition, according to the controller; None if it has none.
 
-        Raises ApiError for a partition that it does not have.
+        Raises ApiError for a partition that does not exist.
         """
         return self._asking.leader_of(self.name, partition)
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """What is set of it."""
+        """The configs that are set on the topic."""
         return dict(self._now.configs)
 
     def records(
@@ -106,10 +106,10 @@ class Topic:
         start: int = 0,
         count: int | None = None,
     ) -> list[StoredRecord]:
-        """Return what lies in one partition, or in all of them one after the other, in order of offset.
+        """Return the records of one partition, or of all of them one after the other, in order of offset.
 
-        Under "read_committed" as a consumer would get it: nothing of transactions that are open or were aborted. Of
-        each partition from the offset `start` on, and no more than `count` records, before others are left out.
+        With "read_committed", records of open and aborted transactions are left out, as for a consumer. Each partition
+        is read from the offset `start` on, and at most `count` records of it, counted before any are left out.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
@@ -126,7 +126,7 @@ class Topic:
         )
 
     def values(self, partition: int | None = None) -> list[bytes | None]:
-        """Return the values of `records`, as a consumer that reads what is committed gets them."""
+        """Return the values of `records` that a consumer with read_committed gets."""
         return [each.value for each in self.records(partition, isolation="read_committed")]
 
     def produce(
@@ -138,10 +138,10 @@ class Topic:
         headers: Headers = (),
         timestamp: int | None = None,
     ) -> StoredRecord:
-        """Append one record; return it. Raises ApiError where the broker refuses it.
+        """Append one record; return it. Raises ApiError if the broker refuses it.
 
-        Without `partition` it goes by its key, and to the first without a key. `timestamp` is in ms since the epoch.
-        Text is written as UTF-8; anything else than text, bytes and None is a TypeError.
+        Without `partition` the key selects one; without a key it is the first. `timestamp` is in ms since the epoch.
+        Text is written as UTF-8; other types than text, bytes and None raise TypeError.
         """
         state = self._now
         if partition is not None:
@@ -170,7 +170,7 @@ class Topic:
         return found
 
     def delete(self) -> None:
-        """Delete it."""
+        """Delete the topic."""
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.name)], timeout_ms=_TIMEOUT_MS)
         (done,) = self._asking.ask_controller(
             request, DeleteTopicsResponse, lambda found: found.responses[0].error_code
@@ -185,7 +185,7 @@ class Topic:
         return f"partition {index} of topic {self.name}{'' if 0 <= index < there else f', which has {there}'}"
 
     def _records(self, index: int, start: int = 0, count: int | None = None) -> Iterator[StoredRecord]:
-        """Read a partition to its high watermark, or so many records of it, with the outcome of each transaction."""
+        """Read a partition to its high watermark, or `count` records of it, with the outcome of each transaction."""
         given = self._with_outcomes(index, start, count)
         return given if count is None else islice(given, count)
 
@@ -221,12 +221,12 @@ class Topic:
         return found.offset
 
     def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Read batches with so many records, and behind them only how the transactions end that they are in."""
+        """Read batches with `count` records, then only the control batches that end their transactions."""
         there, ended, under_way = 0, False, set[int]()
         for header, data in self._batches(index, start, _PIECE):
             if ended and not header.is_control:
                 continue
-            yield header, memoryview(bytes(data))  # of a piece that need not stay for it
+            yield header, memoryview(bytes(data))  # a copy, so that the large piece can be freed
             if header.is_control:
                 under_way.discard(header.producer_id)
             elif header.is_transactional:
@@ -237,7 +237,7 @@ class Topic:
                 return
 
     def _batches(self, index: int, start: int, piece: int = _BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Read batches, so many bytes at a time."""
+        """Read batches, `piece` bytes at a time."""
         earliest = self._earliest(index)
         offset = max(start, earliest)
         while True:
@@ -250,7 +250,7 @@ class Topic:
             )
             (found,) = answer.responses[0].partitions
             if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and start > earliest:
-                return  # behind its end
+                return  # beyond its end
             check(found.error_code, self._about(index))
             data = memoryview(found.records.view() if hasattr(found.records, "view") else found.records or b"")
             for position, header in iter_batches(data):
@@ -261,7 +261,7 @@ class Topic:
 
 
 def _outcomes(batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, str]:
-    """Return how the transaction of each transactional batch ended, by its number."""
+    """Return the outcome of each transactional batch, by its number."""
     found: dict[int, str] = {}
     under_way: dict[int, list[int]] = {}
     for number, (header, data) in enumerate(batches):
@@ -276,7 +276,7 @@ def _outcomes(batches: Sequence[tuple[BatchHeader, memoryview]]) -> dict[int, st
 
 
 class Topics(Mapping[str, Topic]):
-    """The topics by name, without the broker's own. One that there is not is a KeyError which tells those there are."""
+    """The topics by name, without internal ones. An unknown name raises KeyError with the existing names."""
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
@@ -303,7 +303,7 @@ class Topics(Mapping[str, Topic]):
         replication_factor: int | None = None,
         **wrong: Never,
     ) -> Topic:
-        """Create one with Kafka's configs of topics. Raises ApiError where that cannot be, as for one that exists.
+        """Create a topic with Kafka's topic configs. Raises ApiError if that fails, as for a topic that exists.
 
         Without `replication_factor` it has one replica, in a cluster as many as `default.replication.factor` says.
         """

@@ -1,6 +1,6 @@
-"""Waiting until something holds, with a deadline: in a test's own thread, and in the broker's loop.
+"""Waiting until a condition holds, with a deadline: in a test's own thread, and in the broker's loop.
 
-Owns how often is looked, and what is told when it was in vain. Never knows what is looked at.
+Owns how often the condition is checked, and the message after the deadline. Never knows the condition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _IN_LOOP_S, _PATIENCE_S = 0.0005, 30.0
 
 
 def hold(holds: Callable[[], Result], timeout: float) -> Result:
-    """Look until something holds; return what `holds` returned. Raises AssertionError after `timeout` seconds."""
+    """Check until a condition holds; return the result of `holds`. Raises AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         said: Exception | None = None
@@ -35,7 +35,7 @@ def hold(holds: Callable[[], Result], timeout: float) -> Result:
 
 
 async def until(holds: Callable[[], bool], why: str, patience_s: float = _PATIENCE_S) -> None:
-    """Return once something holds. Raises TimeoutError, which tells `why`."""
+    """Return once a condition holds. Raises TimeoutError with `why`."""
     deadline = time.monotonic() + patience_s
     while not holds():
         if time.monotonic() >= deadline:

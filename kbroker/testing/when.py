@@ -8,10 +8,10 @@ from enum import Enum
 class When(Enum):
     """Where in a request's life its connection breaks.
 
-    REQUEST  it was read, and nothing is done
-    BEFORE   what it asks is done, and not a byte of the answer has left
-    MIDDLE   half of the answer has left
-    AFTER    all of the answer has left
+    REQUEST  the request was read, but nothing was done
+    BEFORE   the request was done, but not a byte of the answer was sent
+    MIDDLE   half of the answer was sent
+    AFTER    all of the answer was sent
     """
 
     REQUEST = "request"
@@ -21,7 +21,7 @@ class When(Enum):
 
     @classmethod
     def of(cls, given: When | str) -> When:
-        """Return one by itself or its value. Raises ValueError, with those that there are."""
+        """Return a member from itself or its value. Raises ValueError that lists the members."""
         try:
             return cls(given)
         except ValueError:

@@ -1,1 +1,1 @@
-"""Spans of requests, for OpenTelemetry: what is measured of a request, exported where somebody collects it."""
+"""Spans of requests, for OpenTelemetry: measurements of requests, exported to a collector."""

@@ -1,8 +1,8 @@
 """The process that makes and exports spans: `python -m kbroker.traces.process URL ABOUT`, started by the broker.
 
-Owns its input: lists of what was measured of requests, as marshal writes them (traces.py). Its end needs no care: when
-the broker is gone, killed or not, its input ends; it exports what it has, and ends, too. Signals that are meant for the
-broker it passes over, and it lets others go first.
+Owns its input: lists of measurements of requests, in marshal's format (traces.py). When the broker is gone, killed or
+not, the input ends; the process then exports the rest and ends, too. It ignores signals meant for the broker, and runs
+at a low priority.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     os.nice(_NICE)
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     url, about = sys.argv[1:]
-    from kbroker.traces.spans import Spans, exporter_to  # late: it takes long to load
+    from kbroker.traces.spans import Spans, exporter_to  # late, because it takes long to load
 
     spans = Spans(exporter_to(url), json.loads(about))
     make(spans.take, sys.stdin.buffer)
@@ -36,11 +36,11 @@ def main() -> None:
 
 
 def make(take: Callable[[Told, int], None], source: BinaryIO) -> None:
-    """Take all that comes."""
+    """Pass on all measurements until the input ends."""
     while True:
         try:
             found = marshal.load(source)
-        except (EOFError, ValueError, TypeError):  # the broker is gone, maybe in the middle
+        except (EOFError, ValueError, TypeError):  # the broker is gone, perhaps in the middle of a write
             return
         for ended_ns, facts in found:
             take(Told(*facts), ended_ns)

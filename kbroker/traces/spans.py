@@ -1,7 +1,7 @@
 """One span a request, made by OpenTelemetry's SDK.
 
-Owns what a span has, where it is exported to, and how long the last ones may take at the end. Runs in a process of its
-own (process.py). The SDK heeds its own variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME,
+Owns the content of a span, where it is exported to, and how long the last exports may take. Runs in a process of its
+own (process.py). The SDK obeys its own variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_*).
 """
 
@@ -25,12 +25,12 @@ from kbroker.protocol.errors import ErrorCode
 log = logging.getLogger(__name__)
 
 STOP_S: Final = 5.0
-"""For how long the last spans are exported."""
+"""How long the export of the last spans may take."""
 _PATH: Final = "/v1/traces"
 
 
 class Spans:
-    """Makes spans of what it is told, and exports them, until it is closed."""
+    """Makes spans from measurements, and exports them, until it is closed."""
 
     def __init__(self, exporter: SpanExporter, about: Mapping[str, str] | None = None) -> None:
         """`about` describes the broker."""
@@ -46,7 +46,7 @@ class Spans:
             log.exception("a span could not be made")
 
     def close(self) -> None:
-        """Export what is left, for some seconds at most; what goes on then ends with the process."""
+        """Export the rest, for some seconds at most; what is left then ends with the process."""
         ending = threading.Thread(target=self._provider.shutdown, name="kbroker-traces-end", daemon=True)
         ending.start()
         ending.join(STOP_S)
@@ -88,12 +88,12 @@ def _error_name(code: int) -> str:
 
 
 def _resource(about: Mapping[str, str]) -> Resource:
-    """Return what describes the broker; what OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME say counts more."""
+    """Return the attributes of the broker; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME override them."""
     return Resource.create({"service.name": "kbroker", **about}).merge(OTELResourceDetector().detect())
 
 
 def exporter_to(url: str) -> SpanExporter:
-    """Return what exports over OTLP/HTTP; without a URL to where the environment says, or to localhost:4318."""
+    """Return an exporter over OTLP/HTTP; without a URL to the environment's address, or to localhost:4318."""
     if not url:
         return OTLPSpanExporter()
     return OTLPSpanExporter(endpoint=url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH)

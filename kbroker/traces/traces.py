@@ -1,8 +1,8 @@
-"""The broker's side of spans of its requests: it hands what it has measured to a process that makes and exports them.
+"""The broker's side of its requests' spans: it passes measurements to a process that makes and exports the spans.
 
-Owns what waits for that process, and its start and end. Spans are not made in the broker's process: one takes ten times
-as long as what is measured for it, and whatever thread makes it has the interpreter while the event loop wants it.
-Never waits in the loop: when nobody takes what was measured, the newest is dropped.
+Owns the queue for that process, and its start and end. The broker's process does not make spans: one takes ten times as
+long as its measurement, and its thread would hold the interpreter when the event loop wants it. Never waits in the
+loop: if the queue is full, the newest measurement is dropped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kbroker.network.measured import Told
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 4_096
-"""Requests that wait for the thread."""
+"""The most requests that wait for the thread."""
 AT_ONCE: Final = 256
-"""Requests that are written at a time: for a fifth of a millisecond nobody else has the interpreter."""
-_ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # where the process finds this very package
+"""Requests per write, which holds the interpreter for a fifth of a millisecond."""
+_ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # where the process finds this package
 _EVERY_S: Final = 0.2
 _STOP_S: Final = 7.0
-"""Longer than what the process gives to the last spans (spans.py)."""
+"""Longer than the process's own limit for the last spans (spans.py)."""
 _LONGEST_LINE: Final = 2_000
 
 
@@ -41,13 +41,13 @@ def exporting_to(url: str, about: Mapping[str, str]) -> list[str]:
 
 
 class Traces:
-    """Tells a process of requests, until it is closed."""
+    """Passes measurements of requests to a process, until it is closed."""
 
     def __init__(self, command: Sequence[str]) -> None:
         """Raises OSError if the process cannot be started. Not in the event loop."""
         self._waiting: deque[tuple[int, Told]] = deque()
         self.dropped = 0
-        """Requests that have no span, as too many waited."""
+        """The number of requests without a span, because too many waited."""
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
         # A session of its own: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
@@ -70,14 +70,14 @@ class Traces:
         return self._process.pid
 
     def note(self, told: Told) -> None:
-        """Take what was measured of a request that has just been answered; called in the event loop."""
+        """Queue the measurement of a request that has just been answered; called in the event loop."""
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return
         self._waiting.append((time.time_ns(), told))
 
     def close(self) -> None:
-        """Have what waits exported, for some seconds at most; not in the event loop."""
+        """Have the queue exported, for some seconds at most; not in the event loop."""
         self._ending.set()
         try:
             self._process.wait(_STOP_S)
@@ -92,7 +92,7 @@ class Traces:
 
     def _run(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError), self._process.stdin as pipe:  # it is gone: `_listen` tells
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process is gone: `_listen` logs it
             while not self._ending.wait(_EVERY_S):
                 self._write_all(pipe)
             self._write_all(pipe)
@@ -105,7 +105,7 @@ class Traces:
             pipe.flush()
 
     def _listen(self) -> None:
-        """Have in the log what the process says, and that it has ended."""
+        """Log the process's messages, and its unexpected end."""
         assert self._process.stderr is not None
         with self._process.stderr as pipe:
             while line := pipe.readline(_LONGEST_LINE):

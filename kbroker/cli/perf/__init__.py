@@ -1,6 +1,6 @@
-"""`kbroker perf`: how fast a cluster takes records, gives them back, and how long one is on its way.
+"""`kbroker perf`: how fast a cluster accepts and delivers records, and how long one takes end to end.
 
-Owns the verbs, which measure as kafka-producer-perf-test, kafka-consumer-perf-test and kafka-e2e-latency do.
+Owns the verbs, which measure like kafka-producer-perf-test, kafka-consumer-perf-test and kafka-e2e-latency.
 """
 
 from __future__ import annotations

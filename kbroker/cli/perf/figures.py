@@ -1,6 +1,6 @@
 """The figures of a run: records, bytes, and both a second.
 
-Owns what counts as a run's time. How long single records took is counted by percentiles.py. Never looks at a clock.
+Owns what counts as a run's time. percentiles.py counts the times of single records. Never reads a clock.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final
 from kbroker.cli.perf.percentiles import Times
 
 MB: Final = 1024 * 1024
-"""Bytes in what Kafka's tools call an MB."""
+"""The bytes of an MB in Kafka's tools."""
 
 
 @dataclass(slots=True)
 class Run:
-    """What was done since a moment: records, their bytes, and how long each took where that is known."""
+    """The records since a moment, their bytes, and the time of each if known."""
 
     began: float
     ended: float = 0.0
@@ -26,7 +26,7 @@ class Run:
     times: Times = field(default_factory=Times)
 
     def rates(self) -> dict[str, float | int]:
-        """Return records and MB, whole and per second, of the time from the first to the last."""
+        """Return records and MB, total and per second, over the time from the first to the last."""
         took = max(self.ended - self.began, 0.0)
         return {
             "records": self.records,

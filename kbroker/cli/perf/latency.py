@@ -1,7 +1,7 @@
-"""`kbroker perf latency`: how long a record is on its way from a producer to a consumer, one at a time.
+"""`kbroker perf latency`: how long a record takes from a producer to a consumer, one at a time.
 
-Owns the measurement: from the call that sends a record to its arrival at a consumer that waits for it. Before the next
-one is sent, that one was acknowledged, has come, and was the one that was sent.
+Owns the measurement: from the call that sends a record to its arrival at a waiting consumer. The next record is sent
+only after this one was acknowledged, has arrived, and was verified.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kbroker.cli.perf.stopping import Stop, stopping
 from kbroker.cli.produce import ACKS
 
 _MARK: Final = 16
-"""Bytes of a record by which it is known."""
+"""The bytes of a record that identify it."""
 _SLICE_S: Final = 0.1
 _FETCH_BYTES: Final = 1024 * 1024
 
@@ -94,7 +94,7 @@ def latency(
 
 
 def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s: float, stop: Stop) -> float | None:
-    """Return the seconds from the sending of a record to its arrival; None if somebody stopped it."""
+    """Return the seconds from the sending of a record to its arrival; None after a stop."""
     failures: list[str] = []
     began = time.perf_counter()
     sender.send(value, lambda _seconds, error: failures.append(error) if error is not None else None)

@@ -1,6 +1,6 @@
-"""A connection's settings as librdkafka has them, which confluent-kafka brings.
+"""A connection's settings for librdkafka, the core of confluent-kafka.
 
-Owns the translation of kafka-python's names. What has no meaning there is refused: no setting is without effect.
+Owns the translation of kafka-python's names. A setting without a meaning there is refused, not ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAME: Final = frozenset(
         "transactional_id",
     }
 )
-"""Settings whose names are the same but for dots."""
+"""Settings whose names differ only in dots."""
 _OTHERS: Final[Mapping[str, str]] = {
     "check_crcs": "check.crcs",
     "connections_max_idle_ms": "connections.max.idle.ms",
@@ -65,11 +65,11 @@ _TURNED: Final[Mapping[str, Callable[[Any], tuple[str, Any]]]] = {
     "ssl_check_hostname": lambda asked: ("ssl.endpoint.identification.algorithm", "https" if asked else "none"),
 }
 _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max_block_ms"})
-"""How long and how kafka-python looks for a broker before it begins: nothing that is measured."""
+"""How kafka-python looks for a broker at its start, which is not measured."""
 
 
 def settings_of(connection: Connection, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return librdkafka's settings for a connection; `own` are by its own names, and what -X says wins over them."""
+    """Return librdkafka's settings for a connection; `own` has librdkafka's names, and -X settings override it."""
     found: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap,
         "client.id": "kbroker-perf",

@@ -1,7 +1,7 @@
-"""Figures while a measurement runs: a line that moves on a terminal, a plain line now and then otherwise.
+"""Figures during a measurement: a moving line on a terminal, otherwise a plain line now and then.
 
-Owns what is shown meanwhile, on standard error; what was found in the end goes to standard output. A look costs the
-measurement a comparison.
+Owns the intermediate output on standard error; the result goes to standard output. Each check costs the measurement one
+comparison.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _LOOK_S: Final = 0.2
 
 
 class Live(Protocol):
-    """Who is told how far a measurement is."""
+    """Receives the progress of a measurement."""
 
     due: float
-    """When it wants to be told next, by time.perf_counter."""
+    """When it wants the next report, by time.perf_counter."""
 
     def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
-        """Tell what has been done so far."""
+        """Report the work done so far."""
 
 
 class _Lines:
-    """A line every so often, of what was done since the one before."""
+    """A line at intervals, about the work since the previous line."""
 
     def __init__(self, interval_s: float, total: int) -> None:
         self._interval_s = interval_s
@@ -50,7 +50,7 @@ class _Lines:
 
 
 class _Bar:
-    """A bar on a terminal, with the rate since the look before."""
+    """A bar on a terminal, with the rate since the last update."""
 
     def __init__(self, bar: Any, task: Any) -> None:
         self._bar, self._task = bar, task
@@ -68,7 +68,7 @@ class _Bar:
 
 @contextmanager
 def live(what: str, total: int, interval_ms: int) -> Iterator[Live]:
-    """Yield who is told how far a measurement of `total` records is; on a terminal that is a bar."""
+    """Yield the receiver of the progress of `total` records; on a terminal a bar."""
     if not sys.stderr.isatty():
         yield _Lines(interval_ms / 1000, total)
         return

@@ -1,4 +1,4 @@
-"""What the verbs that measure share: options, and how the figures of a run are shown."""
+"""Shared by the verbs that measure: options, and the output of a run's figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES: Final = {
 
 
 def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options of every measurement."""
+    """Add the options of every measurement to a verb."""
     for option in (
         click.option(
             "--client",
@@ -47,7 +47,7 @@ def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def show(document: Mapping[str, Any], output: Output) -> None:
-    """Print the figures of a run; times of `latency_ms` stand one below the other."""
+    """Print the figures of a run; the times of `latency_ms` one below the other."""
     pairs = [
         (_NAMES.get(name, name.replace("_", " ")), each) for name, each in document.items() if name != "latency_ms"
     ]

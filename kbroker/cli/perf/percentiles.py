@@ -1,8 +1,8 @@
-"""Times by how often each came, and what is told of them: the mean, the extremes, percentiles.
+"""Times in a histogram, and their summary: the mean, the extremes, percentiles.
 
-Owns which percentiles there are, and how a time is counted: in microseconds, in buckets whose width is at most a
-thousandth of it, so that millions of records take no more memory than a few. The least, the greatest and the mean are
-exact. Never looks at a clock.
+Owns the percentiles, and the counting of times: in microseconds, in buckets whose width is at most a thousandth of the
+time, so that millions of records take no more memory than a few. The minimum, the maximum and the mean are exact. Never
+reads a clock.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Final
 
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _BITS: Final = 11
-"""Of a time that are kept: at least 1,024 buckets lie between one and twice as much."""
+"""The significant bits of a time: at least 1,024 buckets lie between a time and twice that time."""
 
 
 class Times:
-    """How often which time came; times are in seconds."""
+    """The counts of times, in seconds."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,7 +35,7 @@ class Times:
         self._buckets[_bucket(round(seconds * 1_000_000))] += 1
 
     def percentile(self, part: float) -> float:
-        """Return the time within which so great a part of all came, nearest rank; in seconds."""
+        """Return the time within which this share of all lies, nearest rank; in seconds."""
         rank = max(1, -(-self.count * part // 1))
         seen = 0
         for bucket in sorted(self._buckets):
@@ -45,7 +45,7 @@ class Times:
         return 0.0
 
     def summary_ms(self) -> dict[str, float | None]:
-        """Return the mean, the least and the greatest, and percentiles, in ms; None where there is nothing."""
+        """Return the mean, the minimum, the maximum and percentiles, in ms; None if there are no times."""
         if not self.count:
             return dict.fromkeys(("mean", "min", *PERCENTILES, "max"))
         seconds = {
@@ -58,6 +58,6 @@ class Times:
 
 
 def _bucket(microseconds: int) -> int:
-    """Return the middle of the bucket in which a time lies."""
+    """Return the middle of a time's bucket."""
     shift = max(microseconds.bit_length() - _BITS, 0)
     return ((microseconds >> shift) << shift) + ((1 << shift) >> 1)

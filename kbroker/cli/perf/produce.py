@@ -1,6 +1,6 @@
-"""`kbroker perf produce`: how fast a topic takes records, and how long each waits for its acknowledgement.
+"""`kbroker perf produce`: how fast a topic accepts records, and how long each waits for its acknowledgement.
 
-Owns what is sent, and how fast at most. A record counts when it is acknowledged, never when it is sent.
+Owns the records and their highest rate. A record counts when it is acknowledged, never when it is sent.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def produce(
 
 
 def _values(size: int | None, file: Any, delimiter: str) -> Iterator[bytes]:
-    """Yield values without an end."""
+    """Yield values without end."""
     if size is not None:
         letters = bytes(random.choices(_LETTERS, k=size + _SPARE))
         while True:
@@ -133,20 +133,20 @@ def _values(size: int | None, file: Any, delimiter: str) -> Iterator[bytes]:
 
 
 class _Measured:
-    """What became of records; the client may tell from a thread of its own."""
+    """The results of records; the client may report them from its own thread."""
 
     def __init__(self, warmup: int) -> None:
         self.run = Run(time.perf_counter())
         self.error: str | None = None
         self.done = 0
-        """Records of which all is known, those that warm up too."""
+        """The number of finished records, including those of the warmup."""
         self._warmup = warmup
         self._warmup_seconds = 0.0
         self._begin = self.run.began
         self._lock = threading.Lock()
 
     def expect(self, number: int, size: int) -> Callable[[float | None, str | None], None]:
-        """Return who is told of the record with this number, from 0 on."""
+        """Return the callback for the record with this number, from 0 on."""
         if number == self._warmup and number:
             self.run.began = time.perf_counter()
             self._warmup_seconds = self.run.began - self._begin
@@ -205,6 +205,6 @@ def _send(
 
 
 def _wait_until(when: float, sender: Sender, stop: Stop) -> None:
-    """Wait for the turn of the next record, and hear meanwhile of those before."""
+    """Wait until the next record is due, and process reports meanwhile."""
     while not stop and (left := when - time.perf_counter()) > _SHORTEST_PAUSE_S:
         sender.serve(left)

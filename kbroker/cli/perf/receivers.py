@@ -1,6 +1,6 @@
-"""The consumers that are measured: confluent-kafka's where it is installed, or kafka-python's.
+"""The measured consumers: confluent-kafka's if installed, or kafka-python's.
 
-Owns what of them a measurement needs. A group is joined without committing anything, so that none is left behind.
+Owns the parts of them that a measurement needs. A group is joined without commits, so that none is left behind.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class Receiver(Protocol):
     """A consumer."""
 
     client: str
-    """Which client it is, with its version."""
+    """The client's name and version."""
     assigned_at: float | None
     """When it first had partitions, by time.perf_counter; None before."""
 
     def take(self, most: int, seconds: float) -> list[bytes | None]:
-        """Return values of records that have come: as soon as there are so many, or what there is after so long."""
+        """Return values of arrived records: as soon as there are `most`, or those that arrived within `seconds`."""
 
     def taken_octets(self) -> int:
-        """Return the bytes of keys and values that were taken so far."""
+        """Return the bytes of keys and values so far."""
 
     def close(self) -> None:
         """Leave the group."""
 
 
 class Confluent:
-    """Of confluent-kafka."""
+    """confluent-kafka's consumer."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         import confluent_kafka
@@ -57,7 +57,7 @@ class Confluent:
         self._consumer.subscribe(list(topics), on_assign=self._note)
 
     def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
-        """Read partitions from where they end now."""
+        """Read partitions from their current ends."""
         import confluent_kafka
 
         places = [confluent_kafka.TopicPartition(topic, each) for each in partitions]
@@ -88,7 +88,7 @@ class Confluent:
 
 
 class KafkaPython:
-    """Of kafka-python."""
+    """kafka-python's consumer."""
 
     def __init__(self, connection: Connection, own: dict[str, Any]) -> None:
         self.client = f"kafka-python {kafka_python_version}"
@@ -104,7 +104,7 @@ class KafkaPython:
             self._consumer.subscribe(list(topics))
 
     def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
-        """Read partitions from where they end now."""
+        """Read partitions from their current ends."""
         places = [TopicPartition(topic, each) for each in partitions]
         self._consumer.assign(places)
         for each, offset in self._consumer.end_offsets(places).items():
@@ -131,11 +131,11 @@ class KafkaPython:
 def open_receiver(
     connection: Connection, client: str, *, group: str | None, from_latest: bool, fetch_size: int, hasty: bool = False
 ) -> Confluent | KafkaPython:
-    """Return a consumer by the client that was asked for; `hasty`, it asks again at once where nothing has come."""
+    """Return the chosen client's consumer; if `hasty`, it fetches again at once after an empty answer."""
     reset = "latest" if from_latest else "earliest"
     if chosen(client) == "confluent-kafka":
         own: dict[str, Any] = {
-            "group.id": group or "kbroker-perf-without-group",  # librdkafka needs one, also where nothing is joined
+            "group.id": group or "kbroker-perf-without-group",  # librdkafka needs one, even without joining a group
             "auto.offset.reset": reset,
             "enable.auto.commit": False,
             "max.partition.fetch.bytes": fetch_size,
@@ -155,7 +155,7 @@ def open_receiver(
 
 
 def partitions_of(connection: Connection, topic: str) -> list[int]:
-    """Return the partitions of a topic; raises ClickException where it does not exist."""
+    """Return the partitions of a topic; raises ClickException if it does not exist."""
     with connection.admin() as admin:
         found = [each for each in admin.describe_topics([topic]) if not each["error_code"]]
         if not found:

@@ -1,7 +1,7 @@
-"""The producers that are measured: confluent-kafka's where it is installed, which is librdkafka, or kafka-python's.
+"""The measured producers: confluent-kafka's if installed, which is librdkafka, or kafka-python's.
 
-Owns what of them a measurement needs, and when the time of a record begins and ends: at the call that sends it, which
-waits where the client's memory is full, and at its acknowledgement.
+Owns the parts of them that a measurement needs, and a record's time: from the call that sends it, which waits while the
+client's memory is full, to its acknowledgement.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ _LINGER_MS: Final = 5
 _PATIENCE_S: Final = 30.0
 _GRACE_S: Final = 2.0
 _SLICE_S: Final = 0.1
-"""How long nobody asks whether it is to stop."""
+"""The longest time between checks for a stop."""
 Told = Callable[[float | None, str | None], None]
-"""Is told of a record: how many seconds it took, or why it failed."""
+"""Called with a record's result: the seconds that it took, or its error."""
 
 
 class Sender(Protocol):
     """A producer."""
 
     client: str
-    """Which client it is, with its version."""
+    """The client's name and version."""
 
     def send(self, value: bytes, told: Told) -> None:
-        """Send a record; wait where there is no room for it, until somebody stops the measurement."""
+        """Send a record; wait until there is room for it, or until the measurement is stopped."""
 
     def serve(self, seconds: float) -> None:
-        """Let what is known of records be told; a moment, and no longer than so many seconds."""
+        """Process reports about records, for at most this many seconds."""
 
     def flush(self) -> None:
-        """Wait until all is known of every record; not for long once somebody has stopped the measurement."""
+        """Wait until every record is finished; only shortly after the measurement was stopped."""
 
     def begin(self) -> None:
         """Begin a transaction."""
 
     def commit(self) -> None:
-        """Commit it."""
+        """Commit the transaction."""
 
     def close(self) -> None:
-        """End, and leave nothing behind."""
+        """Close the producer, and leave nothing behind."""
 
 
 class _Grace:
-    """How long records that are on their way are waited for once a measurement is stopped."""
+    """The time limit for records on their way after a measurement is stopped."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -69,7 +69,7 @@ class _Grace:
 
 
 class Confluent:
-    """Of confluent-kafka: librdkafka measures the way from its queue to the acknowledgement itself."""
+    """confluent-kafka's producer: librdkafka itself measures the time from its queue to the acknowledgement."""
 
     def __init__(self, topic: str, partition: int | None, settings: dict[str, Any], stop: Stop) -> None:
         import confluent_kafka
@@ -122,7 +122,7 @@ class Confluent:
 
 
 class KafkaPython:
-    """Of kafka-python, whose own thread tells of acknowledgements."""
+    """kafka-python's producer, whose own thread reports acknowledgements."""
 
     def __init__(
         self, connection: Connection, topic: str, partition: int | None, own: dict[str, Any], stop: Stop
@@ -154,7 +154,7 @@ class KafkaPython:
         time.sleep(min(seconds, _SLICE_S))
 
     def flush(self) -> None:
-        """Wait for what is pending; the client's own flush fails where it has split a batch."""
+        """Wait for pending records; the client's own flush fails if it has split a batch."""
         with self._changed:
             grace = _Grace(self._stop)
             while self._pending and not grace.is_over:
@@ -182,7 +182,7 @@ def open_sender(
     linger_ms: int = _LINGER_MS,
     transactional_id: str | None = None,
 ) -> Sender:
-    """Return a producer by the client that was asked for; "auto" is confluent-kafka where it is installed."""
+    """Return the chosen client's producer; "auto" is confluent-kafka if installed."""
     idempotent = acks == -1
     if chosen(client) == "confluent-kafka":
         own = {
@@ -204,11 +204,11 @@ def open_sender(
 
 
 def chosen(client: str) -> str:
-    """Return which client is measured; raises UsageError where it is not installed."""
+    """Return the measured client; raises UsageError if it is not installed."""
     if client == "kafka-python":
         return client
     try:
-        import confluent_kafka  # noqa: F401 - is it there?
+        import confluent_kafka  # noqa: F401 - only checks that it is installed
     except ImportError:
         if client == "confluent-kafka":
             raise click.UsageError(f"confluent-kafka is not installed: {how_to_install('perf')}") from None

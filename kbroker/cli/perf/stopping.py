@@ -1,7 +1,7 @@
-"""How Ctrl-C and SIGTERM end a measurement: at its next step, so that what was found is still shown.
+"""Ctrl-C and SIGTERM during a measurement: it ends at its next step, so that its results are still shown.
 
-Owns the signals while one runs. They raise nothing at first: confluent-kafka cannot be interrupted by an exception. A
-second one does what it did before.
+Owns the signals while one runs. The first raises nothing, because an exception cannot interrupt confluent-kafka. A
+second one has its usual effect.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Stop:
 
     @property
     def status(self) -> int:
-        """What the command exits with then."""
+        """The exit status after a stop."""
         return of_signal(self.number)
 
 
 @contextmanager
 def stopping() -> Iterator[Stop]:
-    """Yield what becomes true at the first signal."""
+    """Yield an object that becomes true at the first signal."""
     stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

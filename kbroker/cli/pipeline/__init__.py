@@ -1,4 +1,4 @@
-"""`kbroker pipeline`: archive topics on Apache Spark, check, pack, replay and count them; events to try it on."""
+"""`kbroker pipeline`: archive topics on Apache Spark, verify, optimize, replay and count them; sample events."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def archive(
     cluster = Cluster(connection)
     refuse_pattern(to)
     refuse_pattern(checkpoint)
-    cluster.chosen(names)  # what is not there is told before Spark takes its seconds to start
+    cluster.chosen(names)  # missing topics are reported before Spark takes its seconds to start
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
         job = Archive(session, cluster, options, progress)
         job.run()

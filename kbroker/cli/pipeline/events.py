@@ -1,7 +1,7 @@
-"""`kbroker pipeline events`: website events into a topic, invented or from web servers' logs.
+"""`kbroker pipeline events`: website events into a topic, simulated or from web servers' logs.
 
-Owns the verb's options and its last line. Three modes: as they happen (the default), a span of simulated time as fast
-as it goes (`--days`), and logs as fast as they are read (`--from-log`).
+Owns the verb's options and its last line. Three modes: in real time (the default), a span of simulated time as fast as
+possible (`--days`), and logs as fast as they are read (`--from-log`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SIMULATED: Final = ("rate", "seed", "visitors", "late", "duplicates", "malforme
 
 @dataclass(slots=True)
 class _Run:
-    """What is to be sent, and what is known of it."""
+    """The records to send, with their counts."""
 
     records: Iterator[Arrival]
     counts: Counts
@@ -141,13 +141,13 @@ def _simulated(options: dict[str, Any]) -> _Run:
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
     until = asked.start_ms + seconds * 1000 if seconds is not None else None
-    # The source counts what it gives out; what is given out and then not sent would be counted.
+    # The source counts each record that it yields, also those that are not sent afterwards.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
 
 
 def _counted(source: EventSource, counts: Counts) -> Iterator[Arrival]:
-    """Count a record when the next one is asked for, since then it was sent."""
+    """Count a record when the next one is requested, because then it was sent."""
     for record in source:
         now = source.counts
         seen = (now.events, now.late, now.duplicates, now.malformed)
@@ -180,7 +180,7 @@ def _log_events(log: AccessLog, paths: tuple[str, ...], counts: Counts) -> Itera
 
 def _start_ms(text: str | None, days: float) -> int:
     if text is None:
-        # The last late event, too, must have arrived: brokers refuse timestamps that lie ahead.
+        # The last late event must have arrived, too: brokers refuse timestamps in the future.
         today = int(_now_ms()) // DAY_MS
         return max(today - math.ceil(days) - 1, 0) * DAY_MS
     try:
@@ -200,7 +200,7 @@ def _write_lookup(path: str, visitors: int) -> None:
 
 
 def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *, of_the_past: bool) -> None:
-    """Create a topic if it does not exist. Records of the past would be over its retention at once: it keeps them."""
+    """Create a topic if it does not exist. Retention would delete records of the past at once, so it is unlimited."""
     if topic in Cluster(connection).topics():
         return
     configs = {"retention.ms": "-1"} if of_the_past else {}
@@ -215,7 +215,7 @@ def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *,
 
 
 def _telling(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:
-    """Return what tells the progress of each record, every few seconds."""
+    """Return a callback that reports the progress every few seconds."""
     told_at, told = time.monotonic(), 0
 
     def tell(record: Arrival) -> None:
@@ -244,14 +244,14 @@ def _now_ms() -> float:
 
 @dataclass(slots=True)
 class _Stop:
-    """Whether to stop: the number of the signal that said so."""
+    """Whether to stop: the number of the received signal."""
 
     number: int | None = None
 
 
 @contextmanager
 def _stopping_at_signals() -> Iterator[_Stop]:
-    """Let SIGINT and SIGTERM be noted, so that what was sent is delivered and counted before the command ends."""
+    """Record SIGINT and SIGTERM, so that sent records are delivered and counted before the command ends."""
     stop = _Stop()
 
     def note(number: int, _frame: FrameType | None) -> None:

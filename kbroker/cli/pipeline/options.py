@@ -1,4 +1,4 @@
-"""What the verbs of `kbroker pipeline` share: how Spark is reached, times, and looks at paths before Spark starts.
+"""Shared by the verbs of `kbroker pipeline`: options for Spark, times, and checks of paths before Spark starts.
 
 Owns --master, --conf and --jars. Never starts Spark.
 """
@@ -23,7 +23,7 @@ _UNITS: Final = {"s": ("seconds", 1_000), "m": ("minutes", 60_000), "h": ("hours
 
 
 def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb --master, --conf and --jars, hand it their `spark`, and put what ends a job into one line."""
+    """Add --master, --conf and --jars to a verb, pass it their `spark`, and report a job's error in one line."""
 
     @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs the job.")
     @click.option("--conf", multiple=True, metavar="KEY=VALUE", help="Set a setting of Spark.")
@@ -45,18 +45,18 @@ def spark_options(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def require_archive(spark: SparkOptions, root: str) -> None:
-    """Raise PipelineError where it is plain that no archive is there: starting Spark takes seconds."""
+    """Raise PipelineError if there is clearly no archive: starting Spark takes seconds."""
     _require(spark, root, MANIFEST, f"{root} is no archive: it has no {MANIFEST}")
 
 
 def require_lookup(spark: SparkOptions, path: str) -> None:
-    """Raise PipelineError where it is plain that this is no lookup."""
+    """Raise PipelineError if this is clearly not a lookup."""
     kind_of(path)
     _require(spark, path, "", f"there is no lookup {path}")
 
 
 def require_folder(spark: SparkOptions, path: str, what: str) -> None:
-    """Raise PipelineError where it is plain that nothing is there."""
+    """Raise PipelineError if the folder clearly does not exist."""
     _require(spark, path, "", f"there is no {what} {path}")
 
 
@@ -78,7 +78,7 @@ def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
 
 
 def interval(text: str | None) -> str | None:
-    """Read 30s, 1m or 2h as Spark says it; raises UsageError."""
+    """Convert 30s, 1m or 2h to Spark's form; raises UsageError."""
     if text is None:
         return None
     milliseconds(text, "--every")

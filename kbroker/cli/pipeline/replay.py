@@ -84,7 +84,7 @@ def _speed(text: str) -> float | None:
 
 
 def _time(text: str | None, option: str) -> str | None:
-    """Check a time and return it in UTC, as Spark reads it."""
+    """Check a time and return it in UTC, in Spark's form."""
     if text is None:
         return None
     try:

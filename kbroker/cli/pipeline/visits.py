@@ -1,4 +1,4 @@
-"""`kbroker pipeline visits` and `recount`: visits by organisation and day, as they come and from an archive."""
+"""`kbroker pipeline visits` and `recount`: visits by organisation and day, streamed and from an archive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Result = TypeVar("Result")
 
 
 def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Give a verb the options of what a visit is; hand it their `rules`."""
+    """Add the options of the visits' rules to a verb; pass it their `rules`."""
     import functools
 
     gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))
@@ -69,7 +69,7 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
         event_format: str,
         **kwargs: Any,
     ) -> Result:
-        del event_format  # there is only this one
+        del event_format  # there is only one so far
         names = visitor_field, time_field, id_field
         if any("`" in name for name in names) or len(set(names)) < len(names):
             raise click.UsageError("the names of an event's fields are different ones, without backticks")
@@ -181,7 +181,7 @@ def recount(
         streamed = table_rows(session, compare) if compare is not None else []
         rows = recount_days(session, root, topic, known, rules, state.set_clocks if state is not None else [], day)
         if state is not None and checkpoint is not None:
-            # A stream or an archive that went on meanwhile has other late events by now.
+            # A stream or an archive that continued meanwhile has other late events by now.
             late = late and as_far(session, root, topic, state) and published(session, checkpoint, state)
         remarks = notes(session, root, topic, state)
     output.rows(rows, "organisation", "day", "visits", "events", "late")
@@ -192,7 +192,7 @@ def recount(
 
 
 def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) -> None:
-    """Say how a stream's final days compare with a recount; raises Failures where they differ."""
+    """Compare a stream's final days with a recount and print the result; raises Failures if they differ."""
     days = [each for each in final_days(streamed) if day in (None, each)]
     if faults := differences(rows, streamed, day, late=late):
         raise Failures(faults)

@@ -1,4 +1,4 @@
-"""Bytes of records as people read them: JSON, text, hex, Avro, Protobuf.
+"""Bytes of records in readable form: JSON, text, hex, Avro, Protobuf.
 
-Owns what bytes are taken for. Records are hostile: nothing here takes more time or memory than a bound.
+Owns the choice of the form. Records are hostile: all work here is bounded in time and memory.
 """

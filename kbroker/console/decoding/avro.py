@@ -1,6 +1,6 @@
 """Values by an Avro schema, with fastavro.
 
-Owns which schemas are taken, and that a value is decoded whole or not at all. Never resolves one schema to another.
+Owns which schemas are accepted, and that values are decoded in full or not at all. Never resolves schemas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def parsed(text: str) -> Any:
 
     try:
         schema = json.loads(text)
-        # No hints of ours in it: it is looked at, and shown.
+        # Without fastavro's hints: the schema is examined and shown.
         found = parse_schema(schema, _write_hint=False)
     except (ValueError, RecursionError):
         raise WrongInput("an Avro schema is JSON") from None
@@ -38,7 +38,7 @@ def parsed(text: str) -> Any:
 
 
 def about(schema: Any) -> str:
-    """Return what is told of a schema in a line."""
+    """Return a one-line summary of a schema."""
     if isinstance(schema, dict) and "fields" in schema:
         fields = ", ".join(str(each["name"]) for each in schema["fields"])
         return f"{schema['type']} {schema['name']}: {fields}"[:300]
@@ -46,9 +46,9 @@ def about(schema: Any) -> str:
 
 
 def decoder(schema: Any) -> Callable[[bytes], Any]:
-    """Return what decodes a value; it raises ValueError where the bytes are not of the schema, or too many."""
-    # fastavro's reader in C has no bound on how deep it goes: a value that is nested deep enough ends the process. The
-    # one in Python raises RecursionError.
+    """Return a decoder of values; it raises ValueError for bytes that do not match the schema, or that remain."""
+    # fastavro's reader in C has no limit of depth: a deeply nested value ends the process. The one in Python
+    # raises RecursionError.
     in_c = not holds_itself(schema)
 
     def decode(data: bytes) -> Any:
@@ -60,7 +60,7 @@ def decoder(schema: Any) -> Callable[[bytes], Any]:
         stream = io.BytesIO(data)
         try:
             value = schemaless_reader(stream, schema, None)
-        except Exception as error:  # noqa: BLE001 - whatever hostile bytes make of it
+        except Exception as error:  # noqa: BLE001 - hostile bytes may raise anything
             raise ValueError(f"not of this Avro schema: {type(error).__name__}") from None
         if stream.tell() != len(data):
             raise ValueError("not of this Avro schema: bytes remain")

@@ -1,8 +1,8 @@
-"""What of the shape of an Avro schema lets a few bytes do harm.
+"""Properties of an Avro schema with which a few bytes can do harm.
 
-Owns three questions: whether it has lists of things that take no bytes, of which five bytes can claim a billion;
-whether records within records hold many such things, which make much of no bytes at all; and whether a type holds
-itself, so that a value can be nested as deep as it is long.
+Owns three checks: whether a schema has lists of items without bytes, of which five bytes can claim a billion; whether
+nested records have many such fields, which make much from no bytes at all; and whether a type contains itself, so that
+a value can be nested as deep as it is long.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any, Final
 
 _DEEPEST: Final = 100
 _MOST_FREE: Final = 16
-"""Things of no bytes that a record may have in it, at any depth."""
+"""The most fields without bytes in a record, at any depth."""
 
 
 def has_free_items(schema: Any) -> bool:
-    """Tell whether a list of a parsed schema, at any depth, has items of no bytes."""
+    """Return whether a list in a parsed schema, at any depth, has items without bytes."""
     return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
 
 
 def has_many_free(schema: Any) -> bool:
-    """Tell whether a record of a parsed schema has many things of no bytes in it: each that comes makes them all."""
+    """Return whether a record of a parsed schema has many fields without bytes, which every such record creates."""
     names = _names(schema, {}, 0)
     known: dict[str, int] = {}
     return any(_free_within(each, names, known) > _MOST_FREE for each in names.values())
 
 
 def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> int:
-    """Count things of no bytes that come with each value of a type; what stands in lists and unions takes bytes."""
+    """Count the fields without bytes in each value of a type; lists and unions take bytes."""
     if isinstance(schema, str):
         return int(schema == "null") if schema not in names else _free_within(names[schema], names, known)
     if not isinstance(schema, dict):
@@ -38,20 +38,20 @@ def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> i
         return int(schema["type"] == "null")
     name = schema["name"]
     if name not in known:
-        known[name] = 0  # within itself: no value ends, and none is decoded
+        known[name] = 0  # for a type within itself: such a value has no end, and is never decoded
         fields = schema["fields"]
         known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
     return known[name]
 
 
 def holds_itself(schema: Any) -> bool:
-    """Tell whether a value of a parsed schema may be nested without end."""
+    """Return whether values of a parsed schema may be nested without limit."""
     names = _names(schema, {}, 0)
     return any(_reaches(each, name, names, set()) for name, each in names.items())
 
 
 def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) -> bool:
-    """Tell whether a type is within a schema, which may be that type's own."""
+    """Return whether a type occurs within a schema, which may be that type itself."""
     for each in _inner(schema):
         if isinstance(each, str):
             if each == wanted:
@@ -66,7 +66,7 @@ def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) ->
 
 
 def _inner(schema: Any) -> list[Any]:
-    """Return the types right within a type."""
+    """Return the types directly within a type."""
     if isinstance(schema, list):
         return schema
     if not isinstance(schema, dict):
@@ -77,7 +77,7 @@ def _inner(schema: Any) -> list[Any]:
 
 
 def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
-    """Return the types that a schema names."""
+    """Return the named types of a schema."""
     if depth > _DEEPEST:
         return found
     if isinstance(schema, list):
@@ -97,7 +97,7 @@ class _Look:
 
     def in_(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
         if depth > _DEEPEST:
-            return True  # so deep is nothing that anybody needs
+            return True  # no useful schema is this deep
         if isinstance(schema, list):
             return any(self.in_(each, depth + 1, within) for each in schema)
         if isinstance(schema, str):
@@ -113,9 +113,9 @@ class _Look:
         return any(self.in_(each, depth + 1, (*within, name) if name else within) for each in _inner(schema))
 
     def _free(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
-        """Tell whether a type takes no bytes."""
+        """Return whether a type takes no bytes."""
         if isinstance(schema, list):
-            return False  # a union has a number in front
+            return False  # a union begins with an index
         if isinstance(schema, str):
             if schema == "null":
                 return True

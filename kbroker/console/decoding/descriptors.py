@@ -1,6 +1,6 @@
-"""Values by messages of Protobuf, whose descriptors lie in a set as protoc writes it.
+"""Values of Protobuf messages, by a descriptor set from protoc.
 
-Owns which messages there are. Never loads code: descriptors are data, and the classes are made of them.
+Owns which messages exist. Never loads code: descriptors are data, from which the classes are made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MOST_MESSAGES: Final = 100
 
 
 def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
-    """Return what decodes a value, by full names of messages; raises WrongInput."""
+    """Return decoders of values by the full names of messages; raises WrongInput."""
     if importlib.util.find_spec("google.protobuf") is None:
         raise WrongInput(f"Protobuf by descriptors needs protobuf: {how_to_install('schemas')}")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

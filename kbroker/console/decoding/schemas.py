@@ -1,7 +1,7 @@
-"""Schemas by which values are decoded: Avro's and descriptor sets of Protobuf, from a directory or from a form.
+"""Schemas for decoding values: Avro's and descriptor sets of Protobuf, from a directory or from a form.
 
-Owns which there are, in memory and in bounds: a restart forgets what was added on a page. A file 42.avsc, or a schema
-of the name 42, is the one of Confluent's id 42. Never fetches one from anywhere.
+Owns the schemas, in bounded memory: a restart forgets those added on a page. A file 42.avsc, or a schema named 42, is
+the one for Confluent's id 42. Never fetches a schema from anywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS: Final = {".avsc": "avro", ".desc": "protobuf", ".pb": "protobuf"}
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema: what decodes a value by it, and what is told of it."""
+    """A schema with its decoder and a summary."""
 
     name: str
     kind: str
@@ -44,7 +44,7 @@ class Schemas:
             self._read(directory)
 
     def all(self) -> list[Schema]:
-        """Return the schemas in the order of their names."""
+        """Return the schemas in order of their names."""
         with self._lock:
             return [self._by_name[name] for name in sorted(self._by_name)]
 
@@ -54,7 +54,7 @@ class Schemas:
             return self._by_name.get(name)
 
     def of_id(self, number: int) -> Schema | None:
-        """Return the schema of an id in Confluent's framing: the one of that name."""
+        """Return the schema of an id in Confluent's framing: the schema with that name."""
         return self.get(str(number))
 
     def add_avro(self, name: str, text: str, source: str = "added here") -> None:
@@ -75,7 +75,7 @@ class Schemas:
             self._add(Schema(_checked(f"{name}:{message}"), "protobuf", f"message {message}", source, decode))
 
     def remove(self, name: str) -> None:
-        """Forget a schema; raises WrongInput where there is none."""
+        """Remove a schema; raises WrongInput if it does not exist."""
         with self._lock:
             if self._by_name.pop(name, None) is None:
                 raise WrongInput(f"there is no schema {name}")
@@ -113,7 +113,7 @@ def _checked(name: str) -> str:
 
 
 def from_form(schemas: Schemas, name: str, kind: str, text: str) -> None:
-    """Add what was pasted: JSON for Avro, base64 for a descriptor set; raises WrongInput."""
+    """Add a pasted schema: JSON for Avro, base64 for a descriptor set; raises WrongInput."""
     if len(text) > 2 * LARGEST:
         raise WrongInput(f"a schema has at most {LARGEST:,} bytes")
     if kind == "avro":
@@ -129,7 +129,7 @@ def from_form(schemas: Schemas, name: str, kind: str, text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return a decoded value as JSON; what JSON has no form for is its text."""
+    """Return a decoded value as JSON; values without a JSON form become text."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
 
 

@@ -1,7 +1,7 @@
-"""What a key or a value is shown as.
+"""The readable form of a key or a value.
 
-Owns the order of guesses, and how much of it is shown: what is large is cut, and may be downloaded whole. Confluent's
-framing, a zero byte and a schema's id of four bytes, is recognised and said.
+Owns the order of guesses, and how much is shown: large values are cut, and can be downloaded in full. Confluent's
+framing, a zero byte and a schema id of four bytes, is recognised and mentioned.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from kbroker.console.decoding import wire
 from kbroker.console.decoding.schemas import Schemas, as_json
 
 WAYS: Final = ("auto", "json", "text", "hex", "protobuf")
-"""How bytes can be taken, besides by a schema, which is `schema:NAME`."""
+"""The ways to show bytes, besides a schema, which is `schema:NAME`."""
 LARGEST: Final = 1024 * 1024
-"""Bytes that are decoded; a larger one is shown by its beginning, as it is."""
+"""The most bytes to decode; of a larger value the beginning is shown undecoded."""
 LONGEST: Final = 64 * 1024
-"""Characters that are shown of one."""
+"""The most characters to show of a value."""
 _BRIEF: Final = 300
 _FRAME: Final = 5
 _HEX_BYTES: Final = 8 * 1024
@@ -28,14 +28,14 @@ _HEX_BYTES: Final = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Bytes as text: of which `kind` they were taken to be, what is to be `note`d, and whether they were cut."""
+    """Bytes as text: the `kind` in which they were shown, a `note` about them, and whether they were cut."""
 
     kind: str
     text: str
     note: str | None = None
     cut: bool = False
     value: Any = None
-    """What was decoded, for conditions; None for text and hex."""
+    """The decoded value, for conditions; None for text and hex."""
 
     @property
     def brief(self) -> str:
@@ -49,12 +49,12 @@ class Shown:
 
 
 def ways(schemas: Schemas) -> list[str]:
-    """Return every way there is."""
+    """Return all ways."""
     return [*WAYS, *(f"schema:{each.name}" for each in schemas.all())]
 
 
 def shown(data: bytes | None, way: str, schemas: Schemas) -> Shown:
-    """Return what bytes are shown as; raises WrongInput for a way that there is not."""
+    """Return the shown form of bytes; raises WrongInput for an unknown way."""
     if data is None:
         return Shown("null", "null")
     if way.startswith("schema:"):
@@ -91,7 +91,7 @@ def _guess(data: bytes, schemas: Schemas) -> Shown:
 
 
 def frame(data: bytes) -> int | None:
-    """Return the id of Confluent's framing; None where there is none."""
+    """Return the schema id of Confluent's framing; None without the framing."""
     return int.from_bytes(data[1:_FRAME], "big") if len(data) >= _FRAME and data[0] == 0 else None
 
 
@@ -131,14 +131,14 @@ def _by_schema(data: bytes, name: str, schemas: Schemas) -> Shown:
 
 
 def _body(data: bytes, kind: str) -> bytes:
-    """Return what follows the frame; with Protobuf that is the path to a message first, mostly a single zero."""
+    """Return the bytes after the frame; with Protobuf without the path to a message, mostly a single zero."""
     rest = data[_FRAME:]
     return rest[1:] if kind == "protobuf" and rest[:1] == b"\0" else rest
 
 
 def _decoded(kind: str, value: Any, note: str | None) -> Shown:
     text = as_json(value)
-    # So that a condition sees what is shown.
+    # From the shown text, so that a condition sees what is shown.
     return Shown(kind, text[:LONGEST], note, len(text) > LONGEST, json.loads(text))
 
 

@@ -1,7 +1,8 @@
-"""Protobuf without a schema: fields by number, as the wire format has them.
+"""Protobuf without a schema: fields by number, from the wire format.
 
-Owns the guess what bytes of a field are: a message if they can be read as one, else a text, else bytes. Names and exact
-types are not in the bytes: numbers are told as unsigned ones, those of fixed length also as the fractions they may be.
+Owns the guess about a field's bytes: a message if they decode as one, else a text, else bytes. The bytes do not contain
+names and exact types: numbers are shown as unsigned, those of fixed length also as the floating-point numbers they may
+be.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _LONGEST: Final = 10
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Return the fields by their numbers; raises ValueError where this is no message."""
+    """Return the fields by their numbers; raises ValueError for bytes that are not a message."""
     if not data:
         raise ValueError("an empty value may be any message")
     return _message(data, 0, [_MOST_FIELDS])

@@ -1,4 +1,4 @@
-"""The pages, by subject: what each asks, and which changes it makes.
+"""The pages, by subject: their requests and their changes.
 
 Owns the list of all of them.
 """

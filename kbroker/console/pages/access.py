@@ -1,6 +1,6 @@
-"""Who may do what: ACLs, users with SCRAM passwords, delegation tokens.
+"""Access: ACLs, users with SCRAM passwords, delegation tokens.
 
-Owns these pages. A password goes to the cluster salted and is shown nowhere, nor is a token's HMAC.
+Owns these pages. A password goes to the cluster salted and is never shown, nor is a token's HMAC.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PATTERNS: Final = ("Literal", "Prefixed")
 
 
 def acl_row(acl: Acl) -> dict[str, str]:
-    """Return the fields of an ACL, as the form that removes it sends them."""
+    """Return the fields of an ACL, in the form that removes it."""
     pattern, entry = acl
     return {
         "resource": pattern.resource_type.title,
@@ -79,7 +79,7 @@ async def find_acls(console: Console, values: Values) -> Facts:
 
 
 def _acl(values: Values) -> Acl:
-    """Return the ACL that a form names; raises WrongInput."""
+    """Return the ACL in a form's fields; raises WrongInput."""
     by_title = {each.title: each for each in ResourceType if each > ResourceType.ANY}
     kind = by_title[values.one_of("resource", RESOURCES)]
     name = CLUSTER_NAME if kind is ResourceType.CLUSTER else values.needed("resource_name", "the name of the resource")
@@ -103,7 +103,7 @@ def acl_add(console: Console, admin: Any, values: Values) -> Done:
 
 
 def acl_remove(console: Console, admin: Any, values: Values) -> Done:
-    """Remove an ACL, that one alone."""
+    """Remove exactly one ACL."""
     del console
     pattern, entry = _acl(values)
     wanted = AclFilter(
@@ -124,7 +124,7 @@ def acl_remove(console: Console, admin: Any, values: Values) -> Done:
 
 
 async def find_users(console: Console, values: Values) -> Facts:
-    """Return who has a password."""
+    """Return the users with passwords."""
     failure: str | None = None
     by_name: dict[str, list[Any]] = {}
     try:
@@ -143,7 +143,7 @@ async def find_users(console: Console, values: Values) -> Facts:
 
 
 def user_add(console: Console, admin: Any, values: Values) -> Done:
-    """Give a user a password."""
+    """Set a user's password."""
     del console
     name = values.needed("name", "the name")
     password = values.raw("password")
@@ -159,7 +159,7 @@ def user_add(console: Console, admin: Any, values: Values) -> Done:
 
 
 def user_remove(console: Console, admin: Any, values: Values) -> Done:
-    """Take a user's passwords."""
+    """Delete a user's passwords."""
     del console
     name = values.needed("name", "the name")
     gone = remove_user(admin, name)
@@ -188,7 +188,7 @@ async def find_tokens(console: Console, values: Values) -> Facts:
 
 
 def token_expire(console: Console, admin: Any, values: Values) -> Done:
-    """Let a token end now."""
+    """Expire a token now."""
     del console
     token = values.needed("id", "the token's id")
     request = ExpireDelegationTokenRequest(hmac_of(admin, token), -1)

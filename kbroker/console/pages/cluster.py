@@ -1,6 +1,6 @@
-"""The cluster: brokers by rack, what each leads and has, log directories, and partitions that move.
+"""The cluster: brokers by rack, what each leads and holds, log directories, and moving partitions.
 
-Owns the map, moving a partition, the plan of a drain and its beginning. Moves go on in the cluster by themselves.
+Owns the map, moving a partition, the plan of a drain and its start. Moves continue in the cluster on their own.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
 AT_ONCE: Final = 50
-"""Partitions that a drain begins to move at a time."""
+"""How many partitions a drain starts to move at once."""
 _MOST_MOVES: Final = 200
 _MOST_STUCK: Final = 20
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return the map."""
+    """Return the map of the cluster."""
     del values
     view = await console.view()
     numbers = [each.node_id for each in view.brokers]
@@ -80,7 +80,7 @@ def _of(broker: int, counted: Mapping[str, Counter[int]], dirs: list[LogDir]) ->
 
 
 def _progress(moves: Mapping[Key, Mapping[str, list[int]]], dirs: list[LogDir]) -> list[dict[str, Any]]:
-    """Return what moves, with how much of it the replicas to come have: the smallest by the largest."""
+    """Return the moves with their progress: the size of the smallest new replica relative to the largest replica."""
     sizes: dict[tuple[Key, int], int] = {}
     for each in dirs:
         sizes.update({(key, each.broker): size for key, size in each.replicas.items()})
@@ -133,7 +133,7 @@ async def find_broker(console: Console, values: Values) -> Facts:
 
 
 async def find_move(console: Console, values: Values) -> Facts:
-    """Return a partition, and what a move of it would come to."""
+    """Return a partition, and the effect of moving it."""
     name = values.needed("topic", "the topic")
     partition = values.number("partition", "the partition", 0) or 0
     view, topic = await console.view(), await console.topic(name)
@@ -170,7 +170,7 @@ def _checked(text: str, view: ClusterView) -> list[int]:
 
 
 async def find_drain(console: Console, values: Values) -> Facts:
-    """Return the plan of a drain: where each replica of a broker would go."""
+    """Return the plan of a drain: the new place of each replica of a broker."""
     number = values.number("broker", "the broker's id", 0) or 0
     view = await console.view()
     targets, stuck, before = _plan(number, view)
@@ -196,7 +196,7 @@ def _plan(number: int, view: ClusterView) -> tuple[dict[Key, list[int]], list[Ke
 
 
 def move_partition(console: Console, admin: Any, values: Values) -> Done:
-    """Begin to move a partition."""
+    """Start moving a partition."""
     del console
     name = values.needed("topic", "the topic")
     partition = values.number("partition", "the partition")
@@ -208,7 +208,7 @@ def move_partition(console: Console, admin: Any, values: Values) -> Done:
 
 
 def cancel(console: Console, admin: Any, values: Values) -> Done:
-    """Go back to the replicas from before."""
+    """Cancel a move: return to the previous replicas."""
     del console
     name = values.needed("topic", "the topic")
     partition = values.number("partition", "the partition")
@@ -219,7 +219,7 @@ def cancel(console: Console, admin: Any, values: Values) -> Done:
 
 
 def drain(console: Console, admin: Any, values: Values) -> Done:
-    """Begin to move replicas away from a broker, some at a time."""
+    """Start moving replicas away from a broker, some at a time."""
     del console
     number = values.number("broker", "the broker's id")
     if number is None:
@@ -239,7 +239,7 @@ def drain(console: Console, admin: Any, values: Values) -> Done:
 
 
 def elect(console: Console, admin: Any, values: Values) -> Done:
-    """Let first replicas lead, of all topics."""
+    """Elect the preferred leaders of all topics."""
     del console, values
     changed, failures = elect_leaders(admin, None, unclean=False)
     if failures:

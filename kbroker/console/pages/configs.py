@@ -1,6 +1,6 @@
 """Configs of brokers, of all brokers, of loggers, groups and client metrics; and the levels of features.
 
-Owns whose configs the pages show, and changing them.
+Owns which entities' configs the pages show, and changing them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
 _PER_PAGE: Final = 400
 _WHOSE: Final = {"group": "of groups", "client-metrics": "of subscriptions to clients' metrics"}
 _MAKES: Final = {"group": "Set for a group", "client-metrics": "New subscription"}
-"""What the button says by which one is set that is not in the list yet."""
+"""The text of the button that adds an entity to the list."""
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return the configs of what is chosen; without a choice those of the first broker."""
+    """Return the configs of the chosen entity; by default those of the first broker."""
     view = await console.view()
     brokers = [each.node_id for each in view.brokers]
     kind = values.one_of("kind", _KINDS)
@@ -87,7 +87,7 @@ async def find_features(console: Console, values: Values) -> Facts:
 
 
 def change(console: Console, admin: Any, values: Values) -> Done:
-    """Set a config, or go back to what is inherited."""
+    """Set a config, or reset it to the inherited value."""
     del console
     kind = values.one_of("kind", tuple(TYPES))
     everyone = values.flag("everyone")
@@ -103,7 +103,7 @@ def change(console: Console, admin: Any, values: Values) -> Done:
 
 
 def feature(console: Console, admin: Any, values: Values) -> Done:
-    """Raise or lower a feature."""
+    """Change the level of a feature."""
     del console
     name = values.needed("feature", "the feature")
     level = values.number("level", "the level")

@@ -1,7 +1,7 @@
-"""Groups: which there are, who is in one, what each member reads, and how far it is.
+"""Groups: the list, and for each group its members, their partitions and their progress.
 
-Owns these questions, and deleting a group or what it has committed of a topic. Where it is moved to is a page of its
-own (reset.py).
+Owns these requests, and deleting a group or its committed offsets of a topic. Resetting offsets is a page of its own
+(reset.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.console.standing_still import STANDING_S
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80
-"""Partitions of a topic, and members, that are drawn."""
+"""The most partitions of a topic, and members, in the grid."""
 _MOST_ROWS: Final = 100
 
 
@@ -37,7 +37,7 @@ async def find(console: Console, values: Values) -> Facts:
     kinds = {each["group"]: each["type"] for each in page.items}
     return {
         "list": page,
-        # Of a group that has committed nothing no lag is known: that is not a lag of 0.
+        # A group without committed offsets has an unknown lag, which is not a lag of 0.
         "committed": {name for name, topics in samples.readers.items() if topics},
         "members": await console.ask(lambda admin: member_counts(admin, kinds)),
         "lags": samples.lags,
@@ -75,7 +75,7 @@ async def find_one(console: Console, values: Values) -> Facts:
 
 
 def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each topic, which member has which partition: a grid."""
+    """Return, for each topic, a grid of members and their partitions."""
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
     has = {(each["topic"], each["partition"]): m["member_id"] for m in members for each in m["partitions"]}
     late = {(row["topic"], row["partition"]): row["lag"] for row in group["partitions"]}
@@ -102,7 +102,7 @@ def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def delete(console: Console, admin: Any, values: Values) -> Done:
-    """Delete a group that has no members."""
+    """Delete a group without members."""
     del console
     name = values.needed("name", "the group")
     failure = delete_groups(admin, [name])[name]
@@ -112,7 +112,7 @@ def delete(console: Console, admin: Any, values: Values) -> Done:
 
 
 def forget(console: Console, admin: Any, values: Values) -> Done:
-    """Delete what a group has committed of a topic."""
+    """Delete a group's committed offsets of a topic."""
     del console
     name, topic = values.needed("name", "the group"), values.needed("topic", "the topic")
     delete_offsets(admin, name, named_partitions(admin, [topic]))

@@ -1,6 +1,6 @@
-"""The records of a topic: browsed, searched, looked at one by one, followed as they come, and written.
+"""The records of a topic: browsing, searching, inspecting, following and writing them.
 
-Owns what the fields of the page mean, and the line by which `kbroker consume` prints the same record.
+Owns the meaning of the page's fields, and the `kbroker consume` line that prints the same record.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LIMITS: Final = ("50", "20", "100", "200")
 _FIELDS: Final = ("from", "partition", "offset", "since", "until", "limit", "key", "value", "header", "where", "regex",
                   "kform", "vform", "committed")  # fmt: skip
 _ADVANCED: Final = ("header", "where", "until", "limit", "regex", "committed", "kform", "vform")
-"""Those that are out of sight unless one is set."""
+"""The fields that are hidden unless one is set."""
 _USUAL: Final = {"limit": _LIMITS[0], "kform": "auto", "vform": "auto"}
 
 
 class Look:
-    """What the page's fields ask for."""
+    """The meaning of the page's fields."""
 
     def __init__(self, values: Values, topic: TopicView, console: Console) -> None:
         self.values = values
@@ -57,7 +57,7 @@ class Look:
         self.leaderless = sorted(
             each.partition_index for each in topic.partitions if each.leader_id < 0 and each.partition_index in asked
         )
-        """What cannot be read now; the others can."""
+        """The partitions that cannot be read now; the others can."""
         self.partitions = [each for each in asked if each not in self.leaderless]
         self.wanted = filters.parsed(values, self.vform, self.schemas)
         offset = values.number("offset", "the offset")
@@ -83,7 +83,7 @@ class Look:
         return {name: self.values.raw(name) for name in _FIELDS if self.values.raw(name)}
 
     def row(self, record: Found) -> dict[str, Any]:
-        """Return what the list shows of a record."""
+        """Return the list's row of a record."""
         value = shown(record.value, self.vform, self.schemas)
         return {
             "record": record,
@@ -102,7 +102,7 @@ class Look:
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return records of a topic, and the place where to go on."""
+    """Return records of a topic, and the place to continue from."""
     topic = await console.topic(values.needed("topic", "the topic"))
     failure, facts = None, {}
     try:
@@ -140,7 +140,7 @@ async def _found(console: Console, look: Look, values: Values) -> Facts:
     path = place("/topics", look.topic.name, "messages")
     now = step.cursor
     more = None if step.over else place(path, **{**look.query(), "at": now, "read": now.read, "found": now.found})
-    # It goes on by itself until a page is full, or so much was read that somebody should say whether to.
+    # It continues on its own until a page is full, or until it has read so much that a person should confirm.
     goes_on = bool(look.wanted) and more is not None and now.found < look.limit
     bound = now.read - (values.number("asked", "the number of records") or 0) >= MOST_RECORDS
     rows = await console.cluster.work(lambda: [look.row(each) for each in step.records[:MOST_SHOWN]])
@@ -160,7 +160,7 @@ async def _found(console: Console, look: Look, values: Values) -> Facts:
 
 
 async def find_one(console: Console, values: Values) -> Facts:
-    """Return a record with all that is known of it."""
+    """Return a record with all its details."""
     record = await _record(console, values)
     kform, vform = values.text("kform") or "auto", values.text("vform") or "auto"
     schemas = console.schemas
@@ -207,7 +207,7 @@ def _fetched(name: str, partition: int, offset: int, admin: Any) -> Found:
 
 
 def command(console: Console, record: Found) -> str:
-    """Return the line that prints a record's value on a command line."""
+    """Return the command line that prints a record's value."""
     words = ["--partition", str(record.partition), "--offset", str(record.offset), "--count", "1"]
     words += console.settings.cli
     # A topic may be called --help.
@@ -216,7 +216,7 @@ def command(console: Console, record: Found) -> str:
 
 
 async def download(console: Console, request: Request) -> Response:
-    """Answer with a key or a value as it is; a browser is to store it, and never to show it."""
+    """Answer with the bytes of a key or a value; the browser must store them, and never show them."""
     values = queried(request)
     what = values.one_of("part", ("value", "key"))
     record = await _record(console, values)
@@ -232,7 +232,7 @@ async def download(console: Console, request: Request) -> Response:
 
 
 async def tail(console: Console, request: Request) -> Response:
-    """Answer with records as they come, until somebody stops listening."""
+    """Answer with new records as they arrive, until the reader disconnects."""
     values = queried(request)
     topic = await console.topic(values.needed("topic", "the topic"))
     look = Look(values, topic, console)

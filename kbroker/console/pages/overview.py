@@ -1,6 +1,6 @@
-"""The first page: what is wrong, and what there is.
+"""The first page: the faults and the content of the cluster.
 
-Owns what stands on it. It shows what the sampler saw, so that it is there at once whatever the cluster does.
+Owns its content. It shows the sampler's results, so that it appears at once whatever the cluster does.
 """
 
 from __future__ import annotations

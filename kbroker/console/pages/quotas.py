@@ -1,4 +1,4 @@
-"""Limits of users, client ids and addresses. Owns the page and its two changes."""
+"""Quotas of users, client ids and addresses. Owns the page and its two changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KINDS: Final = tuple(TYPES)
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return a page of the limits."""
+    """Return a page of the quotas."""
     failure, rows = None, []
     try:
         for entity, limits in await console.ask(lambda admin: described_quotas(admin, {}, strict=False)):
@@ -43,12 +43,12 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _means(key: str, value: float) -> str:
-    """Return a limit of bytes as people read it, where that is not what stands there anyway."""
+    """Return a limit of bytes in a readable unit, unless that is the same text."""
     return f"{size(round(value))}/s" if key.endswith("_byte_rate") and value >= 1000 else ""
 
 
 def _entity(values: Values) -> Entity:
-    """Return whom a form names: each kind by name, or by a box as the default; raises WrongInput."""
+    """Return the entity in a form's fields: each type by name, or by a checkbox as the default; raises WrongInput."""
     found: Entity = {}
     for kind in _KINDS:
         if values.flag(f"default-{kind}"):

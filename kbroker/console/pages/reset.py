@@ -1,6 +1,6 @@
-"""Moving the committed offsets of a group: what would change is shown first, and exactly that is done.
+"""Resetting the committed offsets of a group: the page shows the changes first, and then makes exactly these.
 
-Owns the preview and its form, which carries the offsets that were shown: what is written meanwhile changes nothing.
+Owns the preview and its form, which carries the shown offsets: later commits and records do not change them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,9}):(\d{1,19})")
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return what a reset would change, once enough was said."""
+    """Return the effect of a reset, once the form is complete."""
     name = values.needed("name", "the group")
     asked = values.text("to")
     facts: Facts = {"name": name, "values": values, "rows": None, "failure": None}

@@ -1,4 +1,4 @@
-"""The schemas by which values are shown. Owns the page; they are this console's, and none of the cluster's."""
+"""The schemas for showing values. Owns the page; they belong to this console, not to the cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def add(console: Console, admin: Any, values: Values) -> Done:
-    """Add a schema, for as long as the console runs."""
+    """Add a schema until the console stops."""
     del admin
     name = values.needed("name", "the name")
     kind = values.one_of("kind", ("avro", "protobuf"))
@@ -26,7 +26,7 @@ def add(console: Console, admin: Any, values: Values) -> Done:
 
 
 def remove(console: Console, admin: Any, values: Values) -> Done:
-    """Forget a schema."""
+    """Remove a schema."""
     del admin
     name = values.needed("name", "the name")
     console.schemas.remove(name)

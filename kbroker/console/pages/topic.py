@@ -1,6 +1,6 @@
-"""A topic: its partitions with their places, sizes and offsets, its configs, and what can be done with it.
+"""A topic: its partitions with their replicas, sizes and offsets, its configs, and changes to it.
 
-Owns these questions and changes, and that a change of its configs waits until brokers tell of it.
+Owns these requests and changes, and that a change of configs waits until it is visible.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def find_configs(console: Console, values: Values) -> Facts:
 
 
 def set_config(console: Console, admin: Any, values: Values) -> Done:
-    """Set a config, or go back to what is inherited."""
+    """Set a config, or reset it to the inherited value."""
     del console
     name, key = values.needed("topic", "the topic"), values.needed("key", "the config")
     op = (
@@ -120,7 +120,7 @@ def set_config(console: Console, admin: Any, values: Values) -> Done:
 
 
 def add(console: Console, admin: Any, values: Values) -> Done:
-    """Let a topic have more partitions."""
+    """Add partitions to a topic."""
     del console
     name = values.needed("topic", "the topic")
     count = values.number("count", "the number of partitions", least=1)
@@ -159,14 +159,14 @@ def truncate(console: Console, admin: Any, values: Values) -> Done:
 
 
 def elect(console: Console, admin: Any, values: Values) -> Done:
-    """Let first replicas lead."""
+    """Elect the preferred leaders of a topic."""
     del console
     name = values.needed("topic", "the topic")
     return _elected(name, elect_leaders(admin, [name], unclean=False))
 
 
 def elect_unclean(console: Console, admin: Any, values: Values) -> Done:
-    """Let any replica lead where none in sync lives; records may be lost."""
+    """Elect any replica if no in-sync one is alive; records may be lost."""
     del console
     name = values.needed("topic", "the topic")
     return _elected(name, elect_leaders(admin, [name], unclean=True))

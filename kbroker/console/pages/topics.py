@@ -1,6 +1,6 @@
-"""The list of topics, which may be long, and making one.
+"""The list of topics, which may be long, and creating a topic.
 
-Owns search, order and pages of the list: they are the server's, so that ten thousand topics are as quick as ten.
+Owns search, order and pages of the list on the server, so that ten thousand topics are as quick as ten.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def find(console: Console, values: Values) -> Facts:
 
 
 def _ails(topic: TopicView, health: str, below: set[str]) -> bool:
-    """Whether a topic is one of those that are asked for; `below` min.insync.replicas is what the sampler saw."""
+    """Whether a topic has the selected health; topics `below` min.insync.replicas come from the sampler."""
     match health:
         case "under":
             return topic.under_replicated > 0
@@ -90,7 +90,7 @@ def _ails(topic: TopicView, health: str, below: set[str]) -> bool:
 
 
 def create(console: Console, admin: Any, values: Values) -> Done:
-    """Make a topic."""
+    """Create a topic."""
     del console
     name = values.needed("name", "the topic's name")
     partitions = values.number("partitions", "the number of partitions", -1, least=1)

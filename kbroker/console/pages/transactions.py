@@ -1,6 +1,6 @@
-"""Transactions and producers: which there are, what is open where, what hangs, and ending it.
+"""Transactions and producers: listing them, finding open and hanging transactions, and ending them.
 
-Owns these questions. Looking for what hangs asks every leader, and is done when somebody asks for it.
+Owns these requests. The search for hanging transactions asks every leader, and runs only on demand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_PARTITIONS: Final = 20_000
 
 
 async def find(console: Console, values: Values) -> Facts:
-    """Return the transactional ids, and what hangs, if that was asked for."""
+    """Return the transactional ids, and on demand the hanging transactions."""
     state, text = values.text("state"), values.text("q").lower()
     if state and state not in _STATES:
         raise WrongInput(f"there is no state {state[:50]!r}")
@@ -65,7 +65,7 @@ async def find_one(console: Console, values: Values) -> Facts:
 
 
 async def find_producers(console: Console, values: Values) -> Facts:
-    """Return the producers that a partition knows."""
+    """Return the producers of a partition."""
     topic = values.needed("topic", "the topic")
     partition = values.number("partition", "the partition", 0) or 0
 
@@ -79,7 +79,7 @@ async def find_producers(console: Console, values: Values) -> Facts:
 
 
 def terminate(console: Console, admin: Any, values: Values) -> Done:
-    """Abort what a transactional id has open, and fence its producer."""
+    """Abort the open transaction of a transactional id, and fence its producer."""
     del console
     name = values.needed("id", "the transactional id")
     found = described(admin, name)

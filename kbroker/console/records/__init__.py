@@ -1,1 +1,1 @@
-"""Records on the pages: which ones are looked for, how far a look goes, and what is written."""
+"""Records on the pages: searching, following and writing them."""

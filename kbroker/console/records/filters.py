@@ -1,6 +1,6 @@
-"""Which records are wanted: by key, value, header and a condition on what the value holds.
+"""The filters for records: by key, value, header and a condition on the decoded value.
 
-Owns what the fields of the form mean. A record is decoded only for a condition, and only if all else holds.
+Owns the meaning of the form's fields. A record is decoded only for a condition, and only if all other tests pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FIELDS: Final = ("key", "value", "header", "where")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What must hold of a record; nothing, where there are no tests."""
+    """The tests that a record must pass; without tests every record passes."""
 
     tests: tuple[Test, ...] = ()
 
@@ -34,7 +34,7 @@ class Filter:
 
 
 def parsed(values: Values, way: str, schemas: Schemas) -> Filter:
-    """Return the filter that fields ask for; raises WrongInput."""
+    """Return the filter in a form's fields; raises WrongInput."""
     tests: list[Test] = []
     regex = values.flag("regex")
     if values.raw("key"):

@@ -1,7 +1,7 @@
 """A small language of conditions on values that have fields: `.user.id == "7" and .items[].price > 10`.
 
-Owns the language. It is parsed once into functions; no code of anybody's is run, and no condition can take longer than
-the value is large.
+Owns the language. A condition is parsed once into functions; it runs no foreign code, and its time is bounded by the
+size of the value.
 
     condition   any of these joined by `and`, `or`, `not` and parentheses:
                 PATH                         something is there, and is neither null nor false
@@ -46,7 +46,7 @@ _Token = tuple[str, str, int]
 
 
 def condition(text: str) -> Condition:
-    """Compile a condition; raises WrongInput, which says where it cannot be read."""
+    """Compile a condition; raises WrongInput with the position of the error."""
     if len(text) > LONGEST:
         raise WrongInput(f"a condition has at most {LONGEST} characters")
     parser = _Parser(text)
@@ -237,7 +237,7 @@ def _each(value: Any) -> Iterator[Any]:
 
 
 def _found(pattern: Any, value: str) -> bool:
-    return pattern.search(value.encode("utf-8", "replace")) is not None  # JSON may have half a character
+    return pattern.search(value.encode("utf-8", "replace")) is not None  # JSON may have half of a surrogate pair
 
 
 def _comparison(text: str, wanted: Any) -> Condition:

@@ -1,6 +1,6 @@
-"""Regular expressions that take no longer than what they look at is long: RE2's.
+"""Regular expressions in linear time: RE2's.
 
-Owns the options. What RE2 lacks (back-references, looking around) is WrongInput, as is a pattern that cannot be read.
+Owns the options. What RE2 lacks (back-references, look-around) raises WrongInput, as does an invalid pattern.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Looking through partitions, step by step, in both directions.
+"""Searching through partitions, step by step, in both directions.
 
-Owns how far one step goes (a second and some thousand records), and the cursor with which the next one goes on: where
-each partition is, and what was read and found. Nothing is kept between steps but in the cursor, which is the browser's:
-whoever stops asking has cancelled.
+Owns the size of one step (a second and some thousand records), and the cursor for the next one: the position in each
+partition, and the counts of read and found records. Only the cursor survives a step, and the browser holds it: a
+browser that stops asking has cancelled the search.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STEP_S: Final = 1.2
 STEP_RECORDS: Final = 20_000
 STEP_BYTES: Final = 32 * 1024 * 1024
 MOST_RECORDS: Final = 1_000_000
-"""Of one search; then somebody has to ask for more."""
+"""The most records of one search; then the user has to ask for more."""
 MOST_SHOWN: Final = 200
 _WINDOW: Final = 2_000
-"""Offsets of a partition that are looked through at once, backwards."""
+"""How many offsets of a partition are searched at once, backwards."""
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -35,7 +35,7 @@ _CURSOR: Final = re.compile(r"(\d{1,9}):(\d{1,19})")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which offsets a partition is looked through; the end is not in it."""
+    """The range of offsets to search in a partition, without the end."""
 
     begin: int
     end: int
@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Cursor:
-    """Where a search is: forwards the next offset of each partition, backwards the one before which to go on."""
+    """The position of a search: forwards the next offset of each partition, backwards the one before which to go on."""
 
     forward: bool
     at: dict[int, int]
@@ -56,16 +56,16 @@ class Cursor:
 
 @dataclass(slots=True)
 class Step:
-    """What a step found, in the order of the search, and whether there is more."""
+    """The result of a step, in the order of the search, and whether there is more."""
 
     records: list[Found]
     cursor: Cursor
     bounds: Mapping[int, Bounds]
     over: bool
     reached_ms: int = -1
-    """The time of the last record that was read."""
+    """The timestamp of the last record that was read."""
     done: float = 0.0
-    """The share of all offsets that was looked through."""
+    """The share of all offsets that was searched."""
 
 
 def parse_cursor(text: str) -> dict[int, int]:
@@ -81,7 +81,7 @@ def parse_cursor(text: str) -> dict[int, int]:
 
 @dataclass(slots=True)
 class Search:
-    """A search in one topic: which partitions, between which times, what for."""
+    """A search in one topic: its partitions, its times and its filter."""
 
     topic: TopicView
     partitions: list[int]
@@ -95,7 +95,7 @@ class Search:
     _led: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def bounds(self, admin: Any) -> dict[int, Bounds]:
-        """Ask where the partitions begin and end, within the times; raises AdminError for one without a leader."""
+        """Return the bounds of the partitions, within the times; raises AdminError for one without a leader."""
         leaders = {each.partition_index: each.leader_id for each in self.topic.partitions}
         name = self.topic.name
         for partition in self.partitions:
@@ -108,7 +108,7 @@ class Search:
         self._led = {key: leader for key, leader in led.items() if key in begin and key in end}
         found = {}
         for key in self._led:
-            # No record at or behind a time, and the broker tells no offset: since then nothing, until then everything.
+            # Without a record at or after a time the broker returns no offset: `since` finds nothing, `until` all.
             low = begin[key] if self.since_ms is None else first.get(key, end[key])
             high = end[key] if self.until_ms is None else last.get(key, end[key])
             if self.from_offset is not None and self.forward:
@@ -120,7 +120,7 @@ class Search:
         return found
 
     def step(self, admin: Any, cursor: Cursor | None) -> Step:
-        """Go on from a cursor, from the beginning without one."""
+        """Continue from a cursor; from the beginning without one."""
         bounds = self.bounds(admin)
         now = Cursor(self.forward, {}) if cursor is None else cursor
         for partition, each in bounds.items():
@@ -155,9 +155,9 @@ class _Work:
         self.reached_ms = -1
 
     def newest_or_oldest(self) -> list[Found]:
-        """Return the next records of all partitions together, in the order of their times.
+        """Return the next records of all partitions together, in order of their timestamps.
 
-        Where that is too much for a step, some partitions are not looked at yet: the next step goes on with them.
+        If that is too much for a step, the next step continues with the remaining partitions.
         """
         limit, forward, at = self._search.limit, self._search.forward, self._cursor.at
         found: list[Found] = []
@@ -169,7 +169,7 @@ class _Work:
             each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
-            # Where compaction left gaps a window may be empty: then it is moved until something is in it.
+            # After compaction a window may be empty: it moves until it contains a record.
             while not forward and not read and self._low > each.begin and not self._spent():
                 high, low = self._low, max(each.begin, self._low - _WINDOW)
                 read, end = self._read(partition, low, high, None)
@@ -184,16 +184,16 @@ class _Work:
         return found
 
     def _best(self, found: list[Found], limit: int, cut: set[int]) -> list[Found]:
-        """Keep the first of those found, and note of which partitions others were left for later."""
+        """Keep the first records, and mark the partitions whose other records were left for later."""
         found.sort(key=_order, reverse=not self._search.forward)
         cut.update(each.partition for each in found[limit:])
         return found[:limit]
 
     def matching(self) -> list[Found]:
-        """Look through partitions in turns until enough is found, or the step is spent."""
+        """Search partitions in turns until enough is found, or the step is spent."""
         found: list[Found] = []
         wanted, forward, at = self._search.wanted, self._search.forward, self._cursor.at
-        size = self._search.limit  # little at first, so that what is frequent is there at once
+        size = self._search.limit  # small at first, so that frequent matches appear at once
         while len(found) < self._search.limit and (left := self.left()):
             for partition in left:
                 low, high = self._window(partition, size)
@@ -207,7 +207,7 @@ class _Work:
         return sorted(found, key=_order, reverse=not forward)
 
     def left(self) -> list[int]:
-        """Return the partitions of which something is left."""
+        """Return the partitions that are not finished."""
         at, forward = self._cursor.at, self._search.forward
         return [p for p, each in self._bounds.items() if (at[p] < each.end if forward else at[p] > each.begin)]
 
@@ -216,10 +216,10 @@ class _Work:
         return (at, bounds.end) if self._search.forward else (max(bounds.begin, at - size), at)
 
     def _read(self, partition: int, low: int, high: int, most: int | None) -> tuple[list[Found], int]:
-        """Return records of a range in the order of their offsets, and where the next reading begins, or ends.
+        """Return records of a range in order of their offsets, and the offset where the next read begins, or ends.
 
-        Forwards they are at most so many. Backwards the range is read to its end, so a range that is too large is
-        narrowed at its beginning.
+        Forwards at most `most` records are read. Backwards the range is read to its end, so a range that is too large
+        is narrowed at its beginning.
         """
         while True:
             self._low = low
@@ -240,12 +240,12 @@ class _Work:
             return found, at if self._search.forward else low
 
     def _fetched(self, partition: int, at: int, high: int) -> tuple[list[Found], int]:
-        """Fetch once; return records below `high`, and the offset to go on with."""
+        """Fetch once; return records below `high`, and the offset to continue from."""
         topic = self._search.topic
         key = (topic.name, partition)
         ids = {topic.name: topic.topic_id}
         piece = fetch(self._admin, self._led, {key: at}, ids, committed=self._search.committed)[key]
-        # Where nothing comes, the rest is behind an open transaction: there is no more for this reader.
+        # Without records, the rest is behind an open transaction: this reader cannot see more.
         following = piece.next_offset if piece.next_offset > at else high
         return [each for each in piece.records if each.offset < high], following
 

@@ -1,7 +1,8 @@
-"""Records as they come, to a browser that listens: server-sent events.
+"""New records for a browser that follows a topic: server-sent events.
 
-Owns the pace. A look takes no thread while nothing comes; who does not take what was sent holds up nobody, and is let
-go after half a minute; what comes faster than can be read is skipped, and said so. At most so many listen at a time.
+Owns the pace. Waiting for records takes no thread. A reader that does not take its data blocks no other, and is
+disconnected after half a minute. Records that arrive faster than they can be read are skipped, with a notice. The
+number of readers is limited.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _template = environment().get_template("record_rows.html")
 
 
 class Tail(Response):
-    """An answer that goes on as long as somebody reads it."""
+    """An answer that continues as long as its reader stays."""
 
     media_type = "text/event-stream"
 
@@ -53,7 +54,7 @@ class Tail(Response):
         self._at = {partition: offset for partition, offset in at.items() if partition in search.partitions}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write until the reader goes, or the console ends."""
+        """Write until the reader disconnects, or the console ends."""
         del scope
         self._console.listening += 1
         writing = asyncio.ensure_future(self._write(send))
@@ -67,7 +68,7 @@ class Tail(Response):
             for outcome in await asyncio.gather(*ends, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, OSError)):
                     log.error("following records ended", exc_info=outcome)
-        with contextlib.suppress(Exception):  # the answer has begun: it can but end
+        with contextlib.suppress(Exception):  # the answer has begun, so it can only end
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send) -> None:
@@ -95,7 +96,7 @@ class Tail(Response):
         return list(self._events(admin))
 
     def _events(self, admin: Any) -> Iterator[bytes]:
-        """Return what has come since the last look."""
+        """Yield the records since the last look."""
         topic = self._search.topic
         led = {(topic.name, each.partition_index): each.leader_id for each in topic.partitions if each.leader_id >= 0}
         led = {key: leader for key, leader in led.items() if key[1] in self._search.partitions}

@@ -1,1 +1,1 @@
-"""What assigns partitions to the members of consumer groups."""
+"""The assignors of partitions to the members of consumer groups."""

@@ -1,4 +1,4 @@
-"""Which assignors there are, by name, and which one a group gets: the default, where its members name none."""
+"""The known assignors by name, and the choice for a group: the default if its members prefer none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CLASSES = {_CLASS_PACKAGE + "UniformAssignor": "uniform", _CLASS_PACKAGE + "Ran
 
 
 def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
-    """Return the assignors of group.consumer.assignors, in which Kafka's two may stand by class; raises ValueError."""
+    """Return the assignors of group.consumer.assignors, where Kafka's two may be class names; raises ValueError."""
     names = tuple(_CLASSES.get(each, each) for each in configured)
     for name in names:
         if name not in ASSIGNORS:
@@ -23,5 +23,5 @@ def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose(preferred: str | None, configured: Sequence[str]) -> str:
-    """Return the assignor that members prefer, if it is among group.consumer.assignors, else the first of these."""
+    """Return the assignor that members prefer, if group.consumer.assignors has it, else the first of these."""
     return configured[0] if preferred is None or preferred not in configured else preferred

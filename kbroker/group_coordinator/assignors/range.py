@@ -1,8 +1,8 @@
-"""The assignor "range": of each topic every subscriber gets a range of neighbouring partitions.
+"""The assignor "range": each subscriber of a topic gets a range of neighbouring partitions.
 
-Owns that order: members by instance id, those without one behind them by member id. Members that subscribe to the same
-topics get the same ranges of topics with as many partitions, so that such topics can be joined; what they have does not
-matter, and members with instance ids keep their ranges because they keep their places.
+Owns the order of members: by instance id, then those without one by member id. Members that subscribe to the same
+topics get the same ranges of topics with as many partitions, so that such topics can be joined. Current assignments do
+not matter; members with instance ids keep their ranges because they keep their places.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def range_assignor(spec: GroupSpec) -> Assignment:
 
 
 def _rank(spec: GroupSpec, member_id: str) -> tuple[bool, bytes]:
-    """Return where a member stands; strings compare as Java's do, by UTF-16 units."""
+    """Return a member's sort key; strings compare as Java's do, by UTF-16 units."""
     instance_id = spec.members[member_id].instance_id
     name = member_id if instance_id is None else instance_id
     return instance_id is None, name.encode("utf-16-be", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What an assignor is given (`GroupSpec`) and gives back (`Assignment`)."""
+"""The input of an assignor (`GroupSpec`) and its result (`Assignment`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.group_coordinator.partitions import Partitions
 
 @dataclass(frozen=True, slots=True)
 class MemberSpec:
-    """One member: the ids of the topics it subscribes to, what its target gives it so far, who and where it is."""
+    """One member: the ids of its subscribed topics, its current target, its instance id and its rack."""
 
     topics: frozenset[bytes]
     assigned: Partitions
@@ -25,7 +25,7 @@ class GroupSpec:
     members: Mapping[str, MemberSpec]
     homogeneous: bool
     partitions: Mapping[bytes, int]
-    """How many partitions each subscribed topic has."""
+    """The number of partitions of each subscribed topic."""
 
 
 Assignment = dict[str, Partitions]

@@ -1,7 +1,8 @@
-"""The assignor "uniform": everybody gets as many partitions as anybody, and keeps what they have.
+"""The assignor "uniform": all members get equally many partitions, and keep as many of theirs as possible.
 
-Owns the choice between its two ways and the simpler one, for members that all subscribe to the same topics: a quota
-each, what is above it is taken away, what is left goes to those below it. One pass over members and partitions.
+Owns the choice between its two algorithms and the simpler one, for members that all subscribe to the same topics: each
+has a quota, partitions above it are taken away, and free ones go to members below it. One pass over members and
+partitions.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
             if stays:
                 keeps[topic_id] = stays
         if room > 0 and has_extra and len(spec.members) - place > extras:
-            # Others can still take one partition more than the quota, so this member need not.
+            # Other members can still take one partition more than the quota, so this one need not.
             room, has_extra = room - 1, False
         if room > 0:
             unfilled.append((member_id, room))
@@ -63,10 +64,10 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
 
 
 def _held(spec: GroupSpec, topics: frozenset[bytes]) -> tuple[Assignment, dict[bytes, set[int]]]:
-    """Return what each member has of these topics, and what all have.
+    """Return each member's partitions of these topics, and the partitions that have an owner.
 
-    A partition that does not exist is nobody's, one that two members have is the first one's: targets that say
-    otherwise came from elsewhere, and end here.
+    A partition that does not exist has no owner; one with two owners belongs to the first: such targets came from other
+    software, and are corrected here.
     """
     taken = {topic_id: set[int]() for topic_id in topics}
     held: Assignment = {}

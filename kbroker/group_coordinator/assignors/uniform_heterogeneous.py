@@ -1,8 +1,8 @@
-"""The assignor "uniform" where members subscribe to different topics.
+"""The assignor "uniform" for members that subscribe to different topics.
 
-Owns that way: everybody keeps what they have and still subscribe to; what is left goes, the narrowest topics first, to
-the least loaded subscriber; then topic by topic partitions move from the most to the least loaded subscriber, as long
-as that makes anything better and at most 16 times over all topics.
+Owns this algorithm. Members keep the partitions to which they still subscribe. Free partitions go, the narrowest topics
+first, to the least loaded subscriber. Then topic by topic partitions move from the most to the least loaded subscriber,
+as long as that improves the balance and at most 16 times over all topics.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _MAX_ROUNDS = 16
 
 
 class MixedUniform:
-    """One assignment on its way. Members are numbered in the order of the spec."""
+    """One assignment in progress. Members are numbered in the order of the spec."""
 
     def __init__(self, spec: GroupSpec) -> None:
         self._spec = spec
@@ -27,7 +27,7 @@ class MixedUniform:
         self._owners = {topic_id: [-1] * spec.partitions[topic_id] for topic_id in self._subscribers}
 
     def build(self) -> Assignment:
-        """Return the assignment of every member; of none, where nobody subscribes to anything."""
+        """Return the assignment of every member; empty if no member subscribes to anything."""
         if not self._subscribers:
             return {}
         self._keep()
@@ -54,7 +54,7 @@ class MixedUniform:
                     self._load[owner] += 1
 
     def _narrowest_first(self, topic_ids: list[bytes]) -> list[bytes]:
-        """Sort topics: most partitions a subscriber, then fewest subscribers, then by id as Kafka compares them."""
+        """Sort topics: most partitions per subscriber, then fewest subscribers, then by id in Kafka's order."""
 
         def rank(topic_id: bytes) -> tuple[float, int, int, int]:
             count = len(self._subscribers[topic_id])
@@ -80,7 +80,7 @@ class MixedUniform:
 
     def _balance(self) -> None:
         topics = self._narrowest_first([t for t, members in self._subscribers.items() if len(members) > 1])
-        last = -1  # the last topic in which anything moved: a whole round without a move ends the work
+        last = -1  # the last topic with a move: a whole round without a move ends the work
         for _ in range(_MAX_ROUNDS):
             for place, topic_id in enumerate(topics):
                 if place == last:
@@ -89,7 +89,7 @@ class MixedUniform:
                     last = place
 
     def _balance_topic(self, topic_id: bytes) -> int:
-        """Move partitions of a topic from the most to the least loaded subscribers; return how many moved."""
+        """Move partitions of a topic from the most to the least loaded subscribers; return the number of moves."""
         balancer = _Balancer(self._load, self._subscribers[topic_id])
         if balancer.imbalance <= 1:
             return 0
@@ -115,11 +115,11 @@ class MixedUniform:
 
 
 class _Balancer:
-    """Names the least and the most loaded of some members, over and over, while their loads change.
+    """Returns the least and the most loaded of some members, repeatedly, while their loads change.
 
-    The members stand sorted by load. From the left grows a range of members that have the same least load, from the
-    right one of the most loaded; each call takes the next member of a range, and a range that was gone through once has
-    another load and may take in its neighbours. Members that have nothing to give are put behind the right end.
+    The members are sorted by load. A range of members with the same least load grows from the left, one of the most
+    loaded from the right. Each call takes the next member of a range; after one pass its members have another load, and
+    the range may take in neighbours. Members without partitions to give are moved behind the right end.
     """
 
     def __init__(self, load: list[int], members: list[int]) -> None:
@@ -132,7 +132,7 @@ class _Balancer:
         self._most_start, self._most_end, self._most_load, self._next_most = count, count, most + 1, count - 1
 
     def next_least(self) -> int:
-        """Return the member to take a partition."""
+        """Return the member that takes a partition."""
         if self._next_least >= self._least_end:
             self._least_load += 1
             while self._least_end < len(self._sorted) and self._load[self._sorted[self._least_end]] == self._least_load:
@@ -143,7 +143,7 @@ class _Balancer:
         return found
 
     def next_most(self) -> int:
-        """Return the member to give a partition, -1 where nobody has one."""
+        """Return the member that gives a partition; -1 if none has one."""
         if self._next_most < self._most_start:
             if self._most_end <= self._most_start and self._most_start > 0:
                 self._most_load = self._load[self._sorted[self._most_start - 1]]
@@ -159,11 +159,11 @@ class _Balancer:
         return found
 
     def exclude_most(self) -> None:
-        """Put the member that `next_most` named last out of its range."""
+        """Exclude the member that `next_most` returned last from its range."""
         place, last = self._next_most + 1, self._most_end - 1
         self._sorted[place], self._sorted[last] = self._sorted[last], self._sorted[place]
         self._most_end -= 1
 
     def is_balanced(self) -> bool:
-        """Tell whether no move would make the loads more equal."""
+        """Return whether no move would improve the balance."""
         return self._most_load - self._least_load <= 1

@@ -1,8 +1,7 @@
 """JoinGroup of classic groups.
 
-Owns what it means in each state of a group, for dynamic and for static members. Never times or ends a phase:
-rebalance.py does. The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupJoin and on), not of the
-coordinator before it.
+Owns its meaning in each state of a group, for dynamic and for static members. Never times or ends a phase: rebalance.py
+does. The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupJoin and on), not of the older coordinator.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroup
 log = logging.getLogger(__name__)
 
 MAX_PROTOCOLS = 1_000
-"""Protocols of one member; clients name a handful. They are kept as long as the member, and compared with others'."""
+"""The most protocols of one member; clients have a handful. They are kept and compared with other members'."""
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 
 
 def why_no_join(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
-    """Return why a JoinGroup is refused whatever group it is for; NONE where it is not."""
+    """Return why a JoinGroup is refused for any group; NONE if it is not."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
@@ -58,7 +57,7 @@ def why_no_join(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
 
 
 class Join:
-    """One JoinGroup on its way: the request, who sent it, and where its answer goes."""
+    """One JoinGroup in progress: the request, its sender, and where its answer goes."""
 
     __slots__ = ("client_host", "client_id", "now_ms", "out", "parked", "protocols", "request", "version")
 
@@ -79,7 +78,7 @@ class Join:
 
     @property
     def reason(self) -> str:
-        """What the client says about why it joins."""
+        """The client's reason for joining."""
         return self.request.reason or "not provided"
 
     @property
@@ -95,7 +94,7 @@ class Join:
 
 
 class JoinGroups:
-    """JoinGroups on their way."""
+    """Handles JoinGroup requests."""
 
     def __init__(self, groups: Groups, config: GroupConfig, rebalances: Rebalances) -> None:
         self._groups = groups
@@ -103,7 +102,7 @@ class JoinGroups:
         self._rebalances = rebalances
 
     def join(self, join: Join) -> Outcome:
-        """Handle a JoinGroup. A group that it creates is written to the log."""
+        """Handle a JoinGroup. A new group is written to the log."""
         request, out = join.request, join.out
         group_id, member_id = request.group_id, request.member_id
         group = self._groups.classic(group_id)
@@ -128,14 +127,14 @@ class JoinGroups:
         return out
 
     def _persist_new(self, group: ClassicGroup, join: Join) -> None:
-        """Write the new group; without its record it is not to exist, and where that was late, not with members."""
+        """Write the new group; if that fails the group is dropped, and if it timed out only its members are."""
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
             out = Outcome()
             if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
                 log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
                 self._groups.remove(group)
-                if code is ErrorCode.REQUEST_TIMED_OUT:  # it is in the log, and so may be offsets of it
+                if code is ErrorCode.REQUEST_TIMED_OUT:  # it is in the log, and so may be its offsets
                     self._groups.put(ClassicGroup(group.group_id, now_ms))
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
@@ -146,7 +145,7 @@ class JoinGroups:
         persist(join.out, lambda: empty_group_metadata(group), after)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Tell whether there is room. During the join phase only those who are already here count (KAFKA-9844)."""
+        """Return whether there is room. During the join phase only members that have joined count (KAFKA-9844)."""
         if group.state is EMPTY:
             return True
         member = group.members.get(member_id)
@@ -157,7 +156,7 @@ class JoinGroups:
         return member is not None or len(group.members) < self._config.max_size
 
     def _join_unknown(self, group: ClassicGroup, join: Join) -> None:
-        """Admit a member without an id: a static one is recognised, a dynamic one gets an id first (KIP-394)."""
+        """Admit a member without an id: a static member is recognised, a dynamic one first gets an id (KIP-394)."""
         instance_id = join.request.group_instance_id
         new_id = _new_member_id(join.client_id, instance_id)
         if instance_id is not None:
@@ -175,7 +174,7 @@ class JoinGroups:
             self._add(group, new_id, join)
 
     def _join_known(self, group: ClassicGroup, join: Join) -> None:
-        """Answer a member with an id: the current generation where nothing has changed, else a rebalance."""
+        """Answer a member with an id: with the current generation if nothing has changed, else after a rebalance."""
         request = join.request
         member_id = request.member_id
         if member_id in group.pending_joins:
@@ -217,7 +216,7 @@ class JoinGroups:
         if group.state is PREPARING and group.previous is EMPTY:
             group.new_member_added = True
         group.add(member, join.parked)
-        # Its client may time out and join again under another id, again and again, so this one must not wait for ever.
+        # Its client may time out and join again and again under new ids, so this one must not wait forever.
         schedule_session(group, member, join.out, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, instance {join.request.group_instance_id}; client reason: {join.reason}"
         self._rebalances.prepare_or_complete(group, reason, join.out, join.now_ms)
@@ -230,7 +229,7 @@ class JoinGroups:
     # -- static members (KIP-345)
 
     def _replace_static(self, group: ClassicGroup, old_id: str, new_id: str, join: Join) -> None:
-        """Give a static member that is back without its id a new one; whoever used the old one is fenced."""
+        """Give a returning static member without its id a new one; a user of the old id is fenced."""
         out, instance_id = join.out, join.request.group_instance_id or ""
         old, old_leader = group.members[old_id], group.leader_id
         fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -247,7 +246,7 @@ class JoinGroups:
             reason = f"static member {new_id} changes the group's protocol; client reason: {join.reason}"
             self._rebalances.prepare_or_complete(group, reason, out, join.now_ms)
         elif group.state is COMPLETING:
-            # The leader may already have the old id in hand, whose assignment the new one would never see.
+            # The leader may already use the old id, and the new one would never get that assignment.
             reason = f"static member {new_id} returns; client reason: {join.reason}"
             self._rebalances.prepare(group, reason, out, join.now_ms)
         else:
@@ -256,7 +255,7 @@ class JoinGroups:
     def _persist_replacement(
         self, group: ClassicGroup, old: Member, member: Member, old_leader: str | None, join: Join
     ) -> None:
-        """Write the new id; then the member has its old place back without a rebalance. If it fails, the old id is."""
+        """Write the new id; the member then has its place back without a rebalance. On failure the old id stays."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             out = Outcome()
@@ -272,7 +271,7 @@ class JoinGroups:
             elif group.state in (STABLE, COMPLETING):
                 response = generation_answer(group, member.member_id, with_members=False)
                 if join.version < SKIP_ASSIGNMENT_SINCE:
-                    # The old leader's id makes this member a follower, so that it computes no assignment.
+                    # With the old leader's id this member is a follower, and computes no assignment.
                     response.leader = old_leader or ""
                 elif group.leader_id == member.member_id:
                     response.members, response.skip_assignment = current_members(group), True

@@ -3,7 +3,7 @@
 The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
 expireClassicGroupMemberHeartbeat).
 
-Timers, by key: ("session", group, member) a member's session, and the wait for one that was only given an id.
+Timers, by key: ("session", group, member) a member's session, and the wait for a member that has only got an id.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """Who stays in a group."""
+    """Membership of classic groups: heartbeats, leaving, sessions."""
 
     def __init__(self, rebalances: Rebalances) -> None:
         self._rebalances = rebalances
@@ -106,7 +106,7 @@ class Membership:
     # -- the end of a session
 
     def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
-        """End a session: the member is removed unless a parked request proves it alive."""
+        """End a session: the member is removed unless a parked request proves that it is alive."""
         if member_id in group.pending_joins:
             log.debug("group %s: pending member %s did not come back", group.group_id, member_id)
             group.remove(member_id)
@@ -124,7 +124,7 @@ class Membership:
             self._rebalances.complete_join(group, out, now_ms)
 
     def _drop(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
-        """Remove a member, telling a parked JoinGroup of it to start over."""
+        """Remove a member, and fail its parked requests so that it starts over."""
         answer_join(member, JoinGroupResponse(member_id="", error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
         answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
         group.remove(member.member_id)

@@ -1,11 +1,11 @@
-"""How a classic group gets from one generation to the next.
+"""The steps of a classic group from one generation to the next.
 
-Owns the two phases (everybody joins, everybody syncs) and the timers that end them whatever members do. Never reads a
-request: join_group.py, sync_group.py and membership.py do, and call in here.
+Owns the two phases (all members join, all members sync) and the timers that end them in any case. Never reads a
+request: join_group.py, sync_group.py and membership.py do, and call these functions.
 
 Timers, by key: ("join", group) the end of the join phase, or of the delay before a new group's first generation;
 ("sync", group) the end of the sync phase.
-Every function adds what it decides to the `Outcome` it is given.
+Every function adds its decisions to the `Outcome` that it gets.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 LOGGED_BY_NAME = 8
-"""Members are named in a line of the log up to this number, and counted beyond."""
+"""Up to this number a log line names members; beyond it counts them."""
 
 
 def named(member_ids: Sequence[str]) -> str:
-    """Return how a line of the log speaks of members."""
+    """Return the members' names for a log line."""
     left = len(member_ids) - LOGGED_BY_NAME
     text = ", ".join(member_ids[:LOGGED_BY_NAME])
     return f"{text} and {left} more" if left > 0 else text
@@ -37,7 +37,7 @@ def named(member_ids: Sequence[str]) -> str:
 def persist(
     out: Outcome, make: Callable[[], CoordinatorRecord], after: Callable[[ErrorCode, int], Outcome] | None = None
 ) -> None:
-    """Let a record of what the group has already become be written, and `after` run when it is or cannot be."""
+    """Write a record of a change that the group has already made; `after` runs once it is written or has failed."""
     out.replay = False
     out.after = after
     try:
@@ -63,7 +63,7 @@ def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bo
 
 
 def park_join(member: Member, parked: Parked, out: Outcome) -> None:
-    """Park a JoinGroup. A predecessor of the same member, whose connection must be gone, is let go."""
+    """Park a JoinGroup. An earlier one of the same member, whose connection must be gone, is completed."""
     answer_join(
         member,
         JoinGroupResponse(member_id=member.member_id, error_code=ErrorCode.REBALANCE_IN_PROGRESS),
@@ -85,7 +85,7 @@ def generation_answer(group: ClassicGroup, member_id: str, *, with_members: bool
 
 
 def current_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
-    """Return the members as their leader sees them."""
+    """Return the members for the leader's answer."""
     return [
         JoinGroupResponseMember(
             member_id=m.member_id, group_instance_id=m.instance_id, metadata=m.metadata(group.protocol_name)
@@ -95,7 +95,7 @@ def current_members(group: ClassicGroup) -> list[JoinGroupResponseMember]:
 
 
 def schedule_session(group: ClassicGroup, member: Member, out: Outcome, timeout_ms: int | None = None) -> None:
-    """Let a member's session (re)start now."""
+    """Start or restart a member's session now."""
     delay = member.session_timeout_ms if timeout_ms is None else timeout_ms
     out.timers.append(Schedule(("session", group.group_id, member.member_id), delay))
 
@@ -114,7 +114,7 @@ class Rebalances:
             self.complete_join_if_all_here(group, out, now_ms)
 
     def prepare(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
-        """Start a rebalance: those who wait for an assignment must join again, all others learn it by heartbeat."""
+        """Start a rebalance: members that wait for an assignment must join again, all others learn it by heartbeat."""
         if group.state is COMPLETING:
             self.cancel_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
         group.pending_syncs.clear()
@@ -135,12 +135,12 @@ class Rebalances:
             out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))
 
     def complete_join_if_all_here(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase when nobody is missing; a new group's first one only ends by its delay."""
+        """End the join phase if no member is missing; a new group's first one ends only after its delay."""
         if group.state is PREPARING and group.previous is not EMPTY and group.all_joined():
             self.complete_join(group, out, now_ms)
 
     def complete_join(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase with who is here. Dynamic members that are not are removed; static ones stay."""
+        """End the join phase with the joined members. Missing dynamic members are removed; static ones stay."""
         out.timers.append(Cancel(("join", group.group_id)))
         group.initial_delay = None
         gone = [m.member_id for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]
@@ -168,7 +168,7 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` for an empty generation: if the log does not learn of it, an older one times out later."""
+        """Return an `after` for an empty generation: if it is not logged, an older one's members time out later."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             if code is not ErrorCode.NONE:
@@ -180,7 +180,7 @@ class Rebalances:
     # -- assignments
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], out: Outcome) -> None:
-        """Give every member its assignment, and to those who wait for it the answer."""
+        """Assign every member its partitions, and answer the waiting ones."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             response = SyncGroupResponse(
@@ -190,7 +190,7 @@ class Rebalances:
                 schedule_session(group, member, out)
 
     def cancel_assignment(self, group: ClassicGroup, code: ErrorCode, out: Outcome) -> None:
-        """Take all assignments back; who waits for one is answered `code`."""
+        """Cancel all assignments; waiting members get the error `code`."""
         for member in group.members.values():
             member.assignment = b""
             if answer_sync(member, SyncGroupResponse(error_code=code), out):
@@ -199,7 +199,7 @@ class Rebalances:
     # -- timers
 
     def on_join_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the join phase; a new group's first one is put off as long as members keep coming."""
+        """End the join phase; a new group's first one is extended while members keep joining."""
         if group.state is not PREPARING:
             return
         if group.initial_delay is not None:

@@ -1,4 +1,4 @@
-"""SyncGroup of classic groups: the leader's assignment is written, then everybody is told theirs, in time or never.
+"""SyncGroup of classic groups: the leader's assignment is written, and then each waiting member gets its part.
 
 The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupSync).
 """
@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 
 class SyncGroups:
-    """SyncGroups on their way."""
+    """Handles SyncGroup requests."""
 
     def __init__(self, rebalances: Rebalances) -> None:
         self._rebalances = rebalances
 
     def sync(self, group: ClassicGroup | None, request: SyncGroupRequest, parked: Parked) -> Outcome:
-        """Handle a SyncGroup: the leader's assignment is written before anybody sees it."""
+        """Handle a SyncGroup: the leader's assignment is written before any member gets it."""
         out = Outcome()
         code, member = self._validate_sync(group, request)
         if group is None or member is None:
@@ -52,7 +52,7 @@ class SyncGroups:
         return out
 
     def on_timer(self, group: ClassicGroup, out: Outcome, now_ms: int) -> None:
-        """End the sync phase: members that have not asked for their assignment are removed."""
+        """End the sync phase: members that did not request their assignment are removed."""
         if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
             return
         missing = sorted(group.pending_syncs)

@@ -1,8 +1,8 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Owns what these requests mean there (Kafka 4.3's classicGroupJoinToConsumerGroup and its neighbours). Such a member is
-reconciled as any other: its generation is its member epoch, it acknowledges by its subscription's owned partitions, and
-REBALANCE_IN_PROGRESS tells it to join again when there is something to fetch.
+Owns the meaning of these requests there (Kafka 4.3's classicGroupJoinToConsumerGroup and its neighbours). Such a member
+is reconciled like any other: its generation is its member epoch, it acknowledges by its subscription's owned
+partitions, and REBALANCE_IN_PROGRESS makes it join again when its assignment has changed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClassicMembers:
     # -- JoinGroup
 
     def join(self, group: ConsumerGroup, join: Join) -> Outcome:
-        """Handle a JoinGroup to a consumer group with members; answered once it is written."""
+        """Handle a JoinGroup to a consumer group with members; it is answered once it is written."""
         try:
             return self._join(group, join)
         except ApiError as err:
@@ -132,7 +132,7 @@ class ClassicMembers:
         now_ms: int,
         owned: Owned,
     ) -> ConsumerMember:
-        """Take in a static member that replaces the group's last consumer member: the group becomes a classic one."""
+        """Admit a static member that replaces the group's last consumer member: the group becomes a classic one."""
         topics_changed, regex = self._targets.take_metadata(group, member, wanted, out, now_ms)
         changed = topics_changed or regex is not Change.NONE
         epoch, _ = self._targets.group_epoch(group, member, wanted, out, now_ms, bump=changed)
@@ -188,7 +188,7 @@ class ClassicMembers:
     # -- SyncGroup
 
     def sync(self, group: ConsumerGroup, request: SyncGroupRequest, parked: Parked) -> Outcome:
-        """Handle a SyncGroup: the answer is what the member has."""
+        """Handle a SyncGroup: the answer is the member's current assignment."""
         out = Outcome()
         try:
             response = self._sync(group, request, out)
@@ -215,7 +215,7 @@ class ClassicMembers:
         )
 
     def _expect_join(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """Give a member that must join again its rebalance timeout for that, once."""
+        """Start the rebalance timeout of a member that must join again, once."""
         if member.member_id not in group.joining:
             group.joining.add(member.member_id)
             key = ("consumer join", group.group_id, member.member_id)

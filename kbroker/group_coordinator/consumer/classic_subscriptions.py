@@ -1,4 +1,4 @@
-"""The protocol of consumers inside JoinGroup and SyncGroup: subscriptions and assignments with their versions.
+"""The consumer protocol inside JoinGroup and SyncGroup: subscriptions and assignments with their versions.
 
 Owns reading and writing these bytes for members of the classic protocol in consumer groups.
 """
@@ -23,19 +23,19 @@ _HIGHEST = 3
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a classic member subscribes to, and what it says it has, by topic name."""
+    """A classic member's subscription, and its claimed partitions by topic name."""
 
     topics: frozenset[str]
     rack_id: str | None
     owned: tuple[tuple[str, tuple[int, ...]], ...]
 
     def owned_by_id(self, topics: Topics) -> Owned:
-        """Return what the member has, of topics that exist."""
+        """Return the claimed partitions, of existing topics."""
         return [(topic_id, list(indexes)) for name, indexes in self.owned if (topic_id := topics.id_of(name))]
 
 
 def version_of(data: bytes) -> int:
-    """Return the version that stands before a subscription or an assignment; raises Malformed."""
+    """Return the version at the beginning of a subscription or an assignment; raises Malformed."""
     if len(data) < 2:
         raise Malformed("no version before what a consumer says")
     version = int.from_bytes(data[:2], "big", signed=True)
@@ -52,9 +52,9 @@ def read_subscription(data: bytes) -> Subscription:
 
 
 def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
-    """Read an assignment: those of its partitions that exist, and whether there is user data; raises Malformed.
+    """Read an assignment: its existing partitions, and whether there is user data; raises Malformed.
 
-    The leader of a classic group may have made it of anything.
+    The leader of a classic group may have put any bytes there.
     """
     if not data:
         return {}, False
@@ -68,7 +68,7 @@ def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
 
 
 def write_assignment(partitions: Partitions, version: int, topics: Topics) -> bytes:
-    """Return an assignment as a consumer of that version reads it."""
+    """Return an assignment in the form of a consumer's version."""
     assigned = [
         AssignedPartitions(topic=name, partitions=sorted(indexes))
         for topic_id, indexes in partitions.items()

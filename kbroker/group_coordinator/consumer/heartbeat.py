@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving.
 
-Owns what the request means (Kafka 4.3's GroupMetadataManager.consumerGroupHeartbeat): is it valid in itself
-(GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), who sends it (identity.py), what
-it says of the member, and the shape of the answer. What follows from that for the group: target.py.
+Owns the meaning of the request (Kafka 4.3's GroupMetadataManager.consumerGroupHeartbeat): whether it is valid in itself
+(GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), its sender (identity.py), the
+changes of the member, and the form of the answer. target.py has the effects on the group.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 _CLIENT_MADE_MEMBER_ID_SINCE = 1
 MOST_TOPICS = 20_000
-"""Topics that one member subscribes to by name. What it subscribes to is decided at one go, in 2 us a name, and 10 us
-where there is a topic."""
+"""The most topics to which one member may subscribe by name. A subscription is evaluated in one step, which takes 2 us
+a name, and 10 us for an existing topic."""
 
 
 async def distinct_topics(names: Iterable[str], most_bytes: int) -> list[str] | None:
-    """Return the topics of a heartbeat, each once; None where they are too many, or do not fit into so many bytes.
+    """Return the topics of a heartbeat, each once; None if they are too many, or do not fit into `most_bytes`.
 
-    Zero bytes: nobody knows yet what fits.
+    Zero bytes mean that the limit is not known yet.
     """
     left = most_bytes
     found: dict[str, None] = {}
@@ -161,7 +161,7 @@ class Heartbeats:
 def _updated(
     member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client_id: str, client_host: str
 ) -> ConsumerMember:
-    """Return the member as the request has it: null and -1 mean "as before"."""
+    """Return the member after a request, in which null and -1 mean "unchanged"."""
     names, timeout = request.subscribed_topic_names, request.rebalance_timeout_ms
     return replace(
         member,
@@ -184,7 +184,7 @@ def _assignment(assigned: Epochs) -> Assignment:
 
 
 def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
-    """Let a request pass; raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
+    """Check a request; raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
     if version >= _CLIENT_MADE_MEMBER_ID_SINCE or epoch > 0 or epoch == LEAVE_EPOCH:
         _not_blank(request.member_id, "MemberId")

@@ -1,4 +1,4 @@
-"""Who a request to a consumer group comes from: the member by its id or its instance id, and whether it is fenced.
+"""The sender of a request to a consumer group: the member by its id or its instance id, and whether it is fenced.
 
 Owns the checks of ids and of member epochs, and the return of a static member under a new id. Never changes a group.
 """
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, limit: int) -> None:
-    """Refuse a member that would be one too many; raises GROUP_MAX_SIZE_REACHED."""
+    """Refuse a member beyond the group's maximum size; raises GROUP_MAX_SIZE_REACHED."""
     is_known = instance_id in group.static_members or member_id in group.members
     if not is_known and len(group.members) >= limit:
         raise ApiError(
@@ -31,7 +31,7 @@ def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, li
 
 
 def dynamic_member(group: ConsumerGroup, member_id: str, *, create: bool) -> ConsumerMember:
-    """Return a member, a new one if need be; raises UNKNOWN_MEMBER_ID."""
+    """Return a member, a new one if `create`; raises UNKNOWN_MEMBER_ID."""
     if create and member_id not in group.members:
         return ConsumerMember(member_id)
     return group.member(member_id)
@@ -46,7 +46,7 @@ def static_member(
     create: bool,
     classic: bool = False,
 ) -> ConsumerMember:
-    """Return a static member; one that joins takes the place of who had its instance id, if that may be.
+    """Return a static member; a joining one replaces the holder of its instance id, if that is allowed.
 
     Raises UNKNOWN_MEMBER_ID, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
     """
@@ -72,7 +72,7 @@ def static_member(
 
 
 def check_instance(held: ConsumerMember | None, member_id: str, instance_id: str) -> ConsumerMember:
-    """Return the member that holds an instance id, which must be this one; UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    """Return the holder of an instance id, which must be this member; raises UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
     if held is None:
         raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if held.member_id != member_id:
@@ -84,9 +84,9 @@ def check_instance(held: ConsumerMember | None, member_id: str, instance_id: str
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:
-    """Let the member's epoch pass, or the one before where the answer that raised it may be lost.
+    """Accept the member's epoch, or the previous one if the answer with the new epoch may be lost.
 
-    A member of the previous epoch must have nothing but what it should have by now. Raises FENCED_MEMBER_EPOCH.
+    A member of the previous epoch must own only partitions of its current assignment. Raises FENCED_MEMBER_EPOCH.
     """
     if epoch in (0, member.member_epoch):
         return

@@ -1,6 +1,6 @@
-"""The removal of members of consumer groups: those who leave, and those whose time is over.
+"""The removal of members of consumer groups: those that leave, and those whose time has expired.
 
-Owns the records of it. The group's epoch grows, or the group becomes a classic one (migration.py).
+Owns its records. The group's epoch grows, or the group becomes a classic one (migration.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.group_coordinator.topics import Topics
 log = logging.getLogger(__name__)
 
 _RETRY_MS = 500
-"""When the removal of a member is tried again that could not be written."""
+"""The delay before the removal of a member is retried after a failed write."""
 
 
 class MemberRemoval:
@@ -58,7 +58,7 @@ class MemberRemoval:
         out.records.append(records.group_epoch(group_id, group.epoch + 1, metadata_hash))
 
     def on_timer(self, group: ConsumerGroup, kind: str, member_id: str, now_ms: int) -> Outcome:
-        """Remove a member that was silent, or that has not given up what it must in time."""
+        """Remove a member that was silent, or that did not revoke its partitions in time."""
         out = Outcome()
         member = group.members.get(member_id)
         if member is None or (kind == "revoke" and group.revoking.get(member_id) != member.member_epoch):

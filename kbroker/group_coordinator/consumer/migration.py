@@ -1,7 +1,7 @@
-"""Groups that change their protocol while they have members, and those that do without.
+"""Groups that change their protocol, with and without members.
 
 Owns the conversions in both directions and when they are allowed (group.consumer.migration.policy). A conversion is
-tombstones of what the group was and the records of what it becomes, in one batch: it happens, or it does not.
+tombstones of the old group and the records of the new one, in one batch: it happens completely or not at all.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Migration:
         self._topics = topics
 
     def open_group(self, group_id: str, create: bool, out: Outcome) -> ConsumerGroup:
-        """Return the consumer group that a heartbeat is for; one that joins makes it, of a classic group if need be.
+        """Return the consumer group of a heartbeat; a joining member creates it, if necessary from a classic group.
 
-        What is returned may not be the shard's yet: the records in `out` make it so. Raises GROUP_ID_NOT_FOUND.
+        The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
         group = self._groups.get(group_id)
         if isinstance(group, ConsumerGroup):
@@ -76,10 +76,10 @@ class Migration:
     # -- classic -> consumer
 
     def _upgrade(self, group: ClassicGroup, out: Outcome) -> ConsumerGroup:
-        """Make a consumer group of a classic one with members; raises GROUP_ID_NOT_FOUND where that may not be.
+        """Convert a classic group with members to a consumer group; raises GROUP_ID_NOT_FOUND if that is not allowed.
 
-        The classic group is as it was until what is decided here has been tried, as the heartbeat behind it may still
-        be refused.
+        The classic group stays unchanged until the write was tried, because the heartbeat that caused it may still be
+        refused.
         """
         start = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if not self._config.consumer_migration_policy.upgrades:
@@ -108,10 +108,10 @@ class Migration:
         return upgraded
 
     def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
-        """Let a classic group go that becomes a consumer group, once that has been tried.
+        """Drop a classic group that becomes a consumer group, once the write was tried.
 
-        Its parked requests are answered by then, whether it was written or not; if it was, the group needs no timers.
-        If not, whoever was answered has a session again: it may have ended while the request was parked.
+        Its parked requests are answered by then in any case; if the write succeeded, the group needs no timers. If not,
+        each answered member gets a new session: the old one may have ended while the request was parked.
         """
 
         def settle(done: Outcome, _now: int) -> None:
@@ -165,7 +165,7 @@ class Migration:
     # -- consumer -> classic
 
     def downgrade(self, group: ConsumerGroup, gone: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
-        """Make a classic group of a consumer group whose last consumer members go; return whether that was to be."""
+        """Convert a consumer group whose last consumer members leave to a classic one; return whether it was."""
         rest = len(group.members) - len(gone)
         if not group.all_classic_without(gone) or rest <= 0 or not self.may_downgrade(group, rest):
             return False
@@ -181,14 +181,14 @@ class Migration:
         return True
 
     def may_downgrade(self, group: ConsumerGroup, size: int) -> bool:
-        """Tell whether the policy and group.max.size let a group of `size` become a classic one."""
+        """Return whether the policy and group.max.size allow a group of `size` to become a classic one."""
         if not self._config.consumer_migration_policy.downgrades:
             log.info("group %s: stays a consumer group, as online downgrade is disabled", group.group_id)
             return False
         if size > self._config.max_size:
             log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
             return False
-        # A size that the log refused is tried again when there is reason to think that it fits.
+        # After the log has refused a size, half of it is tried.
         return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(
@@ -202,12 +202,13 @@ class Migration:
     ) -> CoordinatorRecord:
         """Return the record of a classic group of these members, each with its target as its assignment.
 
-        If the group rebalances at once, nobody is given that any more, and the record says what each has: it may be
-        made a consumer group again before anybody has given anything up. It names no leader then, by which whoever
-        loads it knows that it is to rebalance: else, after a crash, what those who left had would be nobody's.
+        If the group rebalances at once, no member gets its target any more, and the record holds each member's current
+        partitions: the group may become a consumer group again before any member has revoked any. It then names no
+        leader, so that a coordinator that loads it starts a rebalance: otherwise, after a crash, the partitions of
+        members that left would have no owner.
 
-        `held_as`: the id under which the group has the target of a member whose id is new. Raises Malformed where what
-        a member said of itself cannot be read.
+        `held_as`: the id under which the group has the target of a member with a new id. Raises Malformed if a member's
+        protocol data cannot be read.
         """
         classic = ClassicGroup(group.group_id, now_ms)
         for member in members.values():
@@ -247,7 +248,7 @@ class Migration:
         def after(code: ErrorCode, now: int) -> Outcome:
             done = Outcome() if before is None else before(code, now)
             held = self._groups.classic(group.group_id)
-            if held is not None:  # also where it is in the log, but was not committed in time
+            if held is not None:  # also if it is in the log, but was not committed in time
                 log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
                 forget_timers(group.group_id, gone, done)
                 self._settle_in(held, members, reason, done, now)
@@ -264,7 +265,7 @@ class Migration:
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
     ) -> None:
-        """Give the classic group, as its record made it, what that does not hold: protocols, sessions, a rebalance."""
+        """Give the classic group what its record does not hold: protocols, sessions, a rebalance."""
         for member in group.members.values():
             known = members.get(member.member_id)
             if known is not None and known.classic is not None:
@@ -276,7 +277,7 @@ class Migration:
 
 
 def _all_of(member: ConsumerMember) -> Partitions:
-    """Return what a member has, with what it has not given up yet."""
+    """Return a member's partitions, including those that it has not revoked yet."""
     held = copied(without_epochs(member.assigned))
     for topic_id, indexes in member.pending_revocation.items():
         held.setdefault(topic_id, set()).update(indexes)
@@ -298,7 +299,7 @@ def _classic_member(member: ConsumerMember) -> Member:
 
 
 def _records_of(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """Return all records of a group that stands in no log yet."""
+    """Return all records of a group that is in no log yet."""
     group_id, members = group.group_id, group.members.values()
     out = [records.member_metadata(group_id, member) for member in members]
     out.append(records.group_epoch(group_id, group.epoch, group.metadata_hash))

@@ -1,7 +1,8 @@
-"""How a member gets from what it has to what its target gives it (Kafka's CurrentAssignmentBuilder).
+"""The steps of a member from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
 
-Owns one step of that way. A member first gives up what it must and says so, keeping its epoch; then it takes the
-target's epoch and what is free; what others still hold comes with later heartbeats. No partition ever has two owners.
+Owns one such step. A member first revokes partitions and confirms it, keeping its epoch; then it takes the target's
+epoch and the free partitions; partitions that others still hold follow with later heartbeats. No partition ever has two
+owners.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Owned = Sequence[tuple[bytes, Iterable[int]]] | None
-"""What a member says it has; None: it does not say."""
+"""The partitions that a member claims to own; None if it does not say."""
 
 
 def reconcile(
@@ -27,10 +28,10 @@ def reconcile(
     owned: Owned,
     subscription_changed: bool = False,
 ) -> ConsumerMember:
-    """Return the member one step further towards `target` of `epoch`, or as it is. Raises ApiError.
+    """Return the member one step closer to `target` of `epoch`, or unchanged. Raises ApiError.
 
-    `subscribed` returns the ids of the topics that the member subscribes to now, `owner_epoch` -1 for a partition that
-    is free.
+    `subscribed` returns the ids of the member's currently subscribed topics, `owner_epoch` returns -1 for a free
+    partition.
     """
     if not subscription_changed and member.is_reconciled_to(epoch):
         return member
@@ -52,14 +53,14 @@ def reconcile(
 
 
 def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
-    """Tell whether a member still has a partition that it is to give up; one that does not say has."""
+    """Return whether a member still owns a partition that it must revoke; True if it does not say."""
     if owned is None:
         return True
     return any(index in revoked.get(topic_id, {}) for topic_id, indexes in owned for index in indexes)
 
 
 def _shrink(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
-    """Take away what the member no longer subscribes to, without waiting for a target."""
+    """Take away partitions of topics to which the member no longer subscribes, without waiting for a target."""
     gone = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not gone:
         return member
@@ -82,7 +83,7 @@ def _advance(
     owned: Owned,
     member_epoch: int | None = None,
 ) -> ConsumerMember:
-    """Move the member on: to giving up, or to the target's epoch with all that is free."""
+    """Advance the member: to revoking, or to the target's epoch with all free partitions."""
     kept: dict[bytes, dict[int, int]] = {}
     revoked: dict[bytes, Mapping[int, int]] = {}
     new: dict[bytes, list[int]] = {}

@@ -1,14 +1,14 @@
 """Subscribed patterns: RE2's syntax, resolved to topics by the coordinator.
 
-Owns when a group's patterns are resolved (when one is new, when topics were created, and every so often; at most every
-10 s) and the work itself, which goes on in slices of time behind the heartbeat that asked for it.
+Owns when a group's patterns are resolved (a new pattern, new topics, and periodically; at most every 10 s) and the work
+itself, which continues in time slices after the heartbeat that started it.
 
-A pattern may come from anybody, so what it can cost is bounded. RE2 has no backtracking: the time of a match is linear
-in a name's length. Its memory is bounded, which bounds how much it does for each character, and it looks for no groups,
-or few. A match takes some ms at most, and what a slice overruns its time by is one match, or that a pattern is compiled
-again. The turns of the loop are bounded for all groups together (coordination/timers.py). A pattern is compiled when a
-heartbeat brings it, to tell whether it is one: its length, and the classes of Unicode in it, which are expanded before
-the memory counts, are bounded so that this takes some tens of ms at most.
+Any client may send a pattern, so its cost is bounded. RE2 has no backtracking: the time of a match is linear in a
+name's length. Its memory is limited, which limits the work per character, and it captures no groups, or few. A match
+takes some ms at most; a slice exceeds its time by one match, or by one compilation of a pattern, at most. The turns of
+the loop are limited for all groups together (coordination/timers.py). A pattern is compiled when a heartbeat brings it,
+to check its syntax. Its length, and its number of Unicode classes, which are expanded before the memory limit applies,
+are limited so that this takes some tens of ms at most.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 MIN_REFRESH_INTERVAL_MS = 10_000
-"""How long all patterns of a shard together may be matched at a time.
-
-Over all shards, a turn of the loop begins slices for the timers' TURN_MS."""
 MAX_PATTERN_BYTES = 8 << 10
 MAX_UNICODE_CLASSES = 64
 MAX_NAMED_GROUPS = 32
 MAX_MEMORY_BYTES = 256 << 10
-"""What RE2 may use for a pattern, compiled and in a match."""
+"""The memory that RE2 may use for a pattern, compiled and in a match."""
 
 _WORDINGS = {
     "missing )": "missing closing )",
@@ -50,20 +47,20 @@ _WORDINGS = {
     "invalid named capture group": "invalid named capture",
     "invalid perl operator": "invalid or unsupported Perl syntax",
 }
-"""What RE2 says is wrong, and what its translation to Java, in Kafka, says; in all else they agree."""
+"""RE2's error texts, and those of its translation to Java, in Kafka; all other texts are the same."""
 
 
 MaySee = Callable[[str], bool]
-"""Tells whether whoever asks may know of a topic."""
+"""Returns whether the client may see a topic."""
 
 
 def everything(_topic: str) -> bool:
-    """Hide no topic: where there is no authorizer."""
+    """Hide no topic, without an authorizer."""
     return True
 
 
 class Change(Enum):
-    """What a heartbeat changed of a member's pattern: nothing, a pattern yet unresolved, or one that counts at once."""
+    """A heartbeat's change of a member's pattern: none, an unresolved pattern, or one that takes effect at once."""
 
     NONE = 0
     UPDATED = 1
@@ -71,12 +68,12 @@ class Change(Enum):
 
 
 def compile_regex(pattern: str) -> Callable[[str], Any]:
-    """Return what matches whole topic names; raises INVALID_REGULAR_EXPRESSION, also for one that would cost much."""
+    """Return a matcher of whole topic names; raises INVALID_REGULAR_EXPRESSION, also for a too costly pattern."""
     if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
         raise _invalid(pattern, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
-    import re2  # late: 5 ms and 2.5 MB, which few brokers need
+    import re2  # late, because it takes 5 ms and 2.5 MB, which few brokers need
 
     options = re2.Options()
     options.log_errors = False
@@ -103,7 +100,7 @@ def _invalid(pattern: str, why: str) -> ApiError:
 
 
 class _Job:
-    """One look at all topics for a group's patterns."""
+    """One match of all topics against a group's patterns."""
 
     def __init__(self, patterns: list[str], topics: Topics, now_ms: int, may_see: MaySee) -> None:
         self.found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
@@ -117,7 +114,7 @@ class _Job:
         for pattern, found in self.found.items():
             try:
                 match = compile_regex(pattern)
-            except ApiError as err:  # it was checked when a member brought it: by another version, then
+            except ApiError as err:  # it was checked when a member sent it, so by another version
                 log.error("a subscribed pattern is passed over: %s", err)
                 continue
             await turn
@@ -127,12 +124,12 @@ class _Job:
                 await turn
 
     def run(self, seconds: Callable[[], float], budget: float) -> bool:
-        """Work for `budget` seconds, but for one step at least; return whether that was all."""
+        """Work for `budget` seconds, but at least one step; return whether the work is done."""
         return not for_a_while(lambda: not step(self._work), budget, seconds)
 
 
 class Regexes:
-    """The patterns of all groups of a shard. `seconds` tells how long a slice of work has taken."""
+    """The patterns of all groups of a shard. `seconds` is a stopwatch for the slices of work."""
 
     def __init__(
         self,
@@ -156,9 +153,9 @@ class Regexes:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> Change:
-        """See to a member's pattern when `old` becomes `new`, and to the group's. Raises ApiError.
+        """Handle the change of a member's pattern from `old` to `new`, and resolve the group's if due. Raises ApiError.
 
-        Where patterns are resolved now, they are to the topics that this member `may_see`, as in Kafka.
+        Patterns are resolved to the topics that this member `may_see`, as in Kafka.
         """
         change, is_new = self._change(group, old, new, out)
         if (not is_new and not group.regexes) or group.group_id in self._jobs:
@@ -189,7 +186,7 @@ class Regexes:
     def _change(
         self, group: ConsumerGroup, old: ConsumerMember, new: ConsumerMember, out: Outcome
     ) -> tuple[Change, bool]:
-        """Return what changed, and whether the pattern is one that the group does not have yet."""
+        """Return the change, and whether the pattern is new in the group."""
         if old.regex == new.regex:
             return Change.NONE, False
         if old.regex and group.regexes.get(old.regex) == 1:
@@ -202,9 +199,9 @@ class Regexes:
         return (Change.RESOLVED if new.regex in group.resolved else Change.UPDATED), False
 
     def on_timer(self, group_id: str, _now_ms: int) -> Outcome:
-        """Go on with a group's look at all topics; write what it found once it is over."""
+        """Continue a group's match of all topics; write the result once it is done."""
         out = Outcome()
-        job = self._jobs.pop(group_id, None)  # gone, too, if it fails: the next heartbeat asks for another
+        job = self._jobs.pop(group_id, None)  # removed also if it fails: the next heartbeat starts another
         if job is None:
             return out
         if not job.run(self._seconds, SLICE_SECONDS / (1 + len(self._jobs))):

@@ -1,9 +1,9 @@
-"""The timers of the members of consumer groups: how long each may be silent, or take for what it was told.
+"""The timers of the members of consumer groups: how long a member may be silent, or take to do what it must.
 
-Owns when they begin and end; what one means: member_removal.py.
+Owns when they begin and end; member_removal.py has their effects.
 
-By key: ("consumer session", group, member) a member that is silent; ("revoke", group, member) one that does not give up
-what it must. Of classic members besides: ("consumer join", group, member) one that was told to join again,
+By key: ("consumer session", group, member) a silent member; ("revoke", group, member) a member that does not revoke its
+partitions. Of classic members also: ("consumer join", group, member) one that must join again,
 ("consumer sync", group, member) one that has joined and not synced.
 """
 
@@ -35,12 +35,12 @@ class Sessions:
         self._settings = settings
 
     def schedule(self, group_id: str, member_id: str, out: Outcome, timeout_ms: int | None = None) -> None:
-        """Let a member's session (re)start now."""
+        """Start or restart a member's session now."""
         delay = self._settings.session_timeout_ms(group_id) if timeout_ms is None else timeout_ms
         out.timers.append(Schedule(("consumer session", group_id, member_id), delay))
 
     def on_loaded(self, group: ConsumerGroup, out: Outcome) -> None:
-        """Give every member a whole session, and a whole rebalance timeout, to show up in."""
+        """Start a whole session, and a whole rebalance timeout, for every member."""
         for member in group.members.values():
             self.schedule(group.group_id, member.member_id, out)
             if member.state is UNREVOKED:
@@ -49,9 +49,9 @@ class Sessions:
                 out.timers.append(Schedule(key, member.rebalance_timeout_ms))
 
     def time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
-        """Give a member that must give something up its rebalance timeout for that; one that has done so needs none.
+        """Start the rebalance timeout of a member that must revoke partitions; one that has done so needs none.
 
-        It counts from when the member is known to be so far, which it is also where the log was late to commit it.
+        It starts when the member's new state is known, also if the log was late to commit it.
         """
 
         def settle(done: Outcome, _now: int) -> None:
@@ -71,10 +71,10 @@ class Sessions:
 
 
 def _progress(member: ConsumerMember) -> tuple[MemberState, int, Epochs]:
-    """Return what of a member says how far it is with what it must give up."""
+    """Return the values that show a member's progress in revoking partitions."""
     return member.state, member.member_epoch, member.pending_revocation
 
 
 def forget_timers(group_id: str, member_ids: Iterable[str], out: Outcome) -> None:
-    """Forget all timers of members of a consumer group."""
+    """Cancel all timers of members of a consumer group."""
     out.timers += [Cancel((kind, group_id, member_id)) for member_id in member_ids for kind in REASONS]

@@ -1,9 +1,9 @@
-"""What a change of a member comes to: the group's epoch, its next target, and the member's step towards it.
+"""The effects of a member's change: the group's epoch, its next target, and the member's step towards it.
 
-Owns this order (Kafka's consumerGroupHeartbeat and TargetAssignmentBuilder): what changed of the member, is the group's
-epoch to grow, is a target to be computed, how far does the member come. Every step adds records; the group is changed
-when they are replayed. The work on a target is near-linear in members and partitions;
-group.consumer.assignment.interval.ms bounds how often it is done while members come and go.
+Owns this order (Kafka's consumerGroupHeartbeat and TargetAssignmentBuilder): the member's changes, the group's epoch,
+the target, the member's reconciliation. Every step adds records; the group changes when they are replayed. The work on
+a target is near-linear in members and partitions; group.consumer.assignment.interval.ms limits how often it is done
+while members join and leave.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Targets:
         any_regex_counts: bool = False,
         may_see: MaySee = everything,
     ) -> ConsumerMember:
-        """Take `member` to `updated`, and that as far towards the group's target as it goes. Raises ApiError.
+        """Change `member` to `updated`, and move it as far towards the group's target as possible. Raises ApiError.
 
-        `any_regex_counts`: every change of a pattern makes the group's epoch grow, as it does for classic members.
+        `any_regex_counts`: every change of a pattern increases the group's epoch, as for classic members.
         """
         topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
@@ -72,7 +72,7 @@ class Targets:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> tuple[bool, Change]:
-        """Write what a member says of itself where that is new; return whether its topics and its pattern are."""
+        """Write a member's metadata if it is new; return whether its topics, and its pattern, have changed."""
         if member != updated:
             out.records.append(records.member_metadata(group.group_id, updated))
         return member.topics != updated.topics, self._regexes.update(group, member, updated, out, now_ms, may_see)
@@ -87,10 +87,10 @@ class Targets:
         *,
         bump: bool,
     ) -> tuple[int, Callable[[], bool]]:
-        """Let the group's epoch grow if it must, or if its topics have changed.
+        """Increase the group's epoch if it must, or if its topics have changed.
 
-        Returns it, and what tells whether all members subscribe to the same topics: only a new target asks, and it
-        takes a look at every topic.
+        Returns it, and a function that tells whether all members subscribe to the same topics: only a new target needs
+        it, and it looks at every topic.
         """
         topics = self._topics
         if not bump and not group.topics_are_stale(now_ms, topics.version):
@@ -131,7 +131,7 @@ class Targets:
         *,
         homogeneous: Callable[[], bool],
     ) -> tuple[int, Partitions]:
-        """Return the target to move `updated` to: a new one where that is due and the last one is old enough."""
+        """Return the target for `updated`: a new one if it is due and the last one is old enough."""
         interval = self._settings.assignment_interval_ms(group.group_id)
         since = group.assignment_timestamp
         due = since == 0 or interval == 0 or now_ms >= since + interval
@@ -156,7 +156,7 @@ class Targets:
         *,
         subscription_changed: bool,
     ) -> ConsumerMember:
-        """Move a member on; write it, and time its revocation, where that changed it."""
+        """Reconcile a member; if that changed it, write it and time its revocation."""
         updated = reconcile(
             member,
             epoch=epoch,
@@ -174,7 +174,7 @@ class Targets:
 
 
 def subscribed_names(group: ConsumerGroup, member: ConsumerMember) -> frozenset[str]:
-    """Return all topics that a member subscribes to; those behind a pattern only once it is resolved."""
+    """Return all topics to which a member subscribes; a pattern's only once it is resolved."""
     resolved = group.resolved.get(member.regex) if member.regex else None
     return member.topics if resolved is None else member.topics | resolved.topics
 
@@ -189,9 +189,9 @@ def next_target(
     *,
     homogeneous: bool,
 ) -> tuple[list[CoordinatorRecord], Partitions]:
-    """Return the records that make the target of `epoch`, and the part of `updated`.
+    """Return the records of the target of `epoch`, and the part of `updated`.
 
-    `updated` stands for the group's member of its id, or for the static member that it replaces.
+    `updated` replaces the group's member with its id, or the static member that it replaces.
     """
     members = dict(group.members)
     replaced = None if updated.instance_id is None else group.static_members.get(updated.instance_id)

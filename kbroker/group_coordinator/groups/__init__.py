@@ -1,1 +1,1 @@
-"""The groups of both protocols as they are: state alone, no requests, no records."""
+"""The groups of both protocols: their state alone, no requests, no records."""

@@ -1,7 +1,7 @@
 """A classic group: its members, its generation, its state.
 
-Owns the state and what may follow it, and the rules that need nothing but the group itself: votes, leadership, who is
-awaited. Never answers a request and knows no timer: the others of this package do.
+Owns the state and its transitions, and the rules that need nothing but the group itself: votes, leadership, missing
+members. Never answers a request and knows no timer: the other modules of this package do.
 
     Empty                No members. Offsets may live on until they expire, and be committed without a member id.
                          A member joins -> PreparingRebalance; the group is deleted or unloaded -> Dead.
@@ -35,7 +35,7 @@ Protocols = tuple[tuple[str, bytes], ...]
 
 
 class GroupState(Enum):
-    """The states, by the names that DescribeGroups and ListGroups show."""
+    """The states, by their names in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -56,7 +56,7 @@ VALID_FROM: dict[GroupState, frozenset[GroupState]] = {
 
 
 class Member:
-    """One member: what it can do, what it was assigned, and which of its requests is parked."""
+    """One member: its protocols, its assignment, and its parked requests."""
 
     __slots__ = (
         "assignment", "awaiting_join", "awaiting_sync", "client_host", "client_id", "instance_id", "is_new",
@@ -90,18 +90,18 @@ class Member:
         self.is_new = False
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what the member said under a protocol's name."""
+        """Return the member's metadata of a protocol."""
         for name, metadata in self.protocols:
             if name == protocol:
                 return metadata
         raise ValueError(f"member {self.member_id} does not support protocol {protocol}")
 
     def vote(self, candidates: set[str]) -> str:
-        """Return the first of the member's protocols that everybody supports."""
+        """Return the first of the member's protocols that all members support."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def is_alive_without_heartbeat(self) -> bool:
-        """Tell whether a parked request proves the member alive; it does not for one that has never had an answer."""
+        """Return whether a parked request proves the member alive; not for a member that has never had an answer."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
@@ -120,19 +120,19 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = EMPTY
         self.previous = DEAD
-        self.state_timestamp = now_ms  # -1: an old record did not say
+        self.state_timestamp = now_ms  # -1: not in an old record
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.unled = False  # its record names no leader: nobody has assigned yet, and the group is to rebalance
+        self.unled = False  # its record names no leader: there is no assignment yet, and the group must rebalance
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # instance id -> member id
         self.pending_joins: set[str] = set()  # ids given out by MEMBER_ID_REQUIRED and not used yet
         self.pending_syncs: set[str] = set()
         self.subscribed_topics: set[str] | None = None
         self.new_member_added = False
-        self.initial_delay: tuple[int, int] | None = None  # (delay, remaining) ms while the first rebalance is put off
+        self.initial_delay: tuple[int, int] | None = None  # (delay, remaining) ms while the first rebalance is delayed
         self._supported: dict[str, int] = {}
 
     def to(self, state: GroupState, now_ms: int) -> None:
@@ -145,7 +145,7 @@ class ClassicGroup:
     # -- members
 
     def add(self, member: Member, parked: Parked | None = None) -> None:
-        """Take a member in; the first one sets the protocol type and leads."""
+        """Add a member; the first one sets the protocol type and becomes the leader."""
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         if not self.members:
@@ -158,7 +158,7 @@ class ClassicGroup:
         self.pending_joins.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Forget a member or a pending one; leadership passes to whoever is next."""
+        """Remove a member or a pending one; the next member becomes the leader."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count(member, -1)
@@ -186,7 +186,7 @@ class ClassicGroup:
         return new
 
     def update(self, member: Member, protocols: Protocols, rebalance_ms: int, session_ms: int) -> None:
-        """Take over what a member's new JoinGroup says."""
+        """Store the values of a member's new JoinGroup."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -213,14 +213,14 @@ class ClassicGroup:
         return sum(member.awaiting_join is not None for member in self.members.values())
 
     def all_joined(self) -> bool:
-        """Tell whether every member, and everyone who was given an id, is here for the next generation."""
+        """Return whether every member, also every pending one, has joined the next generation."""
         return not self.pending_joins and all(m.awaiting_join is not None for m in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Pass leadership on from a leader that has not joined again. False: there is nobody to lead."""
+        """Replace a leader that has not joined again. Returns False if no member can lead."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -239,7 +239,7 @@ class ClassicGroup:
             self._supported[name] = self._supported.get(name, 0) + step
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Tell whether a member with these protocols could be one of the group."""
+        """Return whether a member with these protocols could join the group."""
         if self.state is EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         return self.protocol_type == protocol_type and any(
@@ -257,7 +257,7 @@ class ClassicGroup:
         return next(name for name in in_javas_order(votes) if votes[name] == most)
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the members that are here: CompletingRebalance, or Empty."""
+        """Begin the next generation with the joined members: CompletingRebalance, or Empty."""
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
@@ -269,11 +269,11 @@ class ClassicGroup:
         return self.state is EMPTY
 
     def is_simple(self) -> bool:
-        """Tell whether the group holds offsets and nothing else."""
+        """Return whether the group holds only offsets."""
         return self.protocol_type is None and self.state is EMPTY and not self.pending_joins
 
     def compute_subscribed_topics(self) -> set[str] | None:
-        """Return the topics of all members' subscriptions; None where the group does not speak of topics."""
+        """Return the topics of all members' subscriptions; None if the group's protocol has no topics."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:
@@ -293,7 +293,7 @@ class ClassicGroup:
         return topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Tell whether a member consumes `topic`; yes where a consumer group's subscriptions cannot be read."""
+        """Return whether a member consumes `topic`; True if a consumer group's subscriptions cannot be read."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER
         return topic in self.subscribed_topics

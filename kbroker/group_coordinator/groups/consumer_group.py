@@ -1,10 +1,10 @@
 """A consumer group: its members, its epochs, its target.
 
-Owns the state and the counts that follow from it. Changes only by the records that records/consumer_group.py applies;
-what is decided about a group is decided in consumer/, on values.
+Owns the state and the counts derived from it. Changes only by the records that records/consumer_group.py applies;
+consumer/ makes the decisions about a group, on values.
 
     Empty        No members. Offsets may live on until they expire.
-    Assigning    The group's epoch is ahead of the target's: the next heartbeat that may computes a target.
+    Assigning    The group's epoch is ahead of the target's: the next heartbeat that is allowed to computes a target.
     Reconciling  Members are on their way to the target.
     Stable       Every member has what the target gives it.
 
@@ -32,7 +32,7 @@ NOTHING: Partitions = {}
 
 
 class ConsumerGroupState(Enum):
-    """The states, by the names that ConsumerGroupDescribe and ListGroups show."""
+    """The states, by their names in ConsumerGroupDescribe and ListGroups."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -42,7 +42,7 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics behind a subscribed pattern, as they were found at a time."""
+    """The topics that matched a subscribed pattern, at one time."""
 
     topics: frozenset[str]
     version: int
@@ -50,7 +50,7 @@ class ResolvedRegex:
 
 
 class SubscriptionCounts:
-    """How many members name a topic, and how many resolved patterns it is behind."""
+    """For each topic, how many members name it, and how many resolved patterns match it."""
 
     __slots__ = ("by_name", "by_regex")
 
@@ -59,7 +59,7 @@ class SubscriptionCounts:
         self.by_regex = by_regex
 
     def copy(self) -> SubscriptionCounts:
-        """Return counts that can be changed to see what would be."""
+        """Return a copy that can be changed to try a change."""
         return SubscriptionCounts(dict(self.by_name), dict(self.by_regex))
 
     def topics(self) -> set[str]:
@@ -112,22 +112,22 @@ class ConsumerGroup:
         self.classic_protocols: dict[str, int] = {}
         self.has_partition_metadata_record = False
         self._partition_epochs: dict[bytes, dict[int, int]] = {}
-        # What only this process knows.
-        self.refresh_deadline = 0  # when the topics are looked at again, even if nothing told of a change
+        # State of this process only.
+        self.refresh_deadline = 0  # when the topics are checked again, even without a notified change
         self.refresh_epoch = 0
-        self.seen_version = 0  # of Topics, when they were last looked at
+        self.seen_version = 0  # of Topics, when they were last checked
         self.regex_version = 0  # of Topics' creations, when the patterns were last resolved
         self.revoking: dict[str, int] = {}  # members whose revocation is timed, and their epochs then
         self.joining: set[str] = set()  # classic members whose next JoinGroup is timed
-        self.too_many_for_classic = 0  # of how many members the log would not take a classic group's record
+        self.too_many_for_classic = 0  # the number of members for which the log refused a classic group's record
 
-    # -- what is asked
+    # -- queries
 
     protocol_type = CONSUMER
 
     @property
     def state(self) -> ConsumerGroupState:
-        """Where the group is on its way to its target."""
+        """The group's progress towards its target."""
         if not self.members:
             return ConsumerGroupState.EMPTY
         if self.epoch > self.assignment_epoch:
@@ -152,14 +152,14 @@ class ConsumerGroup:
         return None if held is None else self.members.get(held)
 
     def target_of(self, member_id: str, instance_id: str | None = None) -> Partitions:
-        """Return a member's target: that of the member who held its instance id before, where there is one."""
+        """Return a member's target: that of the previous holder of its instance id, if there is one."""
         if instance_id is not None:
             holder = self.static_members.get(instance_id)
             return NOTHING if holder is None else self.target.get(holder, NOTHING)
         return self.target.get(member_id, NOTHING)
 
     def partition_epoch(self, topic_id: bytes, partition: int) -> int:
-        """Return the epoch of the member that owns a partition, -1 where nobody does."""
+        """Return the epoch of a partition's owner; -1 if it has none."""
         held = self._partition_epochs.get(topic_id)
         return -1 if held is None else held.get(partition, -1)
 
@@ -167,7 +167,7 @@ class ConsumerGroup:
         return topic in self.counts.by_name or topic in self.counts.by_regex
 
     def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
-        """Return the assignor that most members ask for, once `old` has become `new`; None where nobody does."""
+        """Return the assignor that most members prefer, once `old` has become `new`; None if none is preferred."""
         counts = dict(self.assignors)
         if old is not None and old.assignor is not None:
             _count(counts, (old.assignor,), -1)
@@ -176,7 +176,7 @@ class ConsumerGroup:
         return max(counts, key=lambda name: counts[name], default=None)
 
     def topics_are_stale(self, now_ms: int, version: int) -> bool:
-        """Tell whether it is time to look whether the subscribed topics have changed."""
+        """Return whether it is time to check whether the subscribed topics have changed."""
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
@@ -185,23 +185,23 @@ class ConsumerGroup:
         return classic == len(self.members) - len(gone)
 
     def supports_classic(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Tell whether a classic member with these protocols could be one of the group."""
+        """Return whether a classic member with these protocols could join the group."""
         return protocol_type == CONSUMER and any(
             self.classic_protocols.get(name, 0) == self.classic_members for name in names
         )
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Tell whether a member cannot have a partition of its target yet, as another has not given it up."""
+        """Return whether a member must wait for a partition of its target until another has revoked it."""
         return member.state is UNRELEASED and any(
             index not in member.assigned.get(topic_id, {}) and self.partition_epoch(topic_id, index) != -1
             for topic_id, indexes in self.target.get(member.member_id, NOTHING).items()
             for index in indexes
         )
 
-    # -- what records change
+    # -- changes by records
 
     def put_member(self, member: ConsumerMember) -> None:
-        """Take a member in, or its newer value."""
+        """Add a member, or its newer value."""
         old = self.members.get(member.member_id)
         self.members[member.member_id] = member
         self._count_member(old, -1)
@@ -227,7 +227,7 @@ class ConsumerGroup:
             del self.static_members[old.instance_id]
 
     def put_resolved(self, regex: str, resolved: ResolvedRegex | None) -> None:
-        """Take over the topics behind a pattern; None forgets the pattern."""
+        """Store the topics of a pattern; None removes the pattern."""
         self.counts.count_regex(self.resolved.pop(regex, None), -1)
         if resolved is not None:
             self.resolved[regex] = resolved
@@ -262,7 +262,7 @@ class ConsumerGroup:
             if held is None:
                 continue
             for index in indexes:
-                # Somebody else's by now, if the log was compacted: then it stays theirs.
+                # If the log was compacted, it may already belong to another member, and stays there.
                 if held.get(index) == epoch:
                     del held[index]
             if not held:
@@ -270,7 +270,7 @@ class ConsumerGroup:
 
 
 def is_homogeneous(regexes: Mapping[str, int], counts: SubscriptionCounts, members: int) -> bool:
-    """Tell whether all members subscribe to the same topics: all by the same names, or all by one pattern alone."""
+    """Return whether all members subscribe to the same topics: all by the same names, or all by one pattern alone."""
     if not regexes:
         return not counts.by_regex and all(count == members for count in counts.by_name.values())
     if next(iter(regexes.values())) != members:

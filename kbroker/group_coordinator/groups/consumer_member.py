@@ -1,11 +1,11 @@
 """One member of a consumer group, as a value.
 
-Owns what is known of a member and how far it is towards its target. Never changed: a decision makes another value, a
-record in the log makes it the group's.
+Owns a member's data and its progress towards its target. Never changed: a decision creates a new value, and a record in
+the log puts it into the group.
 
-    STABLE                 has what the target of its epoch gives it.
-    UNREVOKED_PARTITIONS   must give up partitions first and say so; keeps its epoch until then.
-    UNRELEASED_PARTITIONS  waits for partitions that others have not given up yet; has the new epoch already.
+    STABLE                 has the partitions of its epoch's target.
+    UNREVOKED_PARTITIONS   must revoke partitions first and confirm it; keeps its epoch until then.
+    UNRELEASED_PARTITIONS  waits for partitions that others have not revoked yet; has the new epoch already.
     UNKNOWN                a state that only a later version knows: the member must join again.
 """
 
@@ -22,7 +22,7 @@ CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
 
 
 class MemberState(IntEnum):
-    """How far a member is, by the numbers of its record."""
+    """The progress of a member, by the numbers of its record."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -31,7 +31,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def of(cls, number: int) -> MemberState:
-        """Return the state of that number, UNKNOWN where there is none."""
+        """Return the state with a number; UNKNOWN if there is none."""
         try:
             return cls(number)
         except ValueError:
@@ -46,7 +46,7 @@ UNKNOWN = MemberState.UNKNOWN
 
 @dataclass(frozen=True, slots=True)
 class ClassicSide:
-    """What a member that speaks the classic protocol within a consumer group had in its JoinGroup."""
+    """The JoinGroup data of a member that uses the classic protocol within a consumer group."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
@@ -73,14 +73,14 @@ class ConsumerMember:
     classic: ClassicSide | None = None
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Tell whether the member has all that the target of `epoch` gives it."""
+        """Return whether the member has all partitions of the target of `epoch`."""
         return self.state is STABLE and self.member_epoch == epoch
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
-        """Return the member in another epoch, with the one that it had as its previous one."""
+        """Return the member in another epoch, with its current one as the previous one."""
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch at which a partition was assigned to the member, which may be about to lose it, or None."""
+        """Return the epoch at which the member got a partition, which it may be about to lose, or None."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch

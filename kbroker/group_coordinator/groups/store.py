@@ -1,6 +1,6 @@
 """The groups of a shard, of both protocols, in one table by id.
 
-Owns which group an id stands for. What a group is made into, and when, is decided elsewhere.
+Owns the group of each id. Other modules decide when a group changes its protocol.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Groups:
         return group
 
     def put(self, group: Group) -> None:
-        """Let a group be what its id stands for, instead of any other."""
+        """Store a group under its id, replacing any other."""
         self._by_id[group.group_id] = group
 
     def remove(self, group: Group | None) -> None:
-        """Forget a group, unless its id stands for another by now."""
+        """Remove a group, unless another one has its id by now."""
         if group is not None and self._by_id.get(group.group_id) is group:
             del self._by_id[group.group_id]
 

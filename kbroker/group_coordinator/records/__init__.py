@@ -1,1 +1,1 @@
-"""What stands in `__consumer_offsets`: the bytes of groups and offsets, in Kafka's own records."""
+"""The content of `__consumer_offsets`: the bytes of groups and offsets, in Kafka's own records."""

@@ -1,6 +1,6 @@
 """The record of a classic group in `__consumer_offsets`: its generation with members and assignments.
 
-Owns its bytes (GroupMetadata, written in version 3 as Kafka 4.3 does), and the group that it stands for.
+Owns its bytes (GroupMetadata, written in version 3 as Kafka 4.3 does), and the group restored from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ read_group_key = stored_decoder(GroupMetadataKey, 0)
 
 
 def group_key(group_id: str) -> bytes:
-    """Return the key under which a group's metadata lies."""
+    """Return the key of a group's metadata."""
     return encode(GROUP_METADATA, GroupMetadataKey(group=group_id), 0)
 
 
@@ -30,7 +30,7 @@ def group_tombstone(group_id: str) -> CoordinatorRecord:
 
 
 def empty_group_metadata(group: ClassicGroup) -> CoordinatorRecord:
-    """Return the record of a group that nobody has been in yet."""
+    """Return the record of a group that has never had members."""
     value = GroupMetadataValue(
         protocol_type="", generation=0, protocol=None, leader=None, current_state_timestamp=group.state_timestamp
     )

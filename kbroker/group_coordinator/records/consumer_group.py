@@ -1,6 +1,6 @@
-"""What consumer groups write into `__consumer_offsets`, and how a record reaches its group.
+"""The records of consumer groups in `__consumer_offsets`, and their replay.
 
-Owns the bytes: Kafka 4.3's records, all values in version 0. `replay` is the only way in which a group changes.
+Owns the bytes: Kafka 4.3's records, all values in version 0. A group changes only through `replay`.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def group_epoch(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRec
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """Return the tombstone of what only Apache Kafka before 4.1 writes."""
+    """Return the tombstone of a record that only Apache Kafka before 4.1 writes."""
     return _record(ConsumerGroupPartitionMetadataKey(group_id=group_id), None)
 
 
 def member_metadata(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
-    """Return the record of who a member is and what it subscribes to."""
+    """Return the record of a member's metadata and subscription."""
     classic = None
     if member.classic is not None:
         classic = ClassicMemberMetadata(
@@ -95,13 +95,13 @@ def target_member(group_id: str, member_id: str, partitions: Partitions) -> Coor
 
 
 def target_epoch(group_id: str, epoch: int, now_ms: int) -> CoordinatorRecord:
-    """Return the record of a target's epoch and of when it was computed."""
+    """Return the record of a target's epoch and the time of its computation."""
     value = ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch=epoch, assignment_timestamp=now_ms)
     return _record(ConsumerGroupTargetAssignmentMetadataKey(group_id=group_id), value)
 
 
 def current_assignment(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
-    """Return the record of what a member has."""
+    """Return the record of a member's current assignment."""
     value = ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_epoch,
@@ -120,7 +120,7 @@ def _topic_partitions(epochs: Epochs) -> list[TopicPartitions]:
 
 
 def resolved_regex(group_id: str, regex: str, resolved: ResolvedRegex | None) -> CoordinatorRecord:
-    """Return the record of the topics behind a pattern; None: nobody subscribes to it any more."""
+    """Return the record of a pattern's topics; None if no member subscribes to it any more."""
     value = None
     if resolved is not None:
         value = ConsumerGroupRegularExpressionValue(
@@ -130,7 +130,7 @@ def resolved_regex(group_id: str, regex: str, resolved: ResolvedRegex | None) ->
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """Return what removes a member."""
+    """Return the tombstones of a member."""
     return [
         _record(ConsumerGroupCurrentMemberAssignmentKey(group_id=group_id, member_id=member_id), None),
         _record(ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id), None),
@@ -139,7 +139,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup, renamed: tuple[str, str] | None = None) -> list[CoordinatorRecord]:
-    """Return what removes a group. `renamed`: an old member id, and the new one that stands in the log by now."""
+    """Return the tombstones of a group. `renamed`: an old member id, and the new one that is in the log by now."""
     group_id = group.group_id
     ids = [renamed[1] if renamed and member_id == renamed[0] else member_id for member_id in group.members]
     current = ConsumerGroupCurrentMemberAssignmentKey
@@ -185,9 +185,9 @@ def _key_reader(kind: int) -> Callable[[Any], Any]:
 def replay(
     kind: int, key: bytes, value: bytes | None, find: Callable[[str, bool], ConsumerGroup | None]
 ) -> ConsumerGroup | None:
-    """Apply a record to its group. `find(group id, create)` returns the group; one that is gone by it is returned.
+    """Apply a record to its group. `find(group id, create)` returns the group; a group that it deletes is returned.
 
-    A tombstone of what is not there is passed over: compaction may have taken what it is about. Raises Malformed.
+    A tombstone of a missing entry is ignored: compaction may have removed the entry. Raises Malformed.
     """
     parsed = _key_reader(kind)(key[2:])
     group = find(parsed.group_id, value is not None)
@@ -270,7 +270,7 @@ def _with_assignment(member: ConsumerMember, value: ConsumerGroupCurrentMemberAs
 
 
 def _epochs(topics: list[TopicPartitions], default: int) -> Epochs:
-    """Return partitions with their epochs; `default` where the record, of an older version, does not say."""
+    """Return partitions with their epochs; `default` if the record, of an older version, has none."""
     return {
         t.topic_id: dict(zip(t.partitions, t.assignment_epochs, strict=True))
         if t.assignment_epochs and len(t.assignment_epochs) == len(t.partitions)

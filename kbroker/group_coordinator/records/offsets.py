@@ -1,7 +1,7 @@
 """The records of committed offsets in `__consumer_offsets`.
 
-Owns the bytes of keys and values. The versions written are Kafka 4.3's: OffsetCommitValue 4, or 1 where the commit
-carries its own expiry. Never touches the state.
+Owns the bytes of keys and values. The written versions are Kafka 4.3's: OffsetCommitValue 4, or 1 if the commit has its
+own expiry. Never touches the state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ read_offset_key = stored_decoder(OffsetCommitKey, 0)
 
 
 def read_offset_value(kind: int, data: bytes) -> OffsetCommitValue:
-    """Return the offset that a value of a key of `kind` stands for; raises Malformed."""
+    """Return the offset in a value whose key is of `kind`; raises Malformed."""
     if kind == LEGACY_OFFSET_COMMIT:
         old = decode_value(LegacyOffsetCommitValue, data)
         return OffsetCommitValue(offset=old.offset, metadata=old.metadata, commit_timestamp=old.commit_timestamp)
@@ -36,7 +36,7 @@ def _short_key(group_id: str, topic: str, partition: int) -> bytes:
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """Return the key under which a group's offset in a partition lies."""
+    """Return the key of a group's offset in a partition."""
     return (_short_key if len(group_id) <= SHORT_ID else _short_key.__wrapped__)(group_id, topic, partition)
 
 

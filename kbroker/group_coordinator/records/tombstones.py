@@ -1,4 +1,4 @@
-"""What deletes a group of either protocol."""
+"""The tombstones of a group of either protocol."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kbroker.group_coordinator.records.classic_group import group_tombstone
 
 
 def group_tombstones(group: Group) -> list[CoordinatorRecord]:
-    """Return what deletes a group, though not its offsets."""
+    """Return the tombstones of a group, without its offsets."""
     return (
         consumer_group.group_tombstones(group)
         if isinstance(group, ConsumerGroup)

@@ -1,9 +1,9 @@
-"""`archive`: the records of topics into files, each offset once, whatever ends the job and when.
+"""`archive`: the records of topics into files, each offset once, even if the job ends at any moment.
 
-Owns the stream and what one of its batches does. A batch is a range of offsets for each partition, which Spark writes
-into its checkpoint before it reads them, so that a batch that is done again has the same offsets. It counts when its
-entry is in the archive's manifest (store.py), which names the stream and the batch: done again, it is passed over.
-Records of aborted transactions are not read (`read_committed`). Never deletes anything upstream.
+Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
+checkpoint before it reads them, so that a repeated batch has the same offsets. It counts when its entry is in the
+archive's manifest (store.py), which names the stream and the batch: a repeated batch is then skipped. Records of
+aborted transactions are not read (`read_committed`). Never deletes anything in the topics.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SHORT_ID: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOptions:
-    """What to archive, and where to."""
+    """The topics to archive, and the destination."""
 
     topics: tuple[str, ...]
     pattern: str | None
     to: str
     checkpoint: str
     every: str | None = None
-    """How often a batch begins ("1 minute"); None to end when all that is there now is archived."""
+    """How often a batch begins ("1 minute"); None to end once all current records are archived."""
     format: str = "parquet"
     partition_by: str = "date"
     allow_gaps: bool = False
     batch_records: int = 1_000_000
-    """Offsets in one batch at most: what a kill may cost, and what a file may become."""
+    """The most offsets in one batch: they bound the cost of a kill, and the size of a file."""
     group: str = ""
     """The consumer group that shows the progress; none if empty."""
 
@@ -66,10 +66,10 @@ class Archive:
         self._ends: Offsets = {}
         self._entries = 0
         self.records = 0
-        """Archived by this run."""
+        """The number of records archived by this run."""
 
     def run(self) -> None:
-        """Archive until all is, or until the stream is stopped; raises PipelineError."""
+        """Archive until all is done, or until the stream is stopped; raises PipelineError."""
         self._topics = self._chosen()
         with self._store.writing() as manifest:
             manifest = self._summarize(manifest)
@@ -85,7 +85,7 @@ class Archive:
         except Exception as err:
             raise self._explained(err) from err
         finally:
-            with contextlib.suppress(Exception):  # what it ended with is the error to tell
+            with contextlib.suppress(Exception):  # the first error is the one to report
                 query.stop()
         if self._failure is not None:
             raise self._explained(self._failure)
@@ -93,11 +93,11 @@ class Archive:
     # -- before the start -----------------------------------------------------------------------------------
 
     def _chosen(self) -> dict[str, int]:
-        """Return the topics to archive. Patterns are Java's, since Spark finds topics to come by the same one."""
+        """Return the topics to archive. Patterns are Java's, because Spark uses the same pattern to find new topics."""
         pattern = self._options.pattern
         if pattern is None:
             return self._cluster.chosen(self._options.topics)
-        matches = self._session._jvm.java.util.regex.Pattern.matches  # noqa: SLF001 - pyspark has no other way to it
+        matches = self._session._jvm.java.util.regex.Pattern.matches  # noqa: SLF001 - pyspark has no other access to it
         existing = self._cluster.topics()
         try:
             found = {name: count for name, count in existing.items() if matches(pattern, name)}
@@ -108,7 +108,7 @@ class Archive:
         return found
 
     def _check(self, manifest: Manifest) -> None:
-        """Refuse what would leave a gap or write something twice."""
+        """Refuse options that would leave a gap or write records twice."""
         options = self._options
         if _visible_below(self._checkpoint.url(), self._store.files.url()):
             raise PipelineError(f"the checkpoint {options.checkpoint} would lie among the files of {options.to}")
@@ -152,7 +152,7 @@ class Archive:
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
 
     def _check_topics(self, known: set[str], *, under_way: bool) -> None:
-        """Refuse a checkpoint that knows other topics than those to archive, unless they are gone and may be."""
+        """Refuse a checkpoint of other topics than those to archive, unless they are deleted and gaps are allowed."""
         others = known - self._topics.keys()
         gone = others - self._cluster.topics().keys() if others else set()
         if others - gone:
@@ -170,7 +170,7 @@ class Archive:
             )
 
     def _check_ids(self) -> None:
-        """Refuse a topic that is not the one that was archived so far; note the ids of new ones."""
+        """Refuse a topic that was recreated since it was archived; record the ids of new ones."""
         for name, found in self._cluster.ids(self._topics).items():
             if self._ids.setdefault(name, found) != found:
                 raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")
@@ -210,7 +210,7 @@ class Archive:
             raise self._explained(err) from err
 
     def _starting_offsets(self, manifest: Manifest) -> str:
-        """Return where a new stream begins: behind what is archived. Spark ignores it once there is a checkpoint."""
+        """Return where a new stream begins: after the archived offsets. Spark ignores it if there is a checkpoint."""
         ends = manifest.ends()
         places: dict[str, dict[str, int]] = {
             topic: {str(number): ends.get(Partition(topic, number), _EARLIEST) for number in range(count)}
@@ -259,7 +259,7 @@ class Archive:
         self._tell(entry, batch)
 
     def _summarize(self, manifest: Manifest) -> Manifest:
-        """Put the manifest's entries into one when they have become many: a stream may run for years."""
+        """Combine the manifest's entries into one when there are many: a stream may run for years."""
         summary = self._store.summarize(manifest, f"summary-{uuid.uuid4().hex}", self.most_entries)
         self._entries = len(summary.entries)
         return summary
@@ -292,10 +292,10 @@ class Archive:
         return ranges, by_file
 
     def _gaps(self, staged: Any, ranges: list[Range]) -> tuple[Range, ...]:
-        """Return which offsets of a batch were deleted upstream before they could be read.
+        """Return the offsets of a batch that were deleted upstream before they could be read.
 
-        What was read before it was deleted is here. Among the rest, markers of transactions and what compaction removed
-        cannot be told from it any more, and count as deleted.
+        Records that were read before their deletion are here. Among the others, transaction markers and compacted
+        records can no longer be told apart from deleted ones, and count as deleted.
         """
         before = self._log_starts({each.partition.topic for each in ranges})
         deleted = {
@@ -319,7 +319,7 @@ class Archive:
 
         return self._cluster.patiently(ask)
 
-    # -- afterwards -----------------------------------------------------------------------------------------
+    # -- after a batch --------------------------------------------------------------------------------------
 
     def _tell(self, entry: Entry, batch: int) -> None:
         for each in entry.ranges:
@@ -329,13 +329,13 @@ class Archive:
         self._progress.step(records, self._lag(), batch=batch, gaps=len(entry.gaps))
 
     def _lag(self) -> int | None:
-        """Return how many offsets are not archived yet, and let a group show it; None while no broker answers."""
+        """Return how many offsets are not archived yet, and update the progress group; None while no broker answers."""
         try:
             existing = self._cluster.topics()
             bounds = self._cluster.bounds({name: existing[name] for name in self._topics if name in existing})
             if self._options.group:
                 self._cluster.show_progress(self._options.group, {p: self._ends[p] for p in bounds if p in self._ends})
-        except Exception:  # noqa: BLE001 - it is only shown, and the stream goes on without
+        except Exception:  # noqa: BLE001 - it is for display only, and the stream continues without
             return None
         return sum(max(last - max(self._ends.get(p, 0), first), 0) for p, (first, last) in bounds.items())
 
@@ -354,7 +354,7 @@ def _deleted(partition: Partition, start: int, end: int) -> PipelineError:
 
 
 def _visible_below(inner: str, outer: str) -> bool:
-    """Say whether a folder is another one, or in it where readers look (not behind `_` or `.`)."""
+    """Return whether a folder is another one, or inside it and visible to readers (not below `_` or `.`)."""
     if inner == outer:
         return True
     return inner.startswith(f"{outer}/") and inner[len(outer) + 1] not in "_."

@@ -1,6 +1,6 @@
-"""What an archive says of itself: which offsets it holds, in which files, and what it knows to be missing.
+"""An archive's manifest: its offsets, its files, and its known gaps.
 
-Owns the entries' form (one JSON document each) and what all of them together mean. Never touches files (store.py).
+Owns the form of the entries (one JSON document each) and their combined meaning. Never touches files (store.py).
 
     _manifest/<entry>.json
     {"format": 1, "kind": "archive" | "optimize" | "summary", "at": ISO time,
@@ -9,8 +9,8 @@ Owns the entries' form (one JSON document each) and what all of them together me
      "files":  [{"path", "bytes", "records"}...], "removed": [paths],
      "topics": {name: id}, "queries": {stream's id: last batch}, "includes": [entries that a summary stands for]}
 
-A range is what a batch had to take in. It may hold fewer records than offsets: markers of transactions, aborted records
-and what compaction removed have offsets and are not there. `checksum` is the sum of the records' hashes modulo 2^64
+A range is the offsets of a batch. It may hold fewer records than offsets: transaction markers, aborted records and
+compacted records have offsets but are missing. `checksum` is the sum of the records' hashes modulo 2^64
 (record_columns.py), so that ranges can be added up in any order.
 """
 
@@ -27,12 +27,12 @@ from kbroker.pipeline.ranges import Partition, Range, by_partition, joined_range
 
 FORMAT: Final = 1
 MANY_ENTRIES: Final = 500
-"""As many a manifest may have before they are put into one: reading one takes milliseconds."""
+"""With this many entries a manifest is summarized: reading one entry takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of the archive; `path` from its root."""
+    """A file of the archive; `path` is relative to its root."""
 
     path: str
     bytes: int
@@ -41,7 +41,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change of the archive, which happened whole or not at all."""
+    """One change of the archive, which happened entirely or not at all."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Entry:
     removed: tuple[str, ...] = ()
     queries: Mapping[str, int] = field(default_factory=dict)
     topics: Mapping[str, str] = field(default_factory=dict)
-    """Topic ids (KIP-516): a topic that was made anew has another one."""
+    """Topic ids (KIP-516): a recreated topic has a new one."""
     includes: tuple[str, ...] = ()
 
     def encode(self) -> str:
@@ -73,7 +73,7 @@ class Entry:
 
     @classmethod
     def decode(cls, name: str, text: str) -> Entry:
-        """Read a document; raises PipelineError for what is none."""
+        """Read a document; raises PipelineError for an invalid one."""
         try:
             fields = json.loads(text)
             if fields["format"] != FORMAT:
@@ -102,13 +102,13 @@ class Manifest:
         covered = {name for entry in everything.values() for name in entry.includes}
         self.entries = [entry for name, entry in sorted(everything.items()) if name not in covered]
         self.obsolete = sorted(covered & everything.keys())
-        """Entries that a summary stands for; they may go."""
+        """Entries that are included in a summary; they may be deleted."""
         files = {file.path: file for entry in self.entries for file in entry.files}
         for entry in self.entries:
             for path in entry.removed:
                 files.pop(path, None)
         self.files: dict[str, File] = files
-        """What the archive consists of now."""
+        """The current files of the archive."""
         self.topics = {name: known for entry in self.entries for name, known in entry.topics.items()}
         self.queries: dict[str, int] = {}
         for entry in self.entries:
@@ -118,11 +118,11 @@ class Manifest:
         self.gaps: dict[Partition, list[Range]] = by_partition(each for e in self.entries for each in e.gaps)
 
     def ends(self) -> dict[Partition, int]:
-        """Return up to which offset each partition is archived, exclusive."""
+        """Return the end of each archived partition, exclusive."""
         return {partition: ranges[-1].end for partition, ranges in self.ranges.items()}
 
     def faults(self) -> list[str]:
-        """Return what is wrong between the ranges: offsets that none holds, or two do."""
+        """Return the faults between the ranges: offsets that none holds, or two do."""
         found = []
         for partition, ranges in sorted(self.ranges.items()):
             for before, after in pairwise([Range(partition, 0, 0), *ranges]):
@@ -133,7 +133,7 @@ class Manifest:
         return found
 
     def summary(self, name: str, at: str) -> Entry:
-        """Return one entry that stands for all; neighbouring ranges become one."""
+        """Return one entry that replaces all; neighbouring ranges are joined."""
         joined = [each for partition in sorted(self.ranges) for each in joined_ranges(self.ranges[partition])]
         return Entry(
             name,

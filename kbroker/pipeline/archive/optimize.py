@@ -1,7 +1,7 @@
-"""`optimize`: an archive's small files put together, its manifest put into one document.
+"""`optimize`: an archive's small files merged, its manifest summarized in one document.
 
-Owns which files are put together: those of one folder that are smaller than half of what is aimed at. The records stay
-the same, which is checked by their sums before the change counts.
+Owns which files are merged: those of one folder that are smaller than half of the target size. The records stay the
+same, which is verified by their sums before the change is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.ranges import Partition, Sums
 
 TARGET_MB: int = 128
-"""What files are aimed at, where nobody says otherwise."""
+"""The default size of files."""
 _FEWEST: int = 2
 
 
@@ -29,7 +29,7 @@ class Optimization:
         self._target = target
 
     def run(self) -> tuple[int, int]:
-        """Do the work; returns how many files there were and are. Raises PipelineError."""
+        """Run the job; returns the numbers of files before and after. Raises PipelineError."""
         self._store.require()
         with self._store.writing() as manifest:
             before = len(manifest.files)
@@ -61,7 +61,7 @@ class Optimization:
 
 
 def small_files(manifest: Manifest, target: int) -> dict[str, list[File]]:
-    """Return the files to put together, by folder and format; none where there is only one."""
+    """Return the files to merge, by folder and format; none for a single file."""
     found: defaultdict[tuple[str, str], list[File]] = defaultdict(list)
     for path, file in sorted(manifest.files.items()):
         if file.bytes < target // 2:

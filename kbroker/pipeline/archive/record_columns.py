@@ -1,4 +1,4 @@
-"""A record's columns: as Spark's Kafka source names them, as an archive's files hold them, and what sums them up.
+"""A record's columns: as in Spark's Kafka source, as in an archive's files, and their sums.
 
 Owns the names, the types, the folders' columns, and the hash of a record. Never reads or writes.
 """
@@ -16,7 +16,7 @@ SCHEMA: Final = (
     "key binary, value binary, partition int, offset bigint, timestamp timestamp, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
 )
-"""What a file holds; `topic`, `date` and `hour` are in the names of its folders."""
+"""The columns of a file; `topic`, `date` and `hour` are in the names of its folders."""
 FOLDERS: Final = {"date": "topic string, date date", "date,hour": "topic string, date date, hour int"}
 """The columns of the folders, by `--partition-by`."""
 
@@ -30,7 +30,7 @@ def with_folders(frame: Any, partition_by: str) -> Any:
 
 
 def record_hash() -> Any:
-    """Return a record's 64-bit hash: every field counts, and null is not the same as empty."""
+    """Return a record's 64-bit hash: every field counts, and null differs from empty."""
     from pyspark.sql import functions as f
 
     return f.xxhash64(
@@ -66,19 +66,19 @@ def sums(frame: Any, *keys: Any) -> list[Any]:
 
 
 def sums_of(row: Any) -> Sums:
-    """Return what a row of `sums` says."""
+    """Return the sums in a row of `sums`."""
     return Sums(row["records"], int(row["checksum"]) % (1 << 64))
 
 
 def partition_of(row: Any) -> Partition:
-    """Return which partition a row of `sums` is about."""
+    """Return the partition of a row of `sums`."""
     return Partition(row["topic"], row["partition"])
 
 
 def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
-    """Return the records whose offsets lie in their partition's bounds, [start, end).
+    """Return the records with offsets in their partition's bounds, [start, end).
 
-    A join: conditions for a thousand partitions would be more than Spark's parser and planner can hold.
+    A join: Spark's parser and planner could not handle conditions for a thousand partitions.
     """
     from pyspark.sql import functions as f
 
@@ -89,18 +89,18 @@ def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
     ]
     limits = small_frame(frame.sparkSession, rows, "topic string, partition int, _start bigint, _end bigint")
     least, most = min(start for start, _ in bounds.values()), max(end for _, end in bounds.values())
-    near = frame.where((f.col("offset") >= least) & (f.col("offset") < most))  # what a file's statistics can rule out
+    near = frame.where((f.col("offset") >= least) & (f.col("offset") < most))  # a file's statistics can exclude these
     near = near.where(f.col("topic").isin(*{partition.topic for partition in bounds}))
     joined = near.join(f.broadcast(limits), ["topic", "partition"])
     return joined.where("offset >= _start and offset < _end").select(*frame.columns)
 
 
 def offsets_of(frame: Any) -> list[tuple[int, int]]:
-    """Return the offsets of one partition's records as runs without a hole, [start, end), in order."""
+    """Return the offsets of one partition's records as runs without gaps, [start, end), in order."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # Within a run, an offset and its place in the order grow alike.
+    # Within a run, an offset and its row number grow alike.
     run = f.col("offset") - f.row_number().over(Window.partitionBy("topic", "partition").orderBy("offset"))
     runs = frame.select("offset", run.alias("run")).groupBy("run")
     rows = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").collect()
@@ -108,7 +108,7 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
 
 
 def holes(runs: Iterable[tuple[int, int]], bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return what runs, [start, end) and in order, leave out within bounds."""
+    """Return the gaps between runs, [start, end) and in order, within bounds."""
     place, last = bounds
     found = []
     for start, end in [*runs, (last, last)]:

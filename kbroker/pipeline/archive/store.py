@@ -1,14 +1,14 @@
-"""An archive on disk: files that appear once what they hold is written down, and not before.
+"""An archive on disk: files that appear once their entry is written, and not before.
 
-Owns the order of a change, which makes it whole or nothing whenever the process ends:
+Owns the order of a change, which makes it atomic whenever the process ends:
 
- 1. Spark writes the files below `_staging/<entry>/`, with the names that they will have;
- 2. the entry is written to `_manifest/`: from here on the change has happened;
- 3. the new files are moved to their places, files that the entry replaces are deleted, the staging folder goes.
+ 1. Spark writes the files below `_staging/<entry>/`, with their final names;
+ 2. the entry is written to `_manifest/`: this commits the change;
+ 3. the new files are moved to their places, replaced files are deleted, and the staging folder is deleted.
 
-Only one process at a time does this (storage/lock.py). It begins with finishing 3 where it was left, and deletes what
-never came to 2. Readers that go by folders (pandas, DuckDB, pyarrow) pass over names that begin with `_`; between 2 and
-the end of 3 they see part of the change. Never decides what belongs into an archive.
+Only one process at a time does this (storage/lock.py). It first completes an unfinished step 3, and deletes what never
+reached step 2. Readers that use the folders (pandas, DuckDB, pyarrow) skip names that begin with `_`; between step 2
+and the end of step 3 they see part of the change. Never decides what belongs into an archive.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------
 
     def load(self) -> Manifest:
-        """Read the manifest; empty for a folder that is not there. Raises PipelineError when it is damaged.
+        """Read the manifest; empty for a missing folder. Raises PipelineError if it is damaged.
 
-        Entries that another job puts together meanwhile are looked for again, in what stands for them.
+        If another job summarizes entries meanwhile, the manifest is read again with their summary.
         """
         while True:
             names = self._entries()
@@ -63,7 +63,7 @@ class Store:
         return [name for name in found if name.endswith(".json") and not name.startswith(".")]
 
     def require(self, *, whole: bool = True) -> Manifest:
-        """Read the manifest of an archive that must be there, and without faults if `whole`; raises PipelineError."""
+        """Read the manifest of an existing archive, without faults if `whole`; raises PipelineError."""
         manifest = self.load()
         if not manifest.entries:
             raise PipelineError(f"{self.files.root} is no archive: it has no {MANIFEST}")
@@ -72,7 +72,7 @@ class Store:
         return manifest
 
     def unfinished(self, manifest: Manifest) -> list[str]:
-        """Return the changes that are committed and not in their places yet."""
+        """Return the changes that are committed but not yet in place."""
         staged = {folder.name for folder in self.files.listing(STAGING)}
         return sorted(staged & {entry.name for entry in manifest.entries})
 
@@ -98,7 +98,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Manifest]:
-        """Be the archive's only writer; yields the manifest, what was left undone being done. Raises PipelineError."""
+        """Be the archive's only writer; yields the manifest, with old changes finished. Raises PipelineError."""
         with WriterLock(self.files) as lock:
             self._lock = lock
             try:
@@ -110,7 +110,7 @@ class Store:
                 self._lock = None
 
     def recover(self, manifest: Manifest) -> None:
-        """Finish the changes that were committed, and remove those that were not."""
+        """Finish the committed changes, and remove the uncommitted ones."""
         by_name = {entry.name: entry for entry in manifest.entries}
         for folder in self.files.listing(STAGING):
             entry = by_name.get(folder.name)
@@ -121,11 +121,11 @@ class Store:
         for name in manifest.obsolete:
             self.files.delete(f"{MANIFEST}/{name}.json")
         for each in self.files.listing(MANIFEST):
-            if each.name.startswith("."):  # half of an entry: its writer was killed
+            if each.name.startswith("."):  # part of an entry: its writer was killed
                 self.files.delete(f"{MANIFEST}/{each.name}")
 
     def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:
-        """Write records for a change; returns them as they can be read back from the files."""
+        """Write records for a change; returns them read back from the files."""
         self.files.delete(f"{STAGING}/{name}")
         url = self.files.url(f"{STAGING}/{name}")
         frame.select(*COLUMNS, *partition_by.split(",")).write.format(file_format).partitionBy(
@@ -134,12 +134,12 @@ class Store:
         return self._read(file_format, [url], partition_by, f"{STAGING}/{name}")
 
     def staged(self, name: str) -> dict[str, int]:
-        """Return the files of a change by the paths that they will have, with their sizes in bytes."""
+        """Return the files of a change by their final paths, with their sizes in bytes."""
         folder = f"{STAGING}/{name}"
         return {each.name.removeprefix(f"{folder}/"): each.size for each in self.files.walk(folder)}
 
     def commit(self, entry: Entry) -> None:
-        """Let a change happen; raises PipelineError when another one of its name did."""
+        """Commit a change; raises PipelineError if its name exists already."""
         assert self._lock is not None, "only the writer commits"
         self.files.sync(f"{STAGING}/{entry.name}/{file.path}" for file in entry.files)
         passed("archive.staged")
@@ -150,7 +150,7 @@ class Store:
         passed("archive.placed")
 
     def place(self, entry: Entry) -> None:
-        """Do what is left to be done of a change that has happened."""
+        """Complete a committed change."""
         folder = f"{STAGING}/{entry.name}"
         for file in entry.files:
             if self.files.exists(f"{folder}/{file.path}"):
@@ -164,7 +164,7 @@ class Store:
         self.files.delete(folder)
 
     def summarize(self, manifest: Manifest, name: str, least: int = MANY_ENTRIES) -> Manifest:
-        """Put the manifest's entries into one when they have become many; returns the manifest as it is then."""
+        """Combine the manifest's entries into one when there are many; returns the resulting manifest."""
         if len(manifest.entries) < least:
             return manifest
         assert self._lock is not None, "only the writer summarizes"
@@ -176,7 +176,7 @@ class Store:
 
 
 def layout(manifest: Manifest) -> str | None:
-    """Return by what an archive is partitioned, besides the topic; None while it is empty."""
+    """Return the columns by which an archive is partitioned, besides the topic; None while it is empty."""
     path = next(iter(manifest.files), None)
     if path is None:
         return None
@@ -189,5 +189,5 @@ def counted(paths: dict[str, int], records: dict[str, int]) -> tuple[File, ...]:
 
 
 def now() -> str:
-    """Return the time, in UTC, for people who read a manifest."""
+    """Return the time in UTC, as text for a manifest's readers."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -1,8 +1,8 @@
-"""`verify`: whether all that should be in the archive is there, once, and is what the topics hold.
+"""`verify`: whether the archive holds every record once, as the topics hold it.
 
-Owns the three comparisons: the manifest with itself (no offset twice, none left out), the files with the manifest (by
-names, sizes, numbers of records and checksums), and the records with those that the brokers still have. Never changes
-an archive. What is missing upstream by now (retention, compaction) is told and is no fault.
+Owns the three comparisons: the manifest with itself (no offset twice, none missing), the files with the manifest
+(names, sizes, numbers of records and checksums), and the records with those that the brokers still have. Never changes
+an archive. Records deleted upstream meanwhile (retention, compaction) are reported and are no fault.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 @dataclass(slots=True)
 class PartitionState:
-    """What was found out about one partition; offsets, `end` exclusive."""
+    """The result for one partition; offsets, `end` exclusive."""
 
     topic: str
     partition: int
@@ -37,13 +37,13 @@ class PartitionState:
     records: int
     checksum: str
     gaps: int
-    """Offsets that are noted as deleted before they were archived."""
+    """Offsets that are recorded as deleted before they were archived."""
     deleted_upstream: int = 0
     """Archived offsets that the brokers do not have any more."""
     to_archive: int = 0
-    """Offsets that the brokers have and the archive does not, yet."""
+    """Offsets that the brokers have and the archive does not have yet."""
     compared: int = 0
-    """Records that are here and there and are the same."""
+    """Records that are the same here and there."""
 
     def row(self) -> tuple[object, ...]:
         """Return the cells below HEADERS."""
@@ -55,13 +55,13 @@ class PartitionState:
 
 @dataclass(slots=True)
 class Report:
-    """What a verification found."""
+    """The result of a verification."""
 
     partitions: list[PartitionState] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
 
     def encode(self) -> dict[str, Any]:
-        """Return all of it in JSON's types."""
+        """Return the report as JSON types."""
         return {"partitions": [asdict(each) for each in self.partitions], "faults": self.faults}
 
 
@@ -77,9 +77,9 @@ class Verification:
         self._gone: dict[Partition, int] = {}
 
     def run(self) -> Report:
-        """Compare everything; raises PipelineError when there is no archive or no such topic.
+        """Compare everything; raises PipelineError if the archive or a topic does not exist.
 
-        A job may write to the archive meanwhile: what looks like a fault then is looked at again.
+        A job may write to the archive meanwhile: an apparent fault is then checked again.
         """
         for _ in range(_TRIES):
             manifest = self._store.require(whole=False)
@@ -97,7 +97,7 @@ class Verification:
         return self._report
 
     def _look_or_fail(self, manifest: Manifest) -> str | None:
-        """Look at everything; returns how Spark failed to, if it did: files may vanish when another job packs them."""
+        """Compare everything; return Spark's error, if any: files may vanish when another job merges them."""
         try:
             self._look(manifest)
         except Exception as err:
@@ -107,7 +107,7 @@ class Verification:
         return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """Return what is another one when a job wrote in between: the changes, and those not yet in their places."""
+        """Return what a job's write changes: the entries, and those not yet in place."""
         return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
 
     def _look(self, manifest: Manifest) -> None:
@@ -129,7 +129,7 @@ class Verification:
     # -- files ----------------------------------------------------------------------------------------------
 
     def _check_files(self, manifest: Manifest) -> bool:
-        """Compare the folders with the manifest; False when records cannot be compared then."""
+        """Compare the folders with the manifest; return False if records cannot be compared then."""
         there = {each.name: each.size for each in self._store.files.walk("")}
         unfinished = self._store.unfinished(manifest)
         faults = [f"{name} is not finished: run archive or optimize once more" for name in unfinished]
@@ -145,7 +145,7 @@ class Verification:
     def _sums(self, frame: Any) -> dict[Partition, Sums] | None:
         try:
             return {partition_of(row): sums_of(row) for row in sums(frame, "topic", "partition")}
-        except Exception as err:  # noqa: BLE001 - a damaged file may end in any of a reader's errors
+        except Exception as err:  # noqa: BLE001 - a damaged file may raise any of a reader's errors
             self._report.faults.append(f"the files cannot be read: {first_line(err)}")
             return None
 
@@ -168,7 +168,7 @@ class Verification:
             )
 
     def _check_twice(self, frame: Any) -> None:
-        """Tell offsets that more than one record has."""
+        """Report offsets with more than one record."""
         from pyspark.sql import functions as f
 
         twice = frame.groupBy("topic", "partition", "offset").count().where("count > 1")
@@ -221,7 +221,7 @@ class Verification:
             self._judge_gone(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without what retention deleted since they were asked for; that is counted as deleted."""
+        """Return the bounds without what retention deleted since they were requested; that is counted as deleted."""
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
         now = self._cluster.bounds(numbers)
@@ -234,7 +234,7 @@ class Verification:
         return found
 
     def _explain(self, upstream: Any, archived: Any, states: dict[Partition, PartitionState]) -> None:
-        """Tell records that are only here, only there, or not the same."""
+        """Report records that are only here, only there, or different."""
         from pyspark.sql import functions as f
 
         place = ["topic", "partition", "offset"]
@@ -256,7 +256,7 @@ class Verification:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
     def _judge_gone(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that are not upstream any more; a fault where nothing should have removed them."""
+        """Count archived records that are gone upstream; a fault if nothing should have removed them."""
         gone = {partition: number for partition, number in self._gone.items() if number}
         for partition, number in gone.items():
             states[partition].deleted_upstream += number

@@ -1,6 +1,6 @@
-"""Visits by organisation and day as a picture (PNG) and as a page that needs nothing beside it (HTML).
+"""Visits by organisation and day as a picture (PNG) and as a self-contained page (HTML).
 
-Owns how the numbers look. Never counts.
+Owns the look of the numbers. Never counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from kbroker.pipeline.visits.lookup import UNKNOWN
 
 _PALETTE: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
-"""The organisations that have a colour of their own; the others are one, and who belongs to none is another."""
+"""Colours of the largest organisations; the others share one, and unknown visitors have another."""
 _REST: Final = "others"
 _APART: Final = {_REST: "#c8c8c8", UNKNOWN: "#707070"}
 Row = dict[str, Any]
@@ -54,7 +54,7 @@ def draw(rows: list[Row], title: str, kind: str) -> bytes:
     axes.set_title(title)
     axes.set_ylabel("visits")
     axes.spines[["top", "right"]].set_visible(False)
-    if visits:  # from top to bottom, as they stand in the bars
+    if visits:  # from top to bottom, as in the bars
         axes.legend(title="visits by", reverse=True, bbox_to_anchor=(1.01, 1), loc="upper left", frameon=False)
     out = io.BytesIO()
     figure.savefig(out, format=kind, dpi=120)

@@ -1,6 +1,6 @@
-"""The tour: events, streaming visits, an archive, a recount of it, and what both say, side by side.
+"""The tour: events, streaming visits, an archive, a recount of it, and both results side by side.
 
-Owns the order of the jobs and the comparison. The jobs are the ones that the verbs run; the broker is the caller's.
+Owns the order of the jobs and the comparison. The jobs are the same as the commands'; the broker is the caller's.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _WAIT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class TourOptions:
-    """How long the tour is."""
+    """The size of the tour."""
 
     days: int = 3
-    """Of events, up to the day before yesterday."""
+    """Days of events, up to the day before yesterday."""
     records: int = 60_000
-    """About so many."""
+    """The approximate number of records."""
     topic: str = "events"
     feed_s: float = 20.0
     """How long it takes to send them, in seconds."""
@@ -49,12 +49,12 @@ class TourOptions:
 
 @dataclass(frozen=True, slots=True)
 class Tour:
-    """What the tour came to."""
+    """The result of the tour."""
 
     rows: list[Row]
     """By day and organisation, counted from the archive."""
     streamed: list[Row]
-    """The same, as the stream counted them."""
+    """The same rows, as the stream counted them."""
     faults: list[str]
     records: int
     picture: Path
@@ -62,7 +62,7 @@ class Tour:
 
 
 def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say: Callable[[str], None]) -> Tour:
-    """Run all of it against a broker that does not have the topic yet; raises PipelineError."""
+    """Run the tour against a broker without the topic; raises PipelineError."""
     cluster = Cluster(clients)
     topic, days = options.topic, options.days
     lookup = folder / "organisations.csv"
@@ -93,7 +93,7 @@ def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say
 
 def _events(days: int, records: int) -> EventSource:
     today = datetime.datetime.now(datetime.UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    # The late ones come hours after their day; a broker refuses a record from the future.
+    # Late events arrive hours after their day; a broker refuses a record from the future.
     start = int(today.timestamp() * 1000) - (days + 1) * DAY_MS
     return EventSource(EventOptions(start, seed=1, rate=records / (days * 86_400), days=days))
 

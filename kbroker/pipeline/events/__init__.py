@@ -1,1 +1,1 @@
-"""Events of a website, invented or from its access logs, into a topic."""
+"""Events of a website, simulated or from its access logs, into a topic."""

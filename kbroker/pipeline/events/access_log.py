@@ -1,13 +1,13 @@
 """Web servers' logs as website events: the Combined Log Format of Apache httpd and nginx.
 
-Owns the reading of files, plain or gzip, and what a line means. Never fails on what is in a file: a line that is no
-entry is a `Malformed`, with the reason. A line takes time and memory in proportion to its length, and that is bounded.
+Owns the reading of files, plain or gzip, and the meaning of a line. Never fails on a file's content: an invalid line is
+a `Malformed`, with the reason. A line takes time and memory in proportion to its length, which is bounded.
 
     host ident user [10/Oct/2000:13:55:36 -0700] "GET /x?y HTTP/1.0" 200 2326 "referrer" "user agent"
 
-What stands behind the user agent is passed over: servers append fields of their own. Visitors are pseudonyms: keyed
-hashes (BLAKE2b) of host and user agent. An event's id is a hash of its line and of the line's number, so that reading
-the same file again gives the same ids, and two equal lines have two.
+Fields after the user agent are ignored: servers append their own. Visitors are pseudonyms: keyed hashes (BLAKE2b) of
+host and user agent. An event's id is a hash of its line and the line's number, so that reading the same file again
+gives the same ids, and two equal lines have different ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hashlib import blake2b
 from typing import BinaryIO, Final, NamedTuple
 
 LONGEST_LINE: Final = 65_536
-"""Bytes of the longest line that is read; web servers take requests of some 8 kB."""
+"""Bytes of the longest line that is read; web servers accept requests of some 8 kB."""
 
 _FIRST_YEAR: Final = 1970
 _LAST_YEAR: Final = 9998  # so that it is before the year 10000 in UTC, too
@@ -32,7 +32,7 @@ _MONTHS: Final = {
     name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
 }
 _QUOTED: Final = rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
-# Nothing here is tried twice: quantifiers keep what they took, and the first thing that looks like a time is the time.
+# No backtracking: quantifiers are possessive, and the first text that looks like a time is the time.
 _ENTRY: Final = re.compile(
     rb"(\S++) \S++ (?>.*? \[(\d\d)/([A-Z][a-z][a-z])/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] )"
     + _QUOTED
@@ -52,7 +52,7 @@ _NOTHING: Final = ("", "-")
 
 
 class LogEvent(NamedTuple):
-    """A line as an event: when it happened (epoch ms), its key, its value (JSON)."""
+    """A line as an event: its time (epoch ms), its key, its value (JSON)."""
 
     time_ms: int
     key: bytes
@@ -60,26 +60,26 @@ class LogEvent(NamedTuple):
 
 
 class Malformed(NamedTuple):
-    """A line that is no entry; its number in the file (from 1 on), and why."""
+    """An invalid line; its number in the file (from 1 on), and the reason."""
 
     number: int
     reason: str
 
 
 class AccessLog:
-    """Turns lines into events. `salt` is the key of the pseudonyms; with `query`, urls keep what is behind the `?`."""
+    """Turns lines into events. `salt` is the key of the pseudonyms; with `query`, urls keep the part after the `?`."""
 
     def __init__(self, salt: str = "", *, query: bool = False) -> None:
         self._key = blake2b(salt.encode("utf-8", "surrogateescape")).digest() if salt else b""
         self._query = query
 
     def read_file(self, path: str) -> Iterator[LogEvent | Malformed]:
-        """Read a file, plain or gzip. Raises OSError where it cannot be opened or read."""
+        """Read a file, plain or gzip. Raises OSError if it cannot be opened or read."""
         with open(path, "rb") as file:
             yield from self.read(file)
 
     def read(self, file: io.BufferedReader) -> Iterator[LogEvent | Malformed]:
-        """Read an open file, plain or gzip. What gzip cannot unpack is one Malformed, the last."""
+        """Read an open file, plain or gzip. If gzip cannot unpack it, the last item is a Malformed."""
         zipped = file.peek(len(_GZIP)).startswith(_GZIP)
         opened: BinaryIO = gzip.GzipFile(fileobj=file) if zipped else file  # type: ignore[assignment]
         number = 0
@@ -95,7 +95,7 @@ class AccessLog:
             yield Malformed(number + 1, f"the file cannot be unpacked from here on: {err}")
 
     def parse(self, line: bytes, number: int) -> LogEvent | Malformed:
-        """Read one line, with or without its end; `number` is its place in the file."""
+        """Read one line, with or without its end; `number` is its number in the file."""
         line = line.rstrip(b"\r\n")
         found = _ENTRY.fullmatch(line)
         if found is None:
@@ -120,11 +120,11 @@ class AccessLog:
         return LogEvent(time_ms, visitor.encode(), json.dumps(event).encode())
 
     def _url(self, request: str) -> str | None:
-        """Return what was asked for, without the host that proxies are told; None for no request."""
+        """Return the requested target, without the host in a proxy's request; None if there is no request."""
         words = request.split(" ")
         if len(words) < 2 or not _METHOD.fullmatch(words[0]) or not words[1]:
             return None
-        # A target with blanks in it is one that a browser should not have sent, and some did.
+        # Browsers should not send a target with blanks, but some did.
         target = " ".join(words[1:-1]) if len(words) > 2 and words[-1].startswith("HTTP/") else " ".join(words[1:])
         absolute = _SCHEME.match(target)
         if absolute is not None:
@@ -134,7 +134,7 @@ class AccessLog:
 
 
 def _pass_over(file: BinaryIO) -> None:
-    """Read to the end of a line."""
+    """Skip to the end of a line."""
     while True:
         rest = file.readline(LONGEST_LINE)
         if not rest or rest.endswith(b"\n"):
@@ -144,13 +144,13 @@ def _pass_over(file: BinaryIO) -> None:
 def _time_ms(
     year: bytes, month: bytes, day: bytes, clock: tuple[bytes, bytes, bytes], zone: tuple[bytes, bytes, bytes]
 ) -> int | None:
-    """Return a local time and its distance from UTC as epoch ms; None if it is no time."""
+    """Return a local time and its offset from UTC as epoch ms; None for an invalid time."""
     sign, hours, minutes = zone[0], int(zone[1]), int(zone[2])
     hour, minute, second = map(int, clock)
     if month not in _MONTHS or hours > 14 or minutes > 59 or not _FIRST_YEAR <= int(year) <= _LAST_YEAR:
         return None
     try:
-        # A leap second is the last one of its minute to everybody else.
+        # A leap second counts as the last second of its minute.
         local = datetime(int(year), _MONTHS[month], int(day), hour, minute, 59 if second == 60 else second)  # noqa: DTZ001
     except ValueError:
         return None
@@ -160,7 +160,7 @@ def _time_ms(
 
 
 def _text(raw: bytes) -> str:
-    """Return a field without its escapes; bytes that are no UTF-8 become replacement characters."""
+    """Return a field without its escapes; bytes that are not UTF-8 become replacement characters."""
     if b"\\" in raw:
         raw = _ESCAPE.sub(_unescaped, raw)
     return raw.decode("utf-8", "replace")

@@ -1,18 +1,18 @@
-"""Events of an invented website, as they arrive: what the pipeline's jobs are tried on.
+"""Events of a simulated website, in order of arrival: test data for the pipeline's jobs.
 
-Owns the simulation. Pure: no clock, no I/O; everything follows from the options, byte by byte. Memory holds visits that
-go on, visitors who stay away for a while, and records that have not arrived; never all events.
+Owns the simulation. Pure: no clock, no I/O; the options determine everything, byte by byte. Memory holds visits under
+way, visitors who stay away for a while, and records that have not arrived; never all events.
 
     key    v000123
     value  {"id": "1f2e3d4c-2a-0", "visitor": "v000123", "time": "2026-11-21T10:00:00.123Z",
             "type": "page_view"|"search"|"add_to_cart"|"purchase", "url": "/...", "referrer": "https://..."|null}
 
-An id is made of the run, the number of the visit and that of the event within it, in hex, so that what a job makes of
-the events can be compared with what was simulated.
+An id consists of the run, the number of the visit and that of the event within it, in hex, so that a job's results can
+be compared with the simulation.
 
-Visits begin as a Poisson process that follows the course of a day. Behind each event a visitor goes on, leaves, or
-comes back just after the break, whatever came before. The run begins in the middle of things: with as many visits under
-way as there would be at that time, so that there is no slow start.
+Visits begin as a Poisson process that follows the course of a day. After each event a visitor continues, leaves, or
+returns just after the break, whatever came before. The run begins in the steady state, with as many visits under way as
+there would be at that time, so that there is no slow start.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events import tables
 
 Arrival = tuple[int, bytes | None, bytes]
-"""When a record arrives (epoch ms), its key, its value."""
+"""A record's arrival (epoch ms), its key, its value."""
 
 _ON_TIME, _LATE, _DUPLICATE, _MALFORMED = range(4)
-_FULLEST: Final = 0.7  # share of the visitors who may be busy at the busiest time: more, and few are left to choose
+_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, few are left to choose
 _FEWEST_VISITORS: Final = 1000
-_ROOM: Final = 20  # times the visitors who are busy at the busiest time, where the number is not given
+_ROOM: Final = 20  # visitors per busy visitor at the busiest time, if the number is not given
 _TRIES_BY_RANK: Final = 8
 _TRIES: Final = 64
 _BUSY: Final = math.inf
@@ -57,31 +57,31 @@ _NO_OBJECTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class EventOptions:
-    """What to simulate. Shares are of all records, and their sum is below 1."""
+    """The options of a simulation. Shares are of all records, and their sum is below 1."""
 
     start_ms: int
-    """When it begins, epoch ms."""
+    """The start, in epoch ms."""
     seed: int = 0
     rate: float = 10.0
-    """Records a second of simulated time, in the mean of a whole day."""
+    """Records a second of simulated time, averaged over a whole day."""
     visitors: int | None = None
-    """How many different visitors there are; None for as many as the rate needs."""
+    """The number of different visitors; None for as many as the rate needs."""
     days: float | None = None
-    """How many days' events; None for no end. What is late arrives after them."""
+    """The number of days with events; None for no end. Late events arrive after them."""
     count: int | None = None
-    """How many records at most."""
+    """The most records."""
     late: float = 0.02
     duplicates: float = 0.01
     malformed: float = 0.002
     daily: bool = True
-    """Whether nights are quiet (UTC); without, the rate is the same all day."""
+    """Whether nights are quiet (UTC); otherwise the rate is constant."""
     ongoing: bool = False
-    """Whether late events of the time before the start arrive as well."""
+    """Whether late events from before the start arrive as well."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Records that were given out, by kind. Late ones are among the events."""
+    """Counts of the yielded records, by kind. Late ones are among the events."""
 
     events: int = 0
     late: int = 0
@@ -107,12 +107,12 @@ class _Visit:
 
 
 def visitor_name(rank: int) -> str:
-    """Return the name of the visitor who comes `rank`-th most often, from 1 on."""
+    """Return the name of the visitor with the `rank`-th most visits, from 1 on."""
     return f"v{rank:06d}"
 
 
 class EventSource:
-    """An iterator over the records in the order of their arrival; goes once. Raises PipelineError for bad options."""
+    """An iterator over the records in order of arrival; works once. Raises PipelineError for bad options."""
 
     def __init__(self, options: EventOptions) -> None:
         _check(options)
@@ -149,11 +149,11 @@ class EventSource:
 
     @property
     def waiting(self) -> int:
-        """How many visits are under way and records have not arrived."""
+        """The number of visits under way plus that of records that have not arrived."""
         return len(self._visits) + len(self._arrivals)
 
     def _busiest(self) -> float:
-        """Return how many visitors there are at the busiest time who are on a visit or stay away after one."""
+        """Return how many visitors are on a visit, or stay away after one, at the busiest time."""
         steps, rest = self._steps, sum(tables.REST_MS) / 2
         peak = tables.BUSIEST if self._options.daily else 1.0
         busy = peak * (self._events_a_ms * sum(steps) / len(steps) + self._starts_a_ms * rest)
@@ -184,7 +184,7 @@ class EventSource:
             if visits and visits[0][0] < now:
                 now = visits[0][0]
             ended = now >= end
-            # Nothing that is still to be made arrives before its time.
+            # No later record can arrive before these.
             while arrivals and (ended or arrivals[0][0] <= now):
                 arrival, _, key, value, kind = heappop(arrivals)
                 self._count(kind)
@@ -210,12 +210,12 @@ class EventSource:
             counts.late += kind == _LATE
 
     def _begin_in_the_middle(self) -> None:
-        """Put in what is under way at the start, in the steady state of a process without memory."""
+        """Add the visits under way at the start, in the steady state of a memoryless process."""
         rng, start = self._rng, self._options.start_ms
         events_a_ms = self._events_a_ms * (tables.busyness(start) if self._options.daily else 1.0)
         steps = self._steps
         pauses = int(events_a_ms * sum(steps) / len(steps) + self._random())
-        # A moment falls into a long pause more often than into a short one, and anywhere in it.
+        # A random moment falls into a long pause more often than into a short one, and anywhere in it.
         for pause in rng.choices(steps, steps, k=pauses):
             visit = self._new_visit(start)
             if visit is not None:
@@ -246,7 +246,7 @@ class EventSource:
                 return after
 
     def _new_visit(self, now: int) -> _Visit | None:
-        """Return a visit of somebody who is free; None if nobody was found, which is rare."""
+        """Return a visit of a free visitor; None if none was found, which is rare."""
         free_at, random = self._free_at, self._random
         for attempt in range(_TRIES):
             if attempt < _TRIES_BY_RANK:
@@ -265,7 +265,7 @@ class EventSource:
         return _Visit(rank, name, name.encode(), self._next_number(), self._from_elsewhere())
 
     def _draw_rank(self) -> int:
-        """Draw by the law of Zipf and Mandelbrot: P(rank) goes with 1 / (rank + shift), nearly; needs no table."""
+        """Draw from a Zipf-Mandelbrot law: P(rank) is nearly proportional to 1 / (rank + shift); needs no table."""
         rank = int((1 + self._shift) * math.exp(self._random() * self._log_ranks) - self._shift)
         return min(max(rank, 1), self.visitors)
 
@@ -277,7 +277,7 @@ class EventSource:
         return self._elsewhere[int(self._random() * len(self._elsewhere))]
 
     def _go_on(self, now: int, visit: _Visit) -> None:
-        """Make a visit's next event, with what goes wrong on its way, and plan what follows."""
+        """Create a visit's next event, with its faults on the way, and schedule what follows."""
         random, key = self._random, visit.key
         value = self._event(now, visit)
         if random() < self._late:
@@ -285,7 +285,7 @@ class EventSource:
         else:
             kind, delay = _ON_TIME, self._delays[int(random() * tables.DELAYS)]
         self._push(now + delay, key, value, kind)
-        # A share of the records may be several times that of the events.
+        # The share of these records may be several times that of the events.
         for _ in range(int(self._duplicates + random())):
             self._push(now + delay + self._resent_after(), key, value, _DUPLICATE)
         for _ in range(int(self._malformed + random())):
@@ -334,7 +334,7 @@ class EventSource:
         return tables.log_uniform(self._rng, tables.RESEND_MS[self._random() >= _QUICK_RESENDS])
 
     def _broken(self, now: int, delay: int, visit: _Visit, value: bytes) -> tuple[bytes | None, bytes]:
-        """Return a record that nobody can use, beside the good one: key and value."""
+        """Return a malformed record, beside the good one: key and value."""
         rng = self._rng
         text = value.decode().replace(f'"{self._tag}-', f'"{self._tag}-broken-', 1)
         form = rng.randrange(5)
@@ -347,14 +347,14 @@ class EventSource:
             return None, text.replace(named, rng.choice(("", '"visitor": null, ')), 1).encode()
         stamp = rng.choice(_NO_TIMES)
         if form == 3:
-            # By more than an hour after the arrival: a clock that is wrong.
+            # More than an hour after the arrival: a wrong clock.
             ahead = tables.HOUR_MS + tables.log_uniform(rng, (1, 3 * tables.DAY_MS))
             stamp = f'"{self._stamp(now + delay + ahead)}"'
         return visit.key, text.replace(f'"{self._stamp(now)}"', stamp, 1).encode()
 
 
 def _shift(busy: float, visitors: int) -> float:
-    """Return by how much to shift the ranks, so that nobody would come more often than the rest between visits allows.
+    """Return the shift of the ranks with which no visitor comes more often than the rest between visits allows.
 
     By Zipf's law alone one visitor in a million would make every fifteenth visit.
     """

@@ -1,6 +1,6 @@
-"""Which organisation a visitor belongs to: the lookup that goes with the events of `events.py`.
+"""The organisations of visitors: the lookup that goes with the events of generator.py.
 
-Owns the invented organisations and their sizes. A visitor's organisation follows from the visitor's name alone, so that
+Owns the invented organisations and their sizes. A visitor's organisation depends on the visitor's name alone, so that
 every run, with any seed, agrees with every lookup. Some visitors are in no lookup.
 """
 
@@ -36,7 +36,7 @@ ORGANISATIONS: Final = (
     "Tamsin Ode Theatre",
 )
 UNKNOWN_SHARE: Final = 0.05
-"""Share of the visitors of whom nothing is known."""
+"""The share of visitors without an organisation."""
 
 _BITS: Final = 64
 _WEIGHTS: Final = tuple(1 / rank for rank in range(1, len(ORGANISATIONS) + 1))
@@ -53,7 +53,7 @@ def organisation_of(visitor: str) -> str | None:
 
 
 def write_lookup(file: TextIO, visitors: Iterable[str]) -> int:
-    """Write the CSV `visitor,organisation` of those who are known; returns how many these are.
+    """Write the CSV `visitor,organisation` of the known visitors; returns their number.
 
     The file should be open with newline="".
     """

@@ -1,6 +1,6 @@
-"""How records with timestamps of their own reach a topic: one idempotent producer of librdkafka.
+"""Sending records with their own timestamps to a topic: one idempotent producer of librdkafka.
 
-Owns the producer, the pace, and the words for what it fails with. Never keeps more records than the producer's queue.
+Owns the producer, the pace, and the texts of its errors. Never keeps more records than the producer's queue.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kbroker.pipeline.kafka.cluster import Clients
 
 _DELIVERY_S: Final = 60
 _QUEUED: Final = 50_000
-_LONGEST_WAIT_S: Final = 0.1  # so that whoever wants to stop is heard
+_LONGEST_WAIT_S: Final = 0.1  # so that a stop is noticed
 _POLL_EVERY: Final = 256
 _GIVING_UP_S: Final = 5
 
 
 class Sender:
-    """Sends records to a topic. Raises PipelineError where the producer cannot be made."""
+    """Sends records to a topic. Raises PipelineError if the producer cannot be created."""
 
     def __init__(self, clients: Clients, topic: str) -> None:
         try:
@@ -59,10 +59,10 @@ class Sender:
         until_ms: float | None = None,
         told: Callable[[Arrival], None] | None = None,
     ) -> None:
-        """Send records in their order with their timestamps until they end, `stopped`, or one comes at `until_ms`.
+        """Send records in order with their timestamps until they end, until `stopped`, or until one reaches `until_ms`.
 
-        With a clock no record is sent before its time. `told` hears of each record that was handed to the producer.
-        Returns when all that was sent is with the brokers; raises PipelineError if anything is not.
+        With a clock no record is sent before its time. `told` is called with each record handed to the producer.
+        Returns when the brokers have all sent records; raises PipelineError if any is missing.
         """
         for record in records:
             if until_ms is not None and record[0] >= until_ms:
@@ -97,7 +97,7 @@ class Sender:
             self._give_up()
 
     def _wait(self, due_ms: float, clock_ms: Callable[[], float], stopped: Callable[[], bool]) -> None:
-        """Wait until a time, while the producer's reports are heard."""
+        """Wait until a time, and handle the producer's reports meanwhile."""
         while (left := due_ms - clock_ms()) > 0 and self._failure is None and not stopped():
             self._producer.poll(min(left / 1000, _LONGEST_WAIT_S))
         if self._failure is not None:
@@ -113,7 +113,7 @@ class Sender:
             raise PipelineError(f"{len(self._producer)} records were not delivered to {self._topic}: no answer came")
 
     def _give_up(self) -> None:
-        """Drop what waits, and tell what the first failure was."""
+        """Drop the queue, and raise the first failure."""
         failure = self._failure
         self._producer.purge()
         self._producer.flush(_GIVING_UP_S)

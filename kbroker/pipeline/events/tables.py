@@ -1,7 +1,7 @@
-"""What the events of `events.py` are made of, drawn beforehand: pages, pauses, delays, the course of a day.
+"""The precomputed parts of the events of generator.py: pages, pauses, delays, the course of a day.
 
-Owns the shapes and their figures. A draw at run time is one random number and one look into a table. All functions are
-pure, given their random.Random.
+Owns the distributions and their figures. A draw at run time is one random number and one table lookup. All functions
+are pure, given their random.Random.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 BREAK_MS: Final = 30 * MINUTE_MS
-"""What divides visits: a pause within a visit is shorter, one between visits is longer, none is as long."""
+"""The break between visits: a pause within a visit is shorter, one between visits is longer, none is equal."""
 REST_MS: Final = (HOUR_MS, 4 * HOUR_MS)
-"""Bounds of the time for which a visitor stays away, but for those who come back right after the break."""
+"""Bounds of a visitor's absence, except for those who return right after the break."""
 LATE_MS: Final = ((MINUTE_MS, 10 * MINUTE_MS), (10 * MINUTE_MS, 6 * HOUR_MS))
 """Bounds of the delays of late events; one half is in each."""
 RESEND_MS: Final = ((1_000, MINUTE_MS), (MINUTE_MS, 2 * HOUR_MS))
-"""Bounds of the times by which duplicates arrive later; most are in the first."""
+"""Bounds of the extra delays of duplicates; most are in the first."""
 TOP_DELAY_MS: Final = 10_000
 """The longest delay of an event that is not late."""
 
@@ -29,9 +29,9 @@ PAGES: Final = 4096
 STEPS: Final = 16_384
 DELAYS: Final = 4096
 _SITE: Final = "https://www.shop.example"
-_ENDING: Final = 0.12  # share of the events behind which the visitor leaves
-_RETURNING: Final = 0.01  # ... comes back just after the break
-_LINGERING: Final = 0.01  # ... goes on just before the break
+_ENDING: Final = 0.12  # share of the events after which the visitor leaves
+_RETURNING: Final = 0.01  # ... returns just after the break
+_LINGERING: Final = 0.01  # ... continues just before the break
 _NEAR_MS: Final = 2 * MINUTE_MS
 
 _CATEGORIES: Final = ("garden", "kitchen", "lighting", "office", "outdoor", "bedroom", "storage", "workshop")
@@ -48,13 +48,13 @@ _ELSEWHERE: Final = (
     "https://blog.example/living-with-less",
 )
 _HOURS: Final = (24, 16, 11, 9, 9, 13, 24, 45, 72, 90, 98, 102, 104, 100, 98, 98, 99, 103, 112, 124, 126, 108, 76, 45)
-"""How busy the site is in each hour of a day, UTC."""
+"""Relative traffic of the site in each hour of a day, UTC."""
 
 LANDING, BROWSING, BUYING = range(3)
 
 
 class Page(NamedTuple):
-    """An event but for its id, visitor, time and referrer: JSON, and what follows from it for the next one."""
+    """An event without its id, visitor, time and referrer: JSON, and its effect on the next event."""
 
     fragment: str
     as_referrer: str
@@ -62,12 +62,12 @@ class Page(NamedTuple):
 
 
 def elsewhere() -> tuple[str, ...]:
-    """Return where visitors come from, as JSON."""
+    """Return the external referrers, as JSON."""
     return tuple(json.dumps(each) for each in _ELSEWHERE)
 
 
 def page_tables(random: Random) -> tuple[list[Page], ...]:
-    """Return the pages of an arrival, of looking around, and of somebody with something in the cart."""
+    """Return the pages of an arrival, of browsing, and of a visitor with items in the cart."""
     mixes = {
         LANDING: {"page_view": 92, "search": 8},
         BROWSING: {"page_view": 70, "search": 15, "add_to_cart": 15},
@@ -97,7 +97,7 @@ def _page(random: Random, state: int, kind: str) -> Page:
 
 
 def step_table(random: Random) -> list[int]:
-    """Return what follows on an event: 0 for the end, else ms to the next; above BREAK_MS that is of another visit."""
+    """Return the steps after an event: 0 for the end, else ms to the next; above BREAK_MS that is of another visit."""
     return [_step(random) for _ in range(STEPS)]
 
 
@@ -113,12 +113,12 @@ def _step(random: Random) -> int:
 
 
 def delay_table(random: Random) -> list[int]:
-    """Return how long events that are not late are under way, in ms."""
+    """Return the delays of events that are not late, in ms."""
     return [int(min(max(random.lognormvariate(math.log(90), 0.8), 1), TOP_DELAY_MS)) for _ in range(DELAYS)]
 
 
 def log_uniform(random: Random, bounds: tuple[int, int]) -> int:
-    """Draw from [low, high]; every order of magnitude is as likely as another."""
+    """Draw from [low, high], log-uniformly: every order of magnitude is equally likely."""
     low, high = bounds
     return min(int(low * (high / low) ** random.random()), high)
 
@@ -130,7 +130,7 @@ def log_uniform_mean(bounds: tuple[int, int]) -> float:
 
 
 def busyness(ms: float) -> float:
-    """Return how busy the site is at a time (epoch ms), relative to the mean of a day."""
+    """Return the site's traffic at a time (epoch ms), relative to the mean of a day."""
     hours = ms % DAY_MS / HOUR_MS - 0.5  # a figure holds for the middle of its hour
     before = math.floor(hours)
     share = hours - before

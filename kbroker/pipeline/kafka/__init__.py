@@ -1,1 +1,1 @@
-"""What the jobs ask a Kafka cluster by themselves, beside Spark's connector."""
+"""The jobs' own requests to a Kafka cluster, beside Spark's connector."""

@@ -1,9 +1,9 @@
-"""One set of client settings, as each of the three Kafka clients at work here names them.
+"""One set of client settings, by the names of the three Kafka clients in use.
 
 Owns the translation from kafka-python's names, which users give with -X, into those of the Java client inside Spark's
-connector and of librdkafka. A key in a file of its own is handed to the Java client as text, with its certificate: it
-takes them from one file, or so. So is an encrypted one, without its encryption: not every Java reads OpenSSL's. Never
-opens a connection.
+connector and of librdkafka. The Java client needs a key and its certificate in one file, or as text: separate files are
+passed as text. So is an encrypted key, after decryption, because not every Java reads OpenSSL's encryption. Never opens
+a connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIBRDKAFKA_NAMES: Final = {
 
 
 def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return a Python client's settings of security by the Java client's names; raises PipelineError for others."""
+    """Return a Python client's security settings by the Java client's names; raises PipelineError for others."""
     found: dict[str, str] = {}
     settings = dict(settings)
     password = settings.pop("ssl_password", None)
@@ -62,7 +62,7 @@ def java_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _key_as_text(certificate: str | None, key: str, password: str | None) -> dict[str, str]:
-    """Return a key and its certificate as the Java client takes them without a file (KIP-651)."""
+    """Return a key and its certificate as text for the Java client (KIP-651)."""
     if certificate is None:
         raise PipelineError("-X: ssl_keyfile needs ssl_certfile")
     texts = []
@@ -96,7 +96,7 @@ def _decrypted(path: str, text: str, password: str | None) -> str:
 
 
 def librdkafka_settings(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same for librdkafka; raises PipelineError for a setting that is not translated."""
+    """Return the settings for librdkafka; raises PipelineError for a setting without a translation."""
     found: dict[str, Any] = {"bootstrap.servers": bootstrap}
     for name, value in settings.items():
         if name in _AS_THEY_ARE:

@@ -1,6 +1,6 @@
-"""What a job asks a Kafka cluster itself: topics, offsets, and a consumer group that shows how far it has come.
+"""A job's own requests to a Kafka cluster: topics, offsets, and a consumer group that shows its progress.
 
-Owns the use of the Kafka client, which it is handed (`Clients`). Never reads records.
+Owns the use of the Kafka client, which it is given (`Clients`). Never reads records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PAUSE_S: Final = 0.5
 
 
 class Clients(Protocol):
-    """How to make Kafka clients; `kbroker.admin.connection.Connection` is one."""
+    """Creates Kafka clients; `kbroker.admin.connection.Connection` does."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -41,9 +41,9 @@ class Cluster:
 
     @staticmethod
     def patiently(call: Callable[[], Result], patience_s: float = _PATIENCE_S) -> Result:
-        """Repeat a call of this class while the brokers do not answer it, for so long at most.
+        """Retry a call of this class while the brokers do not answer, for `patience_s` seconds at most.
 
-        For jobs under way: what is wrong with the arguments is told at their start. Raises what the last try raised.
+        For running jobs: wrong arguments are reported at their start. Raises the error of the last try.
         """
         deadline = time.monotonic() + patience_s
         while True:
@@ -57,20 +57,20 @@ class Cluster:
                 time.sleep(_PAUSE_S)
 
     def spark_options(self) -> dict[str, str]:
-        """Return the options of Spark's source and sink that reach this cluster."""
+        """Return the options with which Spark's source and sink reach this cluster."""
         options = {"kafka.bootstrap.servers": self.clients.bootstrap}
         for name, value in java_settings(self.clients.settings).items():
             options[f"kafka.{name}"] = value
         return options
 
     def topics(self) -> dict[str, int]:
-        """Return the topics with their numbers of partitions, without the cluster's own."""
+        """Return the topics with their numbers of partitions, without internal ones."""
         with self.clients.admin() as admin:
             found = admin.describe_topics()
         return {str(t["name"]): len(t["partitions"]) for t in found if str(t["name"]) not in _INTERNAL}
 
     def chosen(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the topics of those names with their numbers of partitions; raises PipelineError for one missing."""
+        """Return the named topics with their numbers of partitions; raises PipelineError for a missing one."""
         existing = self.topics()
         names = list(dict.fromkeys(names))
         missing = [name for name in names if name not in existing]
@@ -79,7 +79,7 @@ class Cluster:
         return {name: existing[name] for name in names}
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Return the ids of those of the topics that are there: one that was made anew has another (KIP-516)."""
+        """Return the ids of those topics that exist: a recreated topic has a new one (KIP-516)."""
         with self.clients.admin() as admin:
             found = admin.describe_topics(list(topics))
         return {str(topic["name"]): str(topic["topic_id"]) for topic in found if not topic["error_code"]}
@@ -106,16 +106,16 @@ class Cluster:
             return str(admin.describe_cluster()["cluster_id"])
 
     def ends(self, topic: str) -> dict[Partition, int]:
-        """Return where the partitions of a topic end (the last stable offsets)."""
+        """Return the ends of a topic's partitions (the last stable offsets)."""
         return {partition: end for partition, (_, end) in self.bounds(self.chosen((topic,))).items()}
 
     def high_watermarks(self, topic: str) -> dict[Partition, int]:
-        """Return where the partitions of a topic end, open transactions and all."""
+        """Return the ends of a topic's partitions, including open transactions."""
         found = self.bounds(self.chosen((topic,)), "read_uncommitted")
         return {partition: end for partition, (_, end) in found.items()}
 
     def ensure_topic(self, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> int:
-        """Create a topic if it does not exist; returns how many partitions it has."""
+        """Create a topic if it does not exist; returns its number of partitions."""
         existing = self.topics()
         if topic not in existing:
             with self.clients.admin() as admin:
@@ -135,7 +135,7 @@ class Cluster:
         return str(found["topic"][topic][name]["value"])
 
     def show_progress(self, group: str, ends: Mapping[Partition, int]) -> None:
-        """Commit offsets for a group that has no members, so that tools that show lag show a job's."""
+        """Commit offsets for a group without members, so that tools that show lag show a job's."""
         from kafka.structs import OffsetAndMetadata, TopicPartition
 
         offsets = {

@@ -1,7 +1,7 @@
-"""How a replay goes through an archive: in slices, each a range of offsets of every partition.
+"""The slices of a replay: each is a range of offsets of every partition.
 
-Owns the cutting, as pure functions. Slices follow one another without a gap, so that each partition's records come in
-the order of their offsets, however their timestamps jump.
+Owns the cutting, as pure functions. Slices follow one another without a gap, so that each partition's records are sent
+in order of their offsets, even if their timestamps jump.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 
 class Slice(NamedTuple):
-    """Offsets to send in one go, `end` exclusive, and when: seconds after the first slice."""
+    """Offsets to send together, `end` exclusive, and when: seconds after the first slice."""
 
     bounds: Bounds
     due: float
@@ -34,7 +34,7 @@ class Bucket(NamedTuple):
 
 
 def by_count(bounds: Bounds, records: int) -> list[Slice]:
-    """Cut so that a slice has about so many offsets; all are due at once."""
+    """Cut into slices of about `records` offsets; all are due at once."""
     total = sum(end - start for start, end in bounds.values())
     number = max(-(-total // records), 1)
     cuts = {
@@ -48,9 +48,9 @@ def by_count(bounds: Bounds, records: int) -> list[Slice]:
 
 
 def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: float) -> list[Slice]:
-    """Cut so that a slice has what came within `speed * step_s` seconds; a slice is due when that time is over.
+    """Cut into slices of `speed * step_s` seconds of records; a slice is due when that time is over.
 
-    A record that is older than one before it goes with that one.
+    A record that is older than an earlier one goes into the same slice as that one.
     """
     marks = {partition: _marks(found) for partition, found in _grouped(buckets).items()}
     times = [newest for found in marks.values() for _, newest in found]
@@ -71,7 +71,7 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
 
 
 def after(slices: Iterable[Slice], positions: Mapping[Partition, int]) -> list[Slice]:
-    """Return what is left behind the positions (next offset to send); the first slice left is due at once."""
+    """Return the rest after the positions (next offset to send); its first slice is due at once."""
     left: list[Slice] = []
     begun = 0.0
     for bounds, due in slices:
@@ -91,16 +91,16 @@ def _grouped(buckets: Iterable[Bucket]) -> dict[Partition, list[Bucket]]:
 
 
 def _marks(buckets: list[Bucket]) -> list[tuple[int, int]]:
-    """Return (first offset, largest timestamp up to here) of the buckets."""
+    """Return (first offset, largest timestamp so far) of the buckets."""
     newest = accumulate((bucket.newest for bucket in buckets), max)
     return [(bucket.first, stamp) for bucket, stamp in zip(buckets, newest, strict=True)]
 
 
 def _stretches(whole: tuple[int, int], steps: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
-    """Return (step, offsets) of a partition: from the first record of a step to that of the next one that has any.
+    """Return (step, offsets) of a partition: from the first record of a step to that of the next step with records.
 
-    `steps` are (offset, step), both growing. Offsets before the first record go with it; one without records is due at
-    once.
+    `steps` are (offset, step), both growing. Offsets before the first record go with it; a partition without records is
+    due at once.
     """
     start, end = whole
     firsts = [steps[0]] if steps else [(start, 0)]

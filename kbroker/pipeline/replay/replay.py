@@ -1,12 +1,12 @@
 """`replay`: an archive's records back into a topic, in order per partition.
 
-Owns the run from slice to slice and what is sent. Spark's own sink writes; a partition's records are in one task and
-sorted by offset, and the producer is idempotent, so they arrive in order. A run that ends within a slice leaves some of
-it in the target. With `exactly_once` each record carries its place in the archive in a header, and the next run reads
-the headers behind where the target ended before that slice, and leaves out what is there. Without, the slice is sent
-again, which is said.
+Owns the run from slice to slice, and the records to send. Spark's own sink writes; a partition's records are in one
+task and sorted by offset, and the producer is idempotent, so they arrive in order. A run that ends within a slice
+leaves some of it in the target. With `exactly_once` each record has its place in the archive in a header; the next run
+reads the headers after the target's end before that slice, and skips the records that are there. Without it the whole
+slice is sent again, with a warning.
 
-Timestamps can only be kept by a producer of our own (`writer.py`): Spark's sink has no column for them.
+Only our own producer (`writer.py`) can keep timestamps: Spark's sink has no column for them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from kbroker.pipeline.replay.writer import write_with_timestamps
 from kbroker.pipeline.spark.tasks import first_attempt_only, lost_in, one_task_each
 
 HEADER: Final = "kbroker.replay"
-"""Name of the header that holds `replay's id/topic/partition/offset` of the archived record."""
-_STEP_S: Final = 2.0  # of a timed replay's slices: a Spark job takes a good part of a second
+"""The header with `replay's id/topic/partition/offset` of the archived record."""
+_STEP_S: Final = 2.0  # for a timed replay's slices: a Spark job takes a good part of a second
 _MOST_BUCKETS: Final = 100_000
 _SETTLED_S: Final = 1.0
 _MOST_LOOKS: Final = 20
@@ -41,7 +41,7 @@ _DELIVERY_MS: Final = 600_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """What to replay, and how."""
+    """The records to replay, and how."""
 
     root: str
     to_topic: str
@@ -50,14 +50,14 @@ class ReplayOptions:
     until: str | None = None
     where: str | None = None
     speed: float | None = None
-    """How many times as fast as the records came; None for as fast as possible."""
+    """The speed relative to the original records; None for as fast as possible."""
     keep_timestamps: bool = False
     exactly_once: bool = False
     restart: bool = False
     slice_records: int = 1_000_000
 
     def identity(self) -> dict[str, Any]:
-        """Return what must be the same when a replay is taken up again."""
+        """Return the options that must be the same when a replay is resumed."""
         names = ("topics", "since", "until", "where", "keep_timestamps", "exactly_once")
         return {name: list(v) if isinstance(v := getattr(self, name), tuple) else v for name in names}
 
@@ -78,10 +78,10 @@ class Replay:
         self._frame: Any = None
         self._file = StateFile(session, self._store.files, cluster.identity(), options.to_topic)
         self.records = 0
-        """Sent by this run."""
+        """The number of records sent by this run."""
 
     def run(self) -> None:
-        """Send what is left to send; raises PipelineError."""
+        """Send the rest; raises PipelineError."""
         self._manifest = self._store.require()
         if unfinished := self._store.unfinished(self._manifest):
             raise PipelineError(f"{unfinished[0]} is not finished: run archive or optimize once more")
@@ -106,7 +106,7 @@ class Replay:
             left -= sum(end - start for start, end in each.bounds.values())
             self._progress.step(sent, left)
 
-    # -- what there is ----------------------------------------------------------------------------------------
+    # -- the records ------------------------------------------------------------------------------------------
 
     def _bounds(self) -> Bounds:
         chosen = set(self._options.topics) or {p.topic for p in self._manifest.ranges}
@@ -115,7 +115,7 @@ class Replay:
         return {p: (r[0].start, r[-1].end) for p, r in self._manifest.ranges.items() if p.topic in chosen}
 
     def _records(self) -> Any:
-        """Return the records to send, with everything but the order."""
+        """Return the records to send, unordered."""
         from pyspark.sql import functions as f
 
         options = self._options
@@ -146,7 +146,7 @@ class Replay:
         buckets = [Bucket(Partition(row["topic"], row["partition"]), row["first"], row["newest"]) for row in rows]
         return by_time(bounds, buckets, self._options.speed, _STEP_S)
 
-    # -- begin and begin again ---------------------------------------------------------------------------------
+    # -- start and resume --------------------------------------------------------------------------------------
 
     def _begin(self) -> ReplayState:
         identity = self._options.identity()
@@ -176,7 +176,7 @@ class Replay:
         state.target_id = found
 
     def _take_up(self, state: ReplayState) -> None:
-        """Go on with a slice that was begun: what is in the target already is not sent again, if that is known."""
+        """Resume an unfinished slice: records that are known to be in the target are not sent again."""
         number = sum(end - start for start, end in state.under_way.values())
         topic = self._options.to_topic
         if not self._options.exactly_once:
@@ -198,7 +198,7 @@ class Replay:
         self._say(f"{self._options.to_topic} does not stand still: somebody else writes there")
 
     def _present(self, state: ReplayState) -> Any:
-        """Return the places in the archive (topic, partition, offset) of the records that the target has."""
+        """Return the places in the archive (topic, partition, offset) of the records in the target."""
         from pyspark.sql import functions as f
 
         topic = self._options.to_topic
@@ -222,7 +222,7 @@ class Replay:
     # -- sending ----------------------------------------------------------------------------------------------
 
     def _send(self, state: ReplayState, bounds: Bounds, present: Any = None) -> int:
-        """Send one slice; returns how many records."""
+        """Send one slice; returns the number of records."""
         if present is None:
             state.target = self._cluster.high_watermarks(self._options.to_topic)
             state.under_way = bounds
@@ -242,7 +242,7 @@ class Replay:
         return sent
 
     def _count(self, frame: Any) -> int:
-        """Return how many records there are to send: Spark's sink does not tell how many it sent."""
+        """Return the number of records to send, which Spark's sink does not report."""
         from pyspark.sql import functions as f
 
         without_time = f.count_if(f.col("timestamp") == f.timestamp_millis(f.lit(0)))

@@ -1,7 +1,7 @@
-"""How far a replay is: kept beside the archive, so that it can be taken up again.
+"""The progress of a replay, kept beside the archive, so that the replay can be resumed.
 
-Owns the file `_replay/<target topic>.json`, which is written anew before and after each slice (in turn under two names:
-not every file system can replace a file in one step). Never sends records.
+Owns the file `_replay/<target topic>.json`, which is rewritten before and after each slice (alternating between two
+names: not every file system can replace a file atomically). Never sends records.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ class ReplayState:
     """Positions of a replay."""
 
     options: dict[str, Any]
-    """What was asked for: a replay is only taken up again with the same options."""
+    """The options: a replay is only resumed with the same ones."""
     turn: int = 0
     done: dict[Partition, int] = field(default_factory=dict)
     """Next offset to send."""
     under_way: Bounds = field(default_factory=dict)
-    """Offsets of the slice that was begun and not ended."""
+    """Offsets of the unfinished slice."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """Where the target's partitions ended when that slice was begun."""
+    """The ends of the target's partitions when that slice was begun."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """Of this replay, in the marks of its records: records that were replayed before have others."""
+    """The id of this replay, in the headers of its records: records of earlier replays have others."""
     target_id: str = ""
-    """Of the target topic (KIP-516)."""
+    """The id of the target topic (KIP-516)."""
 
     def encode(self) -> str:
         """Return it as a JSON document."""
@@ -66,7 +66,7 @@ class ReplayState:
 
 
 class StateFile:
-    """Where the state of the replay into one topic is kept."""
+    """The files with the state of the replay into one topic."""
 
     def __init__(self, session: Any, files: Files, cluster: str, topic: str) -> None:
         self._files = files
@@ -74,11 +74,11 @@ class StateFile:
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
 
     def only_one(self) -> WriterLock:
-        """Return a lock: two replays of an archive into one topic would each send what the other sends."""
+        """Return a lock: two replays of an archive into one topic would both send the same records."""
         return self._lock
 
     def load(self) -> ReplayState | None:
-        """Return the newest state; None where no replay was begun."""
+        """Return the newest state; None if no replay was begun."""
         found = []
         for name in self._names:
             if self._files.exists(name):
@@ -89,13 +89,13 @@ class StateFile:
         return max(found, key=lambda state: state.turn, default=None)
 
     def save(self, state: ReplayState) -> None:
-        """Keep a state; the one before it stays until the next."""
+        """Store a state; the previous one stays until the next."""
         state.turn += 1
         name = self._names[state.turn % 2]
         self._files.delete(name)
         self._files.write(name, state.encode())
 
     def forget(self) -> None:
-        """Remove what is known, for a new begin."""
+        """Remove the state, for a restart."""
         for name in self._names:
             self._files.delete(name)

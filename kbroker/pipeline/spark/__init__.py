@@ -1,1 +1,1 @@
-"""What the jobs need of Spark itself: the session and its JVM, signals, tasks, checkpoints."""
+"""Spark itself: the session and its JVM, signals, tasks, checkpoints."""

@@ -1,4 +1,4 @@
-"""What the checkpoint of a Spark stream says: its id, and from where to where its batches go.
+"""The content of a Spark stream's checkpoint: its id, and the offsets of its batches.
 
 Owns the reading of Spark's own files (`metadata`, `offsets/N`, `commits/N`, `sources/0/0`), whose form Spark keeps from
 version to version so that streams survive an upgrade. Never writes.
@@ -24,11 +24,11 @@ class Checkpoint:
         self.root = root
 
     def url(self) -> str:
-        """Return the whole path."""
+        """Return the complete path."""
         return self._files.url()
 
     def holds(self, name: str) -> bool:
-        """Whether there is a file or folder of that name, which another kind of job may have left."""
+        """Whether there is a file or folder with a name; another kind of job may have left it."""
         return self._files.exists(name)
 
     def query(self) -> str | None:
@@ -38,23 +38,23 @@ class Checkpoint:
         try:
             return str(json.loads(self._files.read("metadata"))["id"])
         except (ValueError, KeyError, TypeError) as err:
-            # Spark does not bring it to the disk, so a power cut can leave it empty.
+            # Spark does not sync it to the disk, so a power cut can leave it empty.
             raise PipelineError(f"{self._files.url('metadata')} is damaged: it does not name the stream") from err
 
     def committed(self) -> int:
-        """Return the last batch that is done; -1 for none."""
+        """Return the last finished batch; -1 for none."""
         return self._last("commits")
 
     def planned(self) -> int:
-        """Return the last batch that was begun; -1 for none."""
+        """Return the last started batch; -1 for none."""
         return self._last("offsets")
 
     def ends(self, batch: int) -> Offsets:
-        """Return where a batch ends, partition by partition, exclusive; raises PipelineError."""
+        """Return the end of a batch in each partition, exclusive; raises PipelineError."""
         return self._offsets(f"offsets/{batch}", 2)
 
     def starts(self, batch: int) -> Offsets:
-        """Return where a batch begins; a partition that was first seen in it is not named."""
+        """Return the start of a batch in each partition; a partition that is new in it is missing."""
         return self._offsets("sources/0/0", 1) if batch == 0 else self.ends(batch - 1)
 
     def _last(self, folder: str) -> int:

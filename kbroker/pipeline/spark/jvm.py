@@ -1,6 +1,6 @@
-"""The process of Spark's JVM, which pyspark starts and keeps to itself until it has found it.
+"""The process of Spark's JVM, which pyspark starts and does not expose until it is connected.
 
-Owns how it is noticed, and how it is ended when it has to be. Never talks to it.
+Owns finding it, and ending it if necessary. Never communicates with it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _ORDERLY_S: Final = 5.0
 
 
 class Jvm:
-    """The JVM that is started in a `with` of `noted`; none where there is one already."""
+    """The JVM that is started within `noted`; none if one runs already."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[Any] | None = None
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Note the process as soon as it is there: pyspark tells of it only once it answers."""
+        """Remember the process as soon as it exists: pyspark exposes it only once it answers."""
         import pyspark.java_gateway
 
         gateway: Any = pyspark.java_gateway
@@ -39,7 +39,7 @@ class Jvm:
             gateway.Popen = start
 
     def terminate(self) -> None:
-        """Ask it to end: it removes its folders."""
+        """Signal it to end: it then removes its folders."""
         if self._process is not None:
             self._process.terminate()
 
@@ -55,7 +55,7 @@ class Jvm:
             self._process.wait()
 
     def status(self, within_s: float = 0.0) -> int | None:
-        """Return its status once it has ended (-9 by signal 9), waiting a moment for that; None while it runs."""
+        """Return its exit status (-9 for signal 9), after a short wait; None while it runs."""
         if self._process is None:
             return None
         try:

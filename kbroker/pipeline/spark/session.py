@@ -1,7 +1,7 @@
-"""The SparkSession of a job: its options, the Kafka connector, and what its start says when it fails.
+"""The SparkSession of a job: its options, the Kafka connector, and the errors of its start.
 
-Owns how Spark is started and stopped. What a user sets with `--conf` wins, except over what results depend on. Never
-runs a query.
+Owns starting and stopping Spark. A user's `--conf` overrides all but the settings on which results depend. Never runs a
+query.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PATIENCE_S: Final = 10.0
 
 
 def address_towards(master: str) -> str | None:
-    """Return the address of this machine that the master of `spark://HOST:PORT[,HOST:PORT]` sees, as Spark writes it.
+    """Return this machine's address as seen by the master of `spark://HOST:PORT[,HOST:PORT]`, in Spark's form.
 
-    None for another kind of master, or a name that Spark will refuse. Raises PipelineError when nobody answers.
+    None for another kind of master, or a name that Spark will refuse. Raises PipelineError if no master answers.
     """
     found = _URL.fullmatch(master)
     places = [place.rpartition(":") for place in found[1].split(",")] if found else []
@@ -53,7 +53,7 @@ def address_towards(master: str) -> str | None:
     raise PipelineError(f"no Spark master answers at {'; '.join(reasons)}")
 
 
-# Spark writes a page of warnings about itself at its start; what a user must know comes as an exception anyway.
+# Spark prints a page of warnings at its start; what a user must know becomes an exception anyway.
 _QUIET: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -80,7 +80,7 @@ _NEEDED: Final = {
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the older type has no statistics
-    # A topic may be called 2026; it is a name all the same.
+    # A topic may be called 2026; it is still a name.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
 _ONE_TRY: Final = {
@@ -89,7 +89,7 @@ _ONE_TRY: Final = {
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 _SECRETS: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key"
-"""Options that Spark shows of no query: its own choice, and where the Kafka client's logins and keys stand."""
+"""Options that Spark hides in queries: its own default, and the Kafka client's logins and keys."""
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 _PARTITIONS: Final = "16"
@@ -98,26 +98,26 @@ _LOOK_S: Final = 0.1
 _LAST_WORD_S: Final = 5.0
 _LITTER: Final = Path("artifacts")
 TRIED: Final = ("4.2.0", "4.1.1", "4.0.0", "3.5.7", "3.5.3", "3.5.1", "3.5.0")
-"""The versions of Spark with which the jobs ran, the connector's being the same."""
+"""The Spark versions with which the jobs were tested, with the connector of the same version."""
 NOT_WHOLE: Final = ("4.1.0", "4.0.1")
-"""Versions whose connector lacks files that it needs."""
+"""Versions whose connector lacks needed files."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """How to reach or start Spark: the options that every verb takes."""
+    """How to reach or start Spark: the options that every command takes."""
 
     master: str = _LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
-    """The Kafka connector's jars; without any, Spark fetches what belongs to the installed pyspark."""
+    """The Kafka connector's jars; without any, Spark fetches those for the installed pyspark."""
     retries: bool = True
-    """Whether Spark may do a task again that failed: not where a task sends records that must arrive once."""
+    """Whether Spark may retry a failed task: not if a task sends records that must arrive once."""
     debug: bool = False
-    """Let Spark's own log through."""
+    """Show Spark's own log."""
 
     def local_path(self, path: str) -> Path | None:
-        """Return what a path is on this machine, None where that is for Hadoop's settings to say."""
+        """Return a path on this machine; None if Hadoop's settings decide about it."""
         if path.startswith("file:"):
             return Path("/" + path.removeprefix("file:").lstrip("/"))
         elsewhere = "HADOOP_CONF_DIR" in os.environ or "spark.hadoop.fs.defaultFS" in self.conf
@@ -126,7 +126,7 @@ class SparkOptions:
 
 @contextmanager
 def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
-    """Yield a SparkSession that works in UTC, and stop it at the end; raises PipelineError when Spark cannot start."""
+    """Yield a SparkSession that works in UTC, and stop it at the end; raises PipelineError if Spark cannot start."""
     _require_java()
     _require_files(options.jars)
     if not options.retries and re.fullmatch(r"local\[.*,.*\]", options.master):
@@ -134,7 +134,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     if not options.debug:
-        logging.getLogger().addHandler(logging.NullHandler())  # py4j tells the root logger, too
+        logging.getLogger().addHandler(logging.NullHandler())  # py4j logs to the root logger, too
     jvm = Jvm()
     littered = _LITTER.exists()
     with Ending(jvm) as ending, tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
@@ -154,7 +154,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
 
 
 def _remove_litter() -> None:
-    """Remove the folder that Spark 4.0 makes where one is, for artifacts of sessions, and leaves there."""
+    """Remove the folder for sessions' artifacts, which Spark 4.0 creates and leaves behind."""
     for folder in _LITTER.glob("spark-*"):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
 
 @contextmanager
 def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
-    """Stop Spark at the end, and tell of a JVM that ended; raises PipelineError."""
+    """Stop Spark at the end, and report a JVM that ended; raises PipelineError."""
     failed = False
     try:
         yield
@@ -204,19 +204,19 @@ def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
         raise
     finally:
         ending.jobs_are_over()
-        if jvm.status() is None:  # pyspark would warn of one that is not there
+        if jvm.status() is None:  # pyspark would warn about a missing one
             _stop(session, quietly=failed or ending.number != 0)
 
 
 def _stop(session: Any, *, quietly: bool) -> None:
-    """Stop Spark; what goes wrong after an error or a signal is not told."""
+    """Stop Spark; errors after an earlier error or a signal are ignored."""
     with contextlib.suppress(Exception) if quietly else contextlib.nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session.stop()
 
 
 def _is_of_a_connection(err: BaseException | None) -> bool:
-    """Say whether an error may come from a JVM that ended: the connection ends before the process has."""
+    """Return whether an error may come from an ended JVM: the connection ends before the process."""
     while err is not None:
         if isinstance(err, ConnectionError | EOFError) or type(err).__name__ == "Py4JNetworkError":
             return True
@@ -229,7 +229,7 @@ def _in_words(status: int) -> str:
 
 
 def configure(session: Any) -> Any:
-    """Set what the jobs' results depend on; returns the session."""
+    """Set the options on which the jobs' results depend; returns the session."""
     for key, value in _NEEDED.items():
         session.conf.set(key, value)
     return session
@@ -237,7 +237,7 @@ def configure(session: Any) -> Any:
 
 @contextmanager
 def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
-    """Let the JVM that is started meanwhile write to a file for its whole life what it would write to the terminal."""
+    """Redirect the output of the JVM that is started meanwhile from the terminal to a file, for its whole life."""
     if debug:
         yield
         return
@@ -253,7 +253,7 @@ def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
 
 
 def _last_words(log: Path) -> str | None:
-    """Return the last line of a JVM's log that tells of an exception."""
+    """Return the last line of a JVM's log with an exception."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     found = [line.strip() for line in lines if "Exception" in line or "Error" in line]
     return found[-1] if found else None
@@ -285,19 +285,19 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
 
 
 def _on_a_cluster(master: str) -> dict[str, str]:
-    """Return what differs on a cluster; raises PipelineError when nobody is there."""
+    """Return the settings that differ on a cluster; raises PipelineError if it is unreachable."""
     settings = {
-        # A stream's batch makes this many tasks a shuffle, however few its records are: Spark's own 200 are too many.
+        # Each shuffle of a stream's batch has this many tasks, even for few records: Spark's own 200 are too many.
         "spark.sql.shuffle.partitions": _PARTITIONS,
     }
     host = address_towards(master)
     if host is not None and "SPARK_LOCAL_IP" not in os.environ:
-        settings["spark.driver.host"] = host  # Spark would take any of this machine's addresses
+        settings["spark.driver.host"] = host  # Spark would use any of this machine's addresses
     return settings
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
-    """Name the executors' Python: the one that was asked for, or this one where they are on this machine."""
+    """Set the executors' Python: the requested one, or this one if they run on this machine."""
     if (asked := settings.get("spark.pyspark.python")) is not None:
         os.environ["PYSPARK_PYTHON"] = asked  # pyspark looks nowhere else once Python runs
     elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
@@ -305,10 +305,10 @@ def _choose_python(master: str, settings: Mapping[str, str]) -> None:
 
 
 def _await_executor(session: Any, master: str) -> None:
-    """Wait for the first executor, and say so when it takes long: Spark would wait in silence."""
+    """Wait for the first executor, and print a message if it takes long: Spark would wait in silence."""
     context = session.sparkContext
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
-        return  # they come with the first tasks
+        return  # they start with the first tasks
     tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own has no executors
     tell_at = time.monotonic() + _TOLD_AFTER_S
     while True:
@@ -328,7 +328,7 @@ def _await_executor(session: Any, master: str) -> None:
 
 
 def connector(version: str) -> str:
-    """Return the coordinates of the Kafka connector that belongs to a version of pyspark."""
+    """Return the coordinates of the Kafka connector for a version of pyspark."""
     scala = "2.12" if version.startswith("3.") else "2.13"
     return f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version.partition('+')[0]}"
 

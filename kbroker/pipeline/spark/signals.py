@@ -1,12 +1,11 @@
 """SIGINT and SIGTERM: a job ends soon, with exit status 128 + the signal's number, and prints nothing.
 
-Owns the handlers while Spark runs. An exception raised by a handler would tear the main thread out of its talk with the
-JVM, and the next words on that connection would be answers to the last ones: the process hung, or ended in pages of
-errors. So Spark is started by another thread, while the main thread waits for it or for a signal, which ends the JVM
-before it is left. Later a main thread that waits for the JVM is left alone, and another thread stops streams and
-cancels jobs, which ends the call by itself. A main thread that does something else ends where it is, as at any error.
-If all that takes too long, the JVM and the process go at once. A signal that was ignored before (nohup, a script's
-background) stays so.
+Owns the handlers while Spark runs. An exception raised by a handler would interrupt the main thread's exchange with the
+JVM, and the next messages on that connection would be answers to the last ones: the process hung, or ended in pages of
+errors. So another thread starts Spark, while the main thread waits for it or for a signal, which ends the JVM first.
+Later a main thread that waits for the JVM is not interrupted; another thread stops streams and cancels jobs, which ends
+the call. A main thread that does anything else ends at once, as with any error. If all that takes too long, the JVM and
+the process are killed. A signal that was ignored before (nohup, a script's background) stays ignored.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PATIENCE_S: Final = 15.0
 
 
 class Ending:
-    """What a signal does between the begin and the end of a `with`; nothing where it is not the main thread's."""
+    """The handling of signals within a `with`; without effect outside the main thread."""
 
     def __init__(self, jvm: Jvm) -> None:
         self._jvm = jvm
@@ -40,9 +39,9 @@ class Ending:
         self._last.daemon = True
         self._before: dict[int, Any] = {}
         self.scratch: Path | None = None
-        """A folder that goes, too, when the process has to end at once."""
+        """A folder that is deleted, too, if the process has to end at once."""
         self.number = 0
-        """The signal that came; 0 for none."""
+        """The received signal; 0 for none."""
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
@@ -53,24 +52,24 @@ class Ending:
         return self
 
     def start(self, begin: Callable[[], Any]) -> Any:
-        """Return the session that `begin` makes, in another thread; a signal meanwhile ends the JVM and the process."""
+        """Return the session that `begin` creates in another thread; a signal meanwhile ends JVM and process."""
         made: list[Any] = []
         errors: list[BaseException] = []
 
         def run() -> None:
             try:
                 made.append(begin())
-            except BaseException as err:  # noqa: BLE001 - it is raised where the session is waited for
+            except BaseException as err:  # noqa: BLE001 - raised in the thread that waits for the session
                 errors.append(err)
 
-        # pyspark takes SIGINT for itself where it is started by the main thread.
+        # pyspark handles SIGINT itself if the main thread starts it.
         thread = threading.Thread(target=run, daemon=True)
         self._starting = True
         try:
             thread.start()
             while thread.is_alive():
                 thread.join(_AGAIN_S)
-                if self.number:  # the JVM may be about to be started
+                if self.number:  # the JVM may be starting right now
                     self._jvm.terminate()
         finally:
             self._session = made[0] if made else None
@@ -83,7 +82,7 @@ class Ending:
         return self._session
 
     def jobs_are_over(self) -> None:
-        """Say that nothing is left that could be cancelled, and that what is left is done to its end."""
+        """Mark that no jobs are left to cancel, and that the rest runs to its end."""
         self._over.set()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -96,7 +95,7 @@ class Ending:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.number:
-            return  # the first one counts
+            return  # the first signal counts
         self.number = number
         self._last.start()
         if self._starting or self._over.is_set():
@@ -106,9 +105,9 @@ class Ending:
         threading.Thread(target=self._cancel, daemon=True).start()
 
     def _cancel(self) -> None:
-        """Stop streams and cancel jobs until the main thread has noticed: it may begin another one meanwhile."""
+        """Stop streams and cancel jobs until the main thread has noticed: it may begin another job meanwhile."""
         while not self._over.wait(_AGAIN_S):
-            with contextlib.suppress(Exception):  # what can be wrong here is that Spark ends
+            with contextlib.suppress(Exception):  # an error here means that Spark ends
                 for query in self._session.streams.active:
                     query.stop()
                 self._session.sparkContext.cancelAllJobs()

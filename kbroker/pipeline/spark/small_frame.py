@@ -1,6 +1,6 @@
-"""A DataFrame of few rows that are known to the driver.
+"""A DataFrame of few rows that the driver has.
 
-Owns its making. `createDataFrame` would have the executors' Python hand them over, which a cluster need not have.
+Owns its creation. `createDataFrame` would need the executors' Python, which a cluster need not have.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How rows are spread over Spark's tasks, and tasks that must not be done twice.
+"""The distribution of rows over Spark's tasks, and tasks that must not be repeated.
 
-Owns two departures from what Spark does by itself. Its distribution by a hash of columns puts several partitions of a
-topic into one task and leaves others empty: a third of the tasks, as a rule, and with few partitions it may be all but
-one. And `spark.task.maxFailures=1` does not keep it from doing a task again that sends records: an attempt whose
-executor was lost with its worker, was decommissioned, or had not told yet that it began, counts as no failure
+Owns two departures from Spark's own behaviour. First, its distribution by a hash of columns puts several partitions of
+a topic into one task and leaves others empty: usually a third of the tasks, and with few partitions perhaps all but
+one. Second, `spark.task.maxFailures=1` does not prevent the repetition of a task that sends records: an attempt whose
+executor was lost with its worker, was decommissioned, or had not reported its start yet, does not count as a failure
 (TaskSetManager.executorLost), and goes to another executor, which would send all of it from the start.
 """
 
@@ -25,7 +25,7 @@ _SIGNS: Final = (DONE_AGAIN, "ExecutorLostFailure", "FetchFailed")
 def first_attempt_only(frame: Any) -> Any:
     """Return rows that only the first attempt of a task can read; a later one fails at its first row.
 
-    Nothing in SQL tells a task's attempt but its thread's name. `frame` has a column `partition`, of type int.
+    In SQL only the thread's name reveals a task's attempt. `frame` has a column `partition`, of type int.
     """
     from pyspark.sql import functions as f
 
@@ -35,12 +35,12 @@ def first_attempt_only(frame: Any) -> Any:
 
 
 def lost_in(err: BaseException) -> bool:
-    """Whether a job failed because an executor was lost, or a task of it was to be done again."""
+    """Whether a job failed because an executor was lost, or because a task would have been repeated."""
     return any(sign in str(err) for sign in _SIGNS)
 
 
 def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
-    """Return the rows of those partitions (columns `topic` and `partition`), in as many tasks as there are of them."""
+    """Return the rows of those partitions (columns `topic` and `partition`), with one task for each."""
     from pyspark.sql import functions as f
 
     number = len(partitions)
@@ -56,9 +56,9 @@ def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(session: Any, tasks: int) -> list[int]:
-    """Return the least number that Spark sends to each of so many tasks, when it spreads by a column of numbers."""
+    """Return the smallest number that Spark sends to each of `tasks` tasks when it distributes by a numeric column."""
     from pyspark.sql import functions as f
 
-    # Drawn are more than enough: that one of 100,000 tasks gets none of them has a chance of 1 in 10^12.
+    # More than enough numbers: the chance that one of 100,000 tasks gets none is 1 in 10^12.
     drawn = session.range(0, 40 * tasks, 1, 1).groupBy(f.expr(f"pmod(hash(id), {tasks})").alias("task"))
     return [int(row["least"]) for row in drawn.agg(f.min("id").alias("least")).orderBy("task").collect()]

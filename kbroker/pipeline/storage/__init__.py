@@ -1,1 +1,1 @@
-"""Files and locks below one path, on this machine or where Hadoop reaches."""
+"""Files and locks below one path, on this machine or on Hadoop's file systems."""

@@ -1,8 +1,7 @@
 """Files below one path: a local folder (local_files.py), HDFS or an object store (Hadoop's FileSystem) alike.
 
-Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file that is written here appears
-whole or not at all, as far as the file system's rename does, and is on the disk when `write` returns where the file
-system is a local one.
+Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file written here appears
+atomically, as far as the file system's rename is atomic; on a local file system it is on the disk when `write` returns.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from kbroker.pipeline.storage.local_files import Found, LocalFiles
 Result = TypeVar("Result")
 
 _PATTERN: Final = frozenset("{}[]*?\\")
-"""What Spark's readers take for a pattern of paths, and its writers do not."""
+"""Characters that Spark's readers interpret in path patterns, and its writers do not."""
 
 
 def refuse_pattern(root: str) -> None:
-    """Raise PipelineError for a path that Spark would not take for a name."""
+    """Raise PipelineError for a path that Spark would read as a pattern."""
     if found := sorted(_PATTERN & set(root)):
         raise PipelineError(f"cannot use {root}: Spark would read {found[0]} in a path as part of a pattern")
 
 
 def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Let a method of Files end in one line when the file system refuses."""
+    """Convert a file system's error in a method of Files to a one-line PipelineError."""
 
     @functools.wraps(method)
     def call(self: Files, relative: str = "", *more: Any, **options: Any) -> Result:
@@ -47,12 +46,12 @@ def _in_words(method: Callable[..., Result]) -> Callable[..., Result]:
 class Files:
     """The files below `root`, which need not exist yet.
 
-    Raises PipelineError when its file system is not known, or when its name would be read as a pattern.
+    Raises PipelineError for an unknown file system, or for a name that would be read as a pattern.
     """
 
     def __init__(self, session: Any, root: str) -> None:
         refuse_pattern(root)
-        jvm = session._jvm  # noqa: SLF001 - pyspark has no other way to Hadoop's file systems
+        jvm = session._jvm  # noqa: SLF001 - pyspark has no other access to Hadoop's file systems
         try:
             path = jvm.org.apache.hadoop.fs.Path(root)
             fs = path.getFileSystem(session._jsc.hadoopConfiguration())  # noqa: SLF001
@@ -66,7 +65,7 @@ class Files:
         self.root = root
 
     def url(self, relative: str = "") -> str:
-        """Return the whole path, for Spark to read or write."""
+        """Return the complete path, for Spark to read or write."""
         return f"{self._url.rstrip('/')}/{relative}" if relative else self._url
 
     @_in_words
@@ -75,15 +74,15 @@ class Files:
 
     @_in_words
     def listing(self, relative: str = "") -> list[Found]:
-        """Return what a folder holds, by name; nothing for a folder that is not there."""
+        """Return a folder's content, by name; nothing for a missing folder."""
         return self._there.listing(relative) if self._there.exists(relative) else []
 
     def visible(self) -> list[str]:
-        """Return the names at the root that readers look at, those without `_` and `.`, in order."""
+        """Return the visible names at the root, which do not begin with `_` or `.`, in order."""
         return [each.name for each in self.listing() if not each.name.startswith(("_", "."))]
 
     def walk(self, relative: str, *, hidden: bool = False) -> list[Found]:
-        """Return all files below a folder, named from the root; those behind `_` and `.` only when asked for."""
+        """Return all files below a folder, with paths from the root; those below `_` and `.` only if `hidden`."""
         files: list[Found] = []
         for entry in self.listing(relative):
             path = f"{relative}/{entry.name}" if relative else entry.name
@@ -96,7 +95,7 @@ class Files:
         return files
 
     def read(self, relative: str) -> str:
-        """Return a text file's content; raises PipelineError when it cannot be read."""
+        """Return a text file's content; raises PipelineError if it cannot be read."""
         try:
             return self._there.read(relative)
         except Exception as err:
@@ -109,7 +108,7 @@ class Files:
 
     @_in_words
     def write(self, relative: str, text: str) -> None:
-        """Write a text file that is not there yet; raises PipelineError when it is."""
+        """Write a new text file; raises PipelineError if it exists."""
         try:
             self._there.write(relative, text)
         except FileExistsError:
@@ -117,7 +116,7 @@ class Files:
 
     @_in_words
     def claim(self, relative: str, text: str) -> bool:
-        """Write a text file as the only one of several who try; returns False to the others."""
+        """Write a text file as the first of several writers; returns False to the others."""
         try:
             self._there.claim(relative, text)
         except FileExistsError:
@@ -126,7 +125,7 @@ class Files:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others on this machine from being here for a moment, as far as the file system can."""
+        """Keep other processes on this machine out of the folder for a moment, if the file system can."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._there.alone())
@@ -135,7 +134,7 @@ class Files:
             yield
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Bring files and the folders that they are in to the disk; nothing on a file system that is not local."""
+        """Sync files and their folders to the disk; does nothing on a file system that is not local."""
         try:
             self._there.sync(paths)
         except OSError as err:
@@ -143,22 +142,22 @@ class Files:
 
     @_in_words
     def move(self, source: str, target: str) -> None:
-        """Give a file its place; its folder is made."""
+        """Move a file to its place; creates its folder."""
         self._there.move(source, target)
 
     @_in_words
     def replace(self, source: str, target: str) -> None:
-        """Put a file in the place of another in one step, as far as the file system can."""
+        """Replace a file with another atomically, as far as the file system can."""
         self._there.replace(source, target)
 
     @_in_words
     def delete(self, relative: str) -> None:
-        """Delete a file or a folder with all it holds, if it is there."""
+        """Delete a file or a folder with its content, if it exists."""
         self._there.delete(relative)
 
 
 class _HadoopFiles:
-    """As LocalFiles, through the JVM; `claim` and `write` raise FileExistsError as well, and nothing is synced."""
+    """Like LocalFiles, through the JVM; `claim` and `write` also raise FileExistsError, and nothing is synced."""
 
     def __init__(self, session: Any, fs: Any, root: Any) -> None:
         jvm = session._jvm  # noqa: SLF001
@@ -203,7 +202,7 @@ class _HadoopFiles:
         return contextlib.nullcontext()
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Do nothing: what Hadoop's other file systems take, they keep."""
+        """Do nothing: Hadoop's other file systems keep what they accept."""
 
     def move(self, source: str, target: str) -> None:
         goal = self._at(target)
@@ -238,5 +237,5 @@ class _HadoopFiles:
 
 
 def _reason(err: Exception) -> str:
-    """Return why something failed, in one line."""
+    """Return the reason of a failure, in one line."""
     return (err.strerror if isinstance(err, OSError) else None) or first_line(err)

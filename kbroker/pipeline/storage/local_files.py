@@ -1,8 +1,8 @@
 """Files below a folder of this machine, by plain system calls.
 
-Owns what Hadoop's local file system does not do: a file is replaced in one step, made by one of several who try, and
-on the disk with all folders above it when a call returns. Files that are written here have no checksum file beside
-them (`.<name>.crc`). Those that Spark wrote keep theirs, and it is moved, synced and deleted with them.
+Owns what Hadoop's local file system lacks: a file is replaced atomically, created by only one of several writers, and
+on the disk with all folders above it when a call returns. Files written here have no checksum file beside them
+(`.<name>.crc`). Spark's files keep theirs, which are moved, synced and deleted with them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LocalFiles:
         for path in self._at(relative).iterdir():
             if path.name.startswith(".") and path.name.endswith(".crc"):
                 continue
-            with contextlib.suppress(FileNotFoundError):  # somebody deletes meanwhile
+            with contextlib.suppress(FileNotFoundError):  # another process deletes it meanwhile
                 found.append(Found(path.name, path.is_dir(), path.stat().st_size))
         return sorted(found)
 
@@ -58,7 +58,7 @@ class LocalFiles:
         return self._at(relative).stat().st_mtime
 
     def write(self, relative: str, text: str) -> None:
-        """Write a file that appears whole; raises FileExistsError when it is there."""
+        """Write a file that appears atomically; raises FileExistsError if it exists."""
         if not self._make(relative, text):
             target = self._at(relative)
             if target.exists():
@@ -68,9 +68,9 @@ class LocalFiles:
             self._sync_folders(target.parent)
 
     def claim(self, relative: str, text: str) -> None:
-        """Write a file as the only one of several who try it; the others get FileExistsError.
+        """Write a file as the first of several writers; the others get FileExistsError.
 
-        It appears whole where the file system has hard links, and otherwise empty at first.
+        The file appears atomically if the file system has hard links, and otherwise is empty at first.
         """
         if not self._make(relative, text):
             target = self._at(relative)
@@ -78,7 +78,7 @@ class LocalFiles:
             self._sync_folders(target.parent)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Bring files to the disk, with their checksum files and all folders above them."""
+        """Sync files to the disk, with their checksum files and all folders above them."""
         folders = set()
         for relative in paths:
             path = self._at(relative)
@@ -89,16 +89,16 @@ class LocalFiles:
         self._sync_folders(*folders)
 
     def move(self, source: str, target: str) -> None:
-        """Give a file its place; its folder is made."""
+        """Move a file to its place; creates its folder."""
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _checksum(goal).unlink(missing_ok=True)
-        os.rename(here, goal)  # a file without a checksum can be read, one with another's cannot
+        os.rename(here, goal)  # a file without a checksum is readable, one with another file's is not
         with contextlib.suppress(FileNotFoundError):
             os.rename(_checksum(here), _checksum(goal))
 
     def replace(self, source: str, target: str) -> None:
-        """Put a file, which is brought to the disk, in the place of another in one step; the checksum file goes."""
+        """Sync a file and replace another with it atomically; deletes the other's checksum file."""
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _sync(here)
@@ -118,7 +118,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep others on this machine from being here for a moment, as far as the file system can (flock)."""
+        """Keep other processes on this machine out of the folder for a moment, if the file system can (flock)."""
         self._root.mkdir(parents=True, exist_ok=True)
         place = os.open(self._root, os.O_RDONLY)
         try:
@@ -130,7 +130,7 @@ class LocalFiles:
             os.close(place)
 
     def _make(self, relative: str, text: str) -> bool:
-        """Let a file appear whole if it is not there; returns False where there are no hard links."""
+        """Create a file atomically unless it exists; returns False without hard links."""
         target = self._at(relative)
         target.parent.mkdir(parents=True, exist_ok=True)
         scratch = self._scratch(target, text)
@@ -146,7 +146,7 @@ class LocalFiles:
         return True
 
     def _scratch(self, target: Path, text: str) -> Path:
-        """Write what a file is to hold beside it."""
+        """Write a file's content into a temporary file beside it."""
         if not target.exists():
             _checksum(target).unlink(missing_ok=True)  # of an older file of that name
         scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -154,13 +154,13 @@ class LocalFiles:
         return scratch
 
     def _sync_folders(self, *folders: Path) -> None:
-        """Sync folders up to the root; what is above it once, since somebody may have made that, too."""
+        """Sync folders up to the root; those above it once, because another process may have just created them."""
         below = {each for folder in folders for each in (folder, *folder.parents) if each.is_relative_to(self._root)}
         for folder in sorted(below, reverse=True):
             _sync(folder)
         if not self._above_is_synced:
             for folder in self._root.parents:
-                with contextlib.suppress(OSError):  # not ours to read, and so not ours to have made
+                with contextlib.suppress(OSError):  # not readable for us, and so not created by us
                     _sync(folder)
             self._above_is_synced = True
 
@@ -169,7 +169,7 @@ class LocalFiles:
 
 
 def _checksum(path: Path) -> Path:
-    """Return where Hadoop keeps a file's checksums."""
+    """Return the path of Hadoop's checksums for a file."""
     return path.with_name(f".{path.name}.crc")
 
 
@@ -189,7 +189,7 @@ def _sync(path: Path) -> None:
 
 
 def _locked(place: int) -> bool:
-    """Try to lock; True as well where that cannot be done at all."""
+    """Try to lock; returns True as well if locking is not supported."""
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,9 +1,9 @@
-"""One writer at a time: a file in an archive that says who writes there.
+"""One writer at a time: a file in an archive that names its writer.
 
-Owns the file `_lock.json`: who has it, and when it was last renewed. It is made by one of several who try, and renewed
-in one step. A lock may be taken over when its owner's process is gone, which can be told where boot and pid namespace
-are those of this process; from elsewhere, and when it cannot be read, once nobody has renewed it for minutes. Whoever
-lost it that way finds out before the next change is committed. Never waits for a lock.
+Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
+renewal is atomic. A lock may be taken over if its owner's process is gone, which can be checked in the same boot and
+pid namespace; from elsewhere, and if the lock cannot be read, after minutes without renewal. An owner that lost its
+lock this way finds out before it commits the next change. Never waits for a lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class WriterLock:
-    """A lock on an archive's files, as a context manager; raises PipelineError when somebody else has it."""
+    """A lock on an archive's files, as a context manager; raises PipelineError if it has another owner."""
 
     def __init__(self, files: Files, now: Callable[[], float] = time.time, renewed_s: float = _RENEWED_S) -> None:
         self._files = files
@@ -50,7 +50,7 @@ class WriterLock:
             if not self._files.claim(NAME, self._text()) or not self._is_ours():
                 raise self._refusal(self._read())
             for each in self._files.listing():
-                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # its owner was killed while it renewed
+                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # its owner was killed during a renewal
                     self._files.delete(each.name)
         self._renewal.start()
         return self
@@ -58,13 +58,13 @@ class WriterLock:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._renewal.join(_PATIENCE_S)
-        # What the job did counts, or why it failed; a lock that stays is free once this process has ended.
+        # The job's result or error matters more; a remaining lock is free once this process has ended.
         with contextlib.suppress(PipelineError), self._files.alone():
             if self._is_ours():
                 self._files.delete(NAME)
 
     def check(self) -> None:
-        """Raise PipelineError if somebody has taken the lock over, or nobody can tell."""
+        """Raise PipelineError if the lock has been taken over, or cannot be read."""
         with self._one_at_a_time:
             if not self._is_ours():
                 raise PipelineError(f"another job took over writing to {self._files.root}")
@@ -79,7 +79,7 @@ class WriterLock:
         return owner.get("token") == self._token
 
     def _read(self) -> str | None:
-        """Return the lock as it is: None where there is none, nothing where it cannot be read."""
+        """Return the lock's text: None if there is none, empty if it cannot be read."""
         if not self._files.exists(NAME):
             return None
         try:
@@ -88,10 +88,10 @@ class WriterLock:
             return "" if self._files.exists(NAME) else None
 
     def _take_over(self, text: str) -> None:
-        """Remove the lock of an owner who is gone; raises PipelineError for one who may not be."""
+        """Remove the lock of an owner that is gone; raises PipelineError if it may still run."""
         if not self._is_gone(_decoded(text)):
             raise self._refusal(text)
-        # Of several who see the same dead owner one gets its lock; the others must not get the lock of that one.
+        # Several may see the same dead owner; one gets its lock, and the others must not remove the new one.
         self._files.move(NAME, self._scratch)
         found = self._files.read(self._scratch) if text else ""
         if found != text:
@@ -120,7 +120,7 @@ class WriterLock:
 
     def _renew(self) -> None:
         while not self._ended.wait(self._renewed_s):
-            # What fails here may work the next time; if it does not, `check` says so before anything is committed.
+            # A failed renewal may work the next time; if not, `check` reports it before anything is committed.
             with contextlib.suppress(Exception), self._one_at_a_time, self._files.alone():
                 if self._is_ours():
                     self._files.delete(self._scratch)
@@ -129,7 +129,7 @@ class WriterLock:
 
 
 def _decoded(text: str) -> dict[str, Any] | None:
-    """Return what a lock says; None for one that says nothing."""
+    """Return a lock's content; None if it is invalid."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -139,7 +139,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
 
 @cache
 def _place() -> dict[str, str]:
-    """Return what must be equal for a process number to mean the same process: hosts may share a name."""
+    """Return what must be equal for a pid to mean the same process: hosts may share a name."""
     place = {"host": socket.gethostname(), "boot": f"{uuid.getnode():x}", "namespace": ""}
     with contextlib.suppress(OSError):
         place["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -148,7 +148,7 @@ def _place() -> dict[str, str]:
 
 
 def _begun(pid: Any) -> str | None:
-    """Return something that tells a process from later ones with its number; None for one that does not live."""
+    """Return a value that distinguishes a process from later ones with the same pid; None if it is not alive."""
     try:
         os.kill(int(pid), 0)
     except PermissionError:

@@ -1,7 +1,7 @@
 """Whether the executors of a cluster write to the folder that the driver reads.
 
-Owns the trial. A folder of the local file system that is not shared is no error to Spark: each executor writes to a
-disk of its own, the driver finds nothing there, and takes that for all that there was.
+Owns the trial. A local folder that is not shared causes no error in Spark: each executor writes to its own disk, the
+driver finds nothing, and assumes that there were no records.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _TASKS_A_CORE: Final = 2
 
 
 def require_shared(session: Any, files: Files, folder: str) -> None:
-    """Let every core of a cluster write a file to a folder, and look for it; raises PipelineError.
+    """Have every core of a cluster write a file to a folder, and check them; raises PipelineError.
 
-    The folder goes, before and afterwards. Without a cluster, or where no path is local, nothing is tried.
+    The folder is deleted before and afterwards. Without a cluster, or without local paths, nothing is tried.
     """
     context = session.sparkContext
     if context.master.startswith("local") or not files.url().startswith("file:"):

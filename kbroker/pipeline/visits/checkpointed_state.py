@@ -1,7 +1,7 @@
-"""What a stream of visits knows between its batches, in the files of its checkpoint.
+"""The state of a stream of visits between its batches, in the files of its checkpoint.
 
-Owns the state's form and its order on disk: `<batch>/events` and `<batch>/totals` are written first, and the batch
-counts once `<batch>.json` is there. Never decides what belongs into it.
+Owns the state's form and its order on disk: `<batch>/events` and `<batch>/totals` are written first, and `<batch>.json`
+commits the batch. Never decides the content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOTALS: Final = "organisation string, day date, visits bigint, events bigint, la
 
 @dataclass(slots=True)
 class VisitsState:
-    """What the batches so far amount to, besides the files beside it."""
+    """The result of the batches so far, besides the files beside it."""
 
     batch: int = -1
     query: str = ""
@@ -31,25 +31,25 @@ class VisitsState:
     lookup: str = ""
     rules: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    """By partition: up to which offset it is counted, exclusive. All partitions that there are."""
+    """The counted offsets by partition, exclusive end. All existing partitions."""
     clocks: dict[str, int] = field(default_factory=dict)
-    """By partition: the largest timestamp so far, in ms."""
+    """The largest timestamp so far by partition, in ms."""
     set_clocks: list[Clock] = field(default_factory=list)
-    """Clocks that records did not set: of partitions that stood still, or came later than the others."""
+    """Clocks that no record set: of partitions that stood still, or were added later."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def slowest(self) -> int | None:
-        """Return the clock of the slowest partition in ms; None while one of them has none."""
+        """Return the clock of the slowest partition in ms; None while any has none."""
         return min(self.clocks.values(), default=None) if self.ends.keys() <= self.clocks.keys() else None
 
     def newcomers(self, ends: Mapping[str, int]) -> list[Clock]:
-        """Return the clocks of partitions that are new: not behind what was forgotten already."""
+        """Return the initial clocks of new partitions: not before times that are already forgotten."""
         slowest = self.slowest()
         return [] if slowest is None else [(int(n), 0, slowest) for n in ends if n not in self.clocks]
 
 
 def joined(clocks: Iterable[Clock]) -> list[Clock]:
-    """Return one clock for each place, the latest: a partition that stands still is set again and again."""
+    """Return one clock for each place, the latest: the clock of an idle partition is set repeatedly."""
     latest: dict[tuple[int, int], int] = {}
     for partition, offset, clock in clocks:
         latest[partition, offset] = max(clock, latest.get((partition, offset), clock))
@@ -57,7 +57,7 @@ def joined(clocks: Iterable[Clock]) -> list[Clock]:
 
 
 class Idle:
-    """Which partitions are not waited for: they have been read, nothing comes in them, and they hold the others up."""
+    """Partitions that are not waited for: they have been read to the end, are idle, and hold the others up."""
 
     def __init__(self, kept_ms: int, idle_s: float) -> None:
         self._kept_ms = kept_ms
@@ -68,7 +68,7 @@ class Idle:
     def set_clocks(
         self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float
     ) -> list[Clock]:
-        """Return the clocks to set behind a batch that ends at `ends`, with these clocks; `last` asks for the ends."""
+        """Return the clocks to set after a batch with these ends and clocks; `last` requests the current ends."""
         least = max(clocks.values(), default=0) - self._kept_ms
         behind = {int(n): end for n, end in ends.items() if n not in clocks or clocks[n] < least} if clocks else {}
         found = last() if behind else {}
@@ -89,7 +89,7 @@ class StateFiles:
         self.files = Files(session, root)
 
     def load(self) -> VisitsState:
-        """Return the newest state; an empty one where there is none. Raises PipelineError for a damaged one."""
+        """Return the newest state; an empty one if there is none. Raises PipelineError for a damaged one."""
         names = (each.name.removesuffix(".json") for each in self.files.listing() if each.name.endswith(".json"))
         found = [int(name) for name in names if name.isdecimal()]
         if not found:
@@ -109,7 +109,7 @@ class StateFiles:
         return self._session.read.schema(schema).parquet(self.files.url(f"{batch}/{name}"))
 
     def commit(self, state: VisitsState) -> None:
-        """Let a batch count; what is older than the one before it goes."""
+        """Commit a batch; deletes states older than the previous one."""
         self.files.sync(each.name for each in self.files.walk(str(state.batch)))
         passed("visits.written")
         self.files.write(f"{state.batch}.json", json.dumps(asdict(state), indent=1) + "\n")
@@ -117,5 +117,5 @@ class StateFiles:
         for each in self.files.listing():
             number = each.name.removesuffix(".json")
             old = number.isdecimal() and int(number) < state.batch - 1
-            if old or number.startswith("."):  # half of a state: its writer was killed
+            if old or number.startswith("."):  # part of a state: its writer was killed
                 self.files.delete(each.name)

@@ -1,7 +1,7 @@
-"""Which organisation a visitor belongs to: a file that people keep.
+"""The organisations of visitors: a file that people maintain.
 
-Owns its reading, what is wrong with it, and what counts for a visitor whom it does not name. CSV with a header, JSON
-lines or Parquet, by the file's name.
+Owns its reading, its errors, and the organisation of a visitor who is not in it. CSV with a header, JSON lines or
+Parquet, by the file's name.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from kbroker.pipeline.errors import PipelineError, first_line
 from kbroker.pipeline.storage.files import Files
 
 UNKNOWN: Final = "unknown"
-"""The organisation of a visitor whom the lookup does not name."""
+"""The organisation of a visitor who is not in the lookup."""
 _COLUMNS: Final = ("visitor", "organisation")
 _STRICT: Final = {
-    # As RFC 4180 has it: a quote within quotes is doubled, and a quoted field may go on in the next line.
+    # As in RFC 4180: a quote within quotes is doubled, and a quoted field may continue in the next line.
     "csv": {"header": "true", "escape": '"', "multiLine": "true", "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-"""How a file is read, by its kind: a line that is none must not be taken for a visitor of whom nothing is known."""
+"""The reading options by kind of file: an invalid line must not become a visitor without an organisation."""
 
 
 def read_lookup(session: Any, path: str) -> Any:
@@ -27,7 +27,7 @@ def read_lookup(session: Any, path: str) -> Any:
     kind = kind_of(path)
     if not Files(session, path).exists(""):
         raise PipelineError(f"there is no lookup {path}")
-    session.catalog.refreshByPath(path)  # a session that read it before would go on with what it read
+    session.catalog.refreshByPath(path)  # a session would otherwise use the content that it read before
     reader = session.read
     try:
         found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)
@@ -64,7 +64,7 @@ def kind_of(path: str) -> str:
 
 
 def fingerprint(lookup: Any) -> str:
-    """Return a hash of what a lookup says: two lookups with the same answers have the same."""
+    """Return a hash of a lookup's content: two lookups with the same answers have the same hash."""
     from pyspark.sql import functions as f
 
     row = lookup.agg(

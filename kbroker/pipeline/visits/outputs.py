@@ -1,8 +1,8 @@
-"""Where a stream's numbers go: a table of Parquet files, one a day, and a compacted topic.
+"""The outputs of a stream: a table of Parquet files, one a day, and a compacted topic.
 
-Owns both and how they are brought up to the state's numbers: the first time in a run by what is there, so that whatever
-else happened to them (another count, a folder or a topic that was deleted) ends there; then by what changed in a batch.
-Done twice, it changes nothing. Never counts.
+Owns both and their updates to the state's numbers. The first update of a run compares with the current content, so that
+any other change to them (another count, a deleted folder or topic) is corrected; later updates compare with the last
+batch. A repeated update changes nothing. Never counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outputs:
         self.table = Files(session, table)
 
     def bring_up(self, now: Any, before: Any | None) -> None:
-        """Publish what differs between the numbers and those before; by None from what is there."""
+        """Publish the differences between the numbers and those before; with None, the differences from the content."""
         from pyspark.sql import functions as f
 
         if before is not None:
@@ -53,7 +53,7 @@ class Outputs:
         self._write(now, _days(rows.where("not now <=> there")), messages)
 
     def _there(self) -> Any:
-        """Return what the table holds."""
+        """Return the content of the table."""
         if not any(each.name.startswith("day=") for each in self.table.listing()):
             return small_frame(self._session, [], TABLE)
         self._session.catalog.refreshByPath(self.table.url())
@@ -83,10 +83,10 @@ class Outputs:
         messages.coalesce(1).write.format("kafka").options(**options).save()
 
     def _replace(self, rows: Any) -> set[str]:
-        """Put each day's file in the place of the one before, in one step; returns the days."""
+        """Replace each day's file atomically; returns the days."""
         self.table.delete("_new")
         sorted_rows = rows.repartition("day").sortWithinPartitions(*KEY)
-        # One file a day, whatever Spark is told otherwise.
+        # One file a day, whatever Spark's settings are.
         sorted_rows.write.option("maxRecordsPerFile", 0).partitionBy("day").parquet(self.table.url("_new"))
         days = set()
         for found in self.table.walk("_new"):

@@ -1,7 +1,8 @@
 """`recount`: the visits of any day, counted from an archive.
 
-Owns the batch job. It uses the stream's own rules (rules.py) on all that was archived, so it finds what the
-stream found once the stream has come as far: the same events late, the same visits. And how the two are compared.
+Owns the batch job, and the comparison of its result with the stream's. It applies the stream's own rules (rules.py) to
+all archived records, so it gets the stream's result once the stream has read the same records: the same late events,
+the same visits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NUMBERS = ("visits", "events", "late")
 def require_same(
     session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, checkpoint: str, state: VisitsState
 ) -> None:
-    """Refuse the checkpoint of a stream that counted something else, or otherwise; raises PipelineError."""
+    """Refuse the checkpoint of a stream with another topic, rules or lookup; raises PipelineError."""
     known = Store(session, root).require().topics.get(topic)
     if known not in (None, state.topic_id):
         raise PipelineError(f"the checkpoint {checkpoint} is of another topic than the {topic} in {root}")
@@ -45,9 +46,9 @@ def require_same(
 
 
 def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
-    """Return (organisation, day, visits, events, late) by an archive's records; raises PipelineError.
+    """Return (organisation, day, visits, events, late) of an archive's records; raises PipelineError.
 
-    `clocks` are those that a stream set by itself (visits.py).
+    `clocks` are those that a stream set on its own (stream.py).
     """
     from pyspark.sql import functions as f
 
@@ -69,13 +70,13 @@ def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules,
 def recount_days(
     session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock], day: str | None
 ) -> list[Row]:
-    """Return the same as rows for people, of all days or one, by day and organisation."""
+    """Return the result as rows for people, of all days or one, by day and organisation."""
     frame = recount(session, root, topic, lookup, rules, clocks)
     return _rows(frame, day)
 
 
 def state_of(session: Any, checkpoint: str) -> VisitsState:
-    """Return how far the stream of a checkpoint is; raises PipelineError when it has no state."""
+    """Return the state of a checkpoint's stream; raises PipelineError if there is none."""
     state = StateFiles(session, f"{checkpoint}/state").load()
     if state.batch < 0:
         raise PipelineError(f"the checkpoint {checkpoint} is of no stream of visits")
@@ -83,7 +84,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
 
 
 def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> list[str]:
-    """Return what an archive lacks of a topic: offsets that were deleted, and what a stream has counted beyond it."""
+    """Return notes on an archive's gaps in a topic: deleted offsets, and offsets that only a stream has counted."""
     manifest = Store(session, root).require()
     found = [
         f"{partition}: offsets {gap.start} to {gap.end - 1} were deleted before they were archived, and are not counted"
@@ -99,13 +100,13 @@ def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> lis
 
 
 def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
-    """Whether the table is what a stream's state says: nothing came after it, and its last batch has ended."""
+    """Whether the table matches a stream's state: nothing came after it, and its last batch has ended."""
     newest = StateFiles(session, f"{checkpoint}/state").load()
     return newest.batch == state.batch == Checkpoint(session, f"{checkpoint}/stream").committed()
 
 
 def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
-    """Whether an archive ends where a stream is, so that late events, too, are the same."""
+    """Whether an archive ends at the stream's position, so that late events are the same, too."""
     ends = _ends(session, root, topic)
     return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
 
@@ -115,10 +116,10 @@ def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
 
 
 def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
-    """Return what a stream's rows say otherwise, of the days that are final in it; one line each.
+    """Return how a stream's rows differ on their final days; one line each.
 
-    All days up to a final one are. The number of `late` events of a final day still grows: compare it where both have
-    the same records.
+    All days up to a final one are final. The number of `late` events of a final day still grows: compare it only if
+    both have the same records.
     """
     names = _NUMBERS if late else _NUMBERS[:2]
     last = max(final_days(streamed), default="")
@@ -137,7 +138,7 @@ def final_days(streamed: list[Row]) -> list[str]:
 
 
 def table_rows(session: Any, table: str) -> list[Row]:
-    """Return what a stream's table holds, by day and organisation, with `final`; raises PipelineError."""
+    """Return a stream's table, by day and organisation, with `final`; raises PipelineError."""
     if not any(each.name.startswith("day=") for each in Files(session, table).listing()):
         raise PipelineError(f"there is no table {table}")
     session.catalog.refreshByPath(table)

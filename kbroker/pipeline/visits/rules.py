@@ -1,13 +1,13 @@
-"""What a visit is, said once for the stream and for the batch job: columns in, columns out.
+"""The definition of a visit, shared by the stream and the batch job: columns in, columns out.
 
 Owns the rules; times in ms since the epoch. Never reads or writes.
 
-- An event is a JSON object with `visitor`, `time` and, if it has one, `id`; the names of the fields may be others.
-- It is malformed when it is none, when a field is missing, or when its time is later than its record's timestamp by
-  more than an hour: such an event would begin a day that has not come.
+- An event is a JSON object with `visitor`, `time` and, optionally, `id`; the fields may have other names.
+- Any other value is malformed, as is an event with a missing field, or with a time that is later than its record's
+  timestamp by more than an hour: such an event would begin a day in the future.
 - The clock of a partition is the largest timestamp of its records so far. An event is late when its time is before the
   clock by more than `lateness`. It is counted as late, and as nothing else. Since this depends on the partition alone,
-  and not on how a stream was cut into batches, a batch job finds the same events late.
+  and not on how a stream was cut into batches, a batch job finds the same late events.
 - Events with the same visitor, id and time are one event.
 - A visit begins with an event before which its visitor had none for longer than `gap`. It belongs to the day, in UTC,
   on which it begins, and to the organisation of its visitor.
@@ -24,13 +24,13 @@ from kbroker.pipeline.spark.small_frame import small_frame
 FUTURE_MS: Final = 3_600_000
 GAP_MS: Final = 1_800_000
 LATENESS_MS: Final = 600_000
-"""Defaults, whole minutes, of verbs too: so long a visitor is quiet within one visit, and so late an event may come."""
+"""Defaults, in whole minutes, also of commands: the longest pause within a visit, and the longest delay of an event."""
 DAY_MS: Final = 86_400_000
 _STRICT: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _DATED: Final = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
-"""How a time as text begins: Spark takes one without a day as one of the day on which it is read."""
+"""The beginning of a time as text: Spark would complete a time without a date with the current day."""
 Clock = tuple[int, int, int]
-"""(partition, offset, ms): from this offset on, the partition's clock shows this much at least."""
+"""(partition, offset, ms): from this offset on, the partition's clock is at least this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +55,12 @@ class VisitRules:
 def events(records: Any, rules: VisitRules) -> Any:
     """Return (partition, offset, clock, visitor, id, time, reason) of records; `reason` says why one is malformed.
 
-    `clock` is the record's own timestamp; `with_clocks` makes it the partition's.
+    `clock` is the record's own timestamp; `with_clocks` replaces it with the partition's.
     """
     from pyspark.sql import functions as f
 
     fields = ", ".join(f"`{name}` string" for name in (rules.visitor_field, rules.time_field, rules.id_field))
-    # As the one element of an array: the parser passes over what stands behind a whole value, but not within one.
+    # As the only element of an array: the parser ignores text after a complete value, but not within one.
     text = f.concat(f.lit("["), f.col("value").cast("string"), f.lit("]"))
     parsed = records.select(
         "partition",
@@ -96,7 +96,7 @@ def events(records: Any, rules: VisitRules) -> Any:
 
 
 def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
-    """Set `clock` to the partition's at each event, and `late`. `clocks` are what is known besides the records."""
+    """Set `clock` to the partition's at each event, and `late`. `clocks` are known clocks besides the records."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -114,7 +114,7 @@ def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> 
 
 
 def on_time(clocked: Any) -> Any:
-    """Return the different events that count: (visitor, id, time)."""
+    """Return the distinct events that count: (visitor, id, time)."""
     return clocked.where("reason is null and not late").select("visitor", "id", "time").distinct()
 
 

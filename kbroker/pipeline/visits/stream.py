@@ -1,17 +1,16 @@
-"""`visits`: a topic's events into visits by organisation and day, as they come.
+"""`visits`: a topic's events into visits by organisation and day, as they arrive.
 
-Owns the stream, and what one of its batches does to the state (state.py) and to where the numbers go
-(outputs.py).
+Owns the stream, and a batch's changes to the state (checkpointed_state.py) and to the outputs (outputs.py).
 
-The state is the events that can still matter and the numbers so far. A batch is a range of offsets that Spark's
-checkpoint names before they are read. It counts once its state is committed; done again, it is only published again,
-which changes nothing. Spark's own session windows would drop what its watermark calls late, which depends on how the
+The state is the events that can still matter and the numbers so far. A batch is a range of offsets that is in Spark's
+checkpoint before they are read. It counts once its state is committed; a repeated batch is only published again, which
+changes nothing. Spark's own session windows would drop events that its watermark calls late, which depends on how the
 stream was cut into batches; here only the records decide (rules.py).
 
-An event can matter until the slowest partition's clock is past it by `gap` and `lateness`. A partition that has been
-read to its end, stands still and is behind the fastest by more than that has its clock set: the state would grow for
-ever. So has one that is added to the topic later. That is written into the state, so that a recount sets it at the same
-offset.
+An event can matter until the slowest partition's clock is past it by `gap` and `lateness`. If a partition has been read
+to its end, is idle and is behind the fastest by more than that, its clock is set: otherwise the state would grow
+forever. The clock of a partition that is added to the topic later is set as well. The state records that, so that a
+recount sets it at the same offset.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _HEADERS_ROOM: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class VisitsOptions:
-    """What to count, and where the numbers go. Raises PipelineError where that would be counted again."""
+    """The topic to count, and the outputs. Raises PipelineError if the outputs would be counted again."""
 
     topic: str
     lookup: str
@@ -64,7 +63,7 @@ class VisitsOptions:
     batch_records: int = 500_000
     group: str = ""
     idle_ms: int = 60_000
-    """How long nothing comes in a partition until the others do not wait for it; only with `every`."""
+    """How long a partition is idle before the others do not wait for it; only with `every`."""
 
     def __post_init__(self) -> None:
         names = self.topic, self.out_topic, self.dead_letters
@@ -101,7 +100,7 @@ class Visits:
         self._compared = False
         self.state = VisitsState()
         self.records = 0
-        """Counted by this run."""
+        """The number of records counted by this run."""
 
     def run(self) -> None:
         """Count until all is counted, or until the stream is stopped; raises PipelineError."""
@@ -138,13 +137,13 @@ class Visits:
             raise self._explained(self._failure)
 
     def stop(self) -> None:
-        """Let `run`, in another thread, return; the batch under way may be left undone."""
+        """Make `run` return in another thread; the running batch may be abandoned."""
         self._stopped = True
         if self._query is not None:
             self._query.stop()
 
     def counted(self) -> int:
-        """Return how many offsets have been counted, and their numbers published."""
+        """Return how many offsets have been counted and published."""
         return sum(self._counted.values())
 
     # -- before the start -----------------------------------------------------------------------------------------
@@ -184,14 +183,14 @@ class Visits:
             raise PipelineError("the visits so far were counted by other rules; take a new checkpoint")
 
     def _fits(self, planned: int) -> bool:
-        """Whether the state is of the stream's last batch, or of the one before: another one would lose a batch."""
+        """Whether the state is of the stream's last batch, or of the one before: another state would lose a batch."""
         batch = self.state.batch
         if not self._checkpoint.committed() <= batch <= planned:
             return False
         return self.state.ends == {str(p.number): end for p, end in self._checkpoint.ends(batch).items()}
 
     def _check_upstream(self) -> None:
-        """Refuse to go on behind a gap."""
+        """Refuse to continue after a gap."""
         topic = self._options.topic
         begun = {str(p.number): offset for p, offset in self._begun().items()}
         for partition, (first, last) in sorted(self._cluster.bounds(self._cluster.chosen((topic,))).items()):
@@ -205,7 +204,7 @@ class Visits:
                 )
 
     def _begun(self) -> dict[Partition, int]:
-        """Return where the stream goes on, as far as that is known."""
+        """Return the known positions from which the stream continues."""
         if self.state.batch >= 0:
             return {Partition(self._options.topic, int(number)): end for number, end in self.state.ends.items()}
         return self._checkpoint.starts(0) if self._checkpoint.planned() >= 0 else {}
@@ -257,7 +256,7 @@ class Visits:
     # -- one batch --------------------------------------------------------------------------------------------
 
     def _take_in(self, frame: Any, batch: int) -> int:
-        """Let a batch count; returns how many records it has."""
+        """Count a batch and commit its state; returns its number of records."""
         from pyspark.sql import functions as f
 
         before, rules = self.state, self._options.rules
@@ -311,7 +310,7 @@ class Visits:
         )
 
     def _set_clocks(self, ends: Mapping[str, int], clocks: Mapping[str, int]) -> list[Clock]:
-        """Return the clocks to set: of partitions that stand still and hold the others up."""
+        """Return the clocks to set: of idle partitions that hold the others up."""
         topic = self._options.topic
 
         def last() -> dict[int, int]:
@@ -321,7 +320,7 @@ class Visits:
         return self._idle.set_clocks(ends, clocks, last, self._now())
 
     def _combined(self, before: VisitsState, clocked: Any) -> Any:
-        """Return the events that matter, old and new, with `begins` as it was (null for new ones) and as it is."""
+        """Return the relevant events, old and new, with the old `begins` (null for new events) and the new one."""
         from pyspark.sql import functions as f
 
         rules = self._options.rules
@@ -329,7 +328,7 @@ class Visits:
         new = on_time(clocked).join(kept.select("visitor", "id", "time"), ["visitor", "id", "time"], "left_anti")
         new = with_organisation(new, self._lookup).withColumn("begins", f.lit(None).cast("boolean"))
         both = kept.unionByName(new).withColumnRenamed("begins", "was")
-        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))  # its predecessors may be gone
+        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))  # earlier events may be forgotten
         computed = with_begins(both, rules)
         return computed.withColumn("begins", f.when(settled, f.col("was")).otherwise(f.col("begins")))
 
@@ -360,10 +359,10 @@ class Visits:
         """Return the time before which nothing changes any more, in ms: the watermark."""
         return self._options.rules.final_before(state.slowest())
 
-    # -- where the numbers go -----------------------------------------------------------------------------------
+    # -- the outputs --------------------------------------------------------------------------------------------
 
     def _publish(self, batch: int) -> None:
-        """Bring the table and the topic up to a batch's numbers."""
+        """Update the table and the topic to a batch's numbers."""
         now = self._states.frame(batch, "totals", TOTALS)
         before = self._states.frame(self._before(batch), "totals", TOTALS) if self._compared else None
         self._outputs.bring_up(now, before)
@@ -373,7 +372,7 @@ class Visits:
         return batch - 1 if batch > 0 and self._states.files.exists(f"{batch - 1}.json") else -1
 
     def _send_dead_letters(self, frame: Any, clocked: Any) -> None:
-        """Send malformed events on, with the reason and the place in headers."""
+        """Send malformed events to their topic, with the reason and the place in headers."""
         from pyspark.sql import functions as f
 
         bad = clocked.where(f.isnotnull("reason")).select("partition", "offset", "reason")
@@ -402,7 +401,7 @@ class Visits:
             lag = sum(max(last[p] - ends.get(p, 0), 0) for p in last)
             if self._options.group:
                 self._cluster.show_progress(self._options.group, ends)
-        except Exception:  # noqa: BLE001 - it is only shown, and the stream goes on without
+        except Exception:  # noqa: BLE001 - it is for display only, and the stream continues without
             lag = None
         counts = {name: self.state.counts.get(name, 0) for name in ("malformed", "late")}
         self._progress.step(records, lag, batch=batch, **counts)
