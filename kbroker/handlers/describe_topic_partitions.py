@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.handlers.first_news import first_news
+from kbroker.handlers.in_effect import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles

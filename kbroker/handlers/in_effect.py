@@ -1,7 +1,7 @@
-"""When an answer that tells of a change may leave: once the change is stored, known to all, and made here.
+"""Waits that several APIs have in common: for the first news of the cluster, and until a change is in effect.
 
-Owns that wait, for the APIs that change the cluster, and what is left of the time that a client gives such a change: it
-counts from the request's arrival. Never changes anything.
+A change is in effect once it is stored, known to all, and made here. Owns also how much is left of the time that a
+client gives a change: it counts from the request's arrival. Never changes anything, and never asks another broker.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import TypeVar
 from kbroker.handlers.registry import RequestContext
 
 A = TypeVar("A")
+FIRST_NEWS_MS = 5000
+"""How long a started broker waits for its first UpdateMetadata, in ms. Then its answers name no topics."""
 
 
 def time_left(ctx: RequestContext, timeout_ms: int, began_ms: float) -> int:
@@ -21,7 +23,7 @@ def time_left(ctx: RequestContext, timeout_ms: int, began_ms: float) -> int:
 
 
 async def in_effect(ctx: RequestContext, answer: A) -> A:
-    """Return an answer once all that was decided so far is in effect; raises OSError."""
+    """Return an answer once all earlier decisions are in effect. Raises OSError."""
     published = ctx.services.controller.published()
     if published is not None:
         await published
@@ -35,3 +37,11 @@ async def in_effect(ctx: RequestContext, answer: A) -> A:
 def _done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+async def first_news(ctx: RequestContext) -> None:
+    """Wait for the first UpdateMetadata of a controller, if this broker of a cluster has had none since its start."""
+    cluster = ctx.services.cluster
+    news = cluster.metadata.news(FIRST_NEWS_MS) if cluster is not None else None
+    if news is not None:
+        await news

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.handlers.first_news import first_news
-from kbroker.handlers.in_effect import in_effect
+from kbroker.handlers.in_effect import first_news, in_effect
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import every, turn

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import Any
 
 from kbroker.handlers.authorized.guard import name_of, rights_of, with_field
-from kbroker.handlers.first_news import first_news
+from kbroker.handlers.in_effect import first_news
 from kbroker.handlers.metadata import NOT_ASKED
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, turn
