@@ -1,7 +1,7 @@
-"""Read the small files of a data directory strictly: what a broker passes over is a finding here.
+"""Read the small files of a data directory strictly: content that a broker ignores is a finding here.
 
-Owns the checks of checkpoints, what they say of a log beside it, partition.metadata, meta.properties and producer
-snapshots. Every parser raises ValueError with a text that says what is wrong; a file that is absent is empty.
+Owns the checks of checkpoints, of their consistency with the log beside them, of partition.metadata, meta.properties
+and producer snapshots. Every parser raises ValueError with the fault as its text; an absent file counts as empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def checkpoint_lines(path: str) -> list[str]:
 
 
 def number(text: str, line: str) -> int:
-    """Return a number of a checkpoint's line; raises ValueError."""
+    """Return the number in a checkpoint's line; raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LONG_MAX):
         raise ValueError(f"broken entry {line[:300]!r}")
     return int(text)
