@@ -43,7 +43,7 @@ class TopicPlans:
         first: int,
         count: int,
         factor: int,
-        grown: TopicState | None,  # for implementations that place by existing replicas
+        grown: TopicState | None,  # noqa: ARG002 - for implementations that place by existing replicas
     ) -> tuple[PartitionState, ...]:
         """Choose replicas for new partitions, numbered from `first`, of a new topic or of a growing one."""
         return assignments_of.place(self.decided, first, count, factor)
