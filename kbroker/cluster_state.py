@@ -1,7 +1,7 @@
 """The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
-Owns `ClusterState` and what it is made of. Never decides (controller/topic_plans.py) and never stores (a MetadataStore
-does); handlers read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
+Owns `ClusterState` and its parts. Never decides (controller/topic_plans.py) and never stores (a MetadataStore does);
+handlers read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _FIELDS = {
     "ips": "ip_configs",
     "client-metrics": "client_metrics_configs",
 }
-"""Where the configs of each kind stand."""
+"""The field of each kind's configs."""
 CONFIG_KINDS = tuple(_FIELDS)
-"""What has dynamic configs, beside topics."""
+"""The kinds with dynamic configs, besides topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who has a partition: replicas in order of preference, the in-sync ones, the leader and its epoch."""
+    """A partition: replicas in order of preference, the in-sync ones, the leader and its epoch."""
 
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -56,7 +56,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """Where clients reach a broker, by listener name; where no listener is named, at `host` and `port`."""
+    """A broker's addresses for clients, by listener name; without named listeners, `host` and `port`."""
 
     node_id: int
     host: str
@@ -67,7 +67,7 @@ class BrokerEndpoint:
     """Whether all its log directories take no new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint | None:
-        """Return the address to tell a client that came by `listener`; None where this broker has no such listener."""
+        """Return the address for a client of `listener`; None if this broker has no such listener."""
         if not self.listeners:
             return self
         if listener not in self.listeners:
@@ -87,41 +87,41 @@ class ClusterState:
     cluster_id: str
     version: int = 0
     controller_id: int = NO_LEADER
-    """The broker that decides, as far as this one knows."""
+    """The controller, as known to this broker."""
     brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
     topics: Mapping[str, TopicState] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     user_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """What is set of users, by their names as paths have them: credentials, never to be shown, and quotas.
+    """The configs of users, by their names as in paths: credentials, never to be shown, and quotas.
 
-    Also of users with a client id, USER/clients/CLIENT; "" are all users that have nothing of their own.
+    Also of users with a client id, USER/clients/CLIENT; "" is for all users without their own.
     """
     client_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What is set of client ids, by their names as paths have them."""
+    """The configs of client ids, by their names as in paths."""
     ip_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """What is set of addresses."""
+    """The configs of addresses."""
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The subscriptions to clients' metrics, by name (KIP-714)."""
     quotas: Quotas = field(default_factory=Quotas)
-    """The quotas among what is set of users, client ids and addresses."""
+    """The quotas in the configs of users, client ids and addresses."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized feature levels."""
     features_epoch: int = 0
-    """How often they have been changed."""
+    """The number of their changes."""
     acls: Acls = field(default_factory=dict)
-    """Who may do what, where an authorizer asks."""
+    """The ACLs, for an authorizer."""
     tokens: Tokens = NO_TOKENS
-    """Delegation tokens, where this broker has the secret that they are made with."""
+    """Delegation tokens, if this broker has the secret for them."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
-        """Return a partition's state, or None when the topic or the index does not exist."""
+        """Return a partition's state, or None if the topic or the index does not exist."""
         state = self.topics.get(topic)
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
 
     def configs(self, kind: str, name: str) -> Mapping[str, str]:
-        """Return the configs of something, of topics one that exists; `kind` is as in `with_configs`."""
+        """Return the configs of an entity, of topics only an existing one; `kind` is as in `with_configs`."""
         return self.topics[name].configs if kind == "topics" else self.all_configs(kind).get(name, {})
 
     def all_configs(self, kind: str) -> Mapping[str, Mapping[str, str]]:
@@ -130,7 +130,7 @@ class ClusterState:
         return held
 
     def reached_by(self, listener: str) -> list[BrokerEndpoint]:
-        """Return the brokers that have a listener, each at the address to tell a client that came by it."""
+        """Return the brokers that have a listener, each with the address for its clients."""
         return [reached for broker in self.brokers.values() if (reached := broker.by(listener)) is not None]
 
     def with_topic(self, topic: TopicState) -> ClusterState:
@@ -138,7 +138,7 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced, of several of one name the last one."""
+        """Return the state with topics added or replaced; of several with one name the last counts."""
         by_name, names = dict(self.topics), dict(self.topic_names)
         for topic in topics:
             by_name[topic.name] = topic
@@ -146,7 +146,7 @@ class ClusterState:
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
-        """Return the state with other configs of something, of topics one that exists; empty: it has none.
+        """Return the state with other configs of an entity, of topics only an existing one; empty configs remove them.
 
         `kind` is "topics", "brokers", "groups", "users", "clients", "ips" or "client-metrics".
         """
