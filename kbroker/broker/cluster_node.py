@@ -346,7 +346,7 @@ class ClusterNode(Node):
             self._membership.away,
             lambda: self.controller.is_alone,
         )
-        self.replica_manager.stop_fetching()  # not earlier: leaders count on this replica until it leaves the in-sync replicas
+        self.replica_manager.stop_fetching()  # not earlier: leaders count on this replica until it is out of sync
 
     # --- what the parts ask
 

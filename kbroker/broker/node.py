@@ -215,5 +215,5 @@ async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, 
         return topic_id is None or topic_id.bytes == known.topic_id
 
     if topics and not logs.was_clean:
-        controller.bump_leader_epochs()  # first: a start that is cancelled after reading everything closes the logs cleanly
+        controller.bump_leader_epochs()  # first: a start cancelled after reading everything closes the logs cleanly
     await load_logs(logs, partial(logs.load, configs, clock.now_ms(), belongs, frozenset(controller.deleted_topics)))

@@ -2,10 +2,10 @@
 
 Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. Never interprets a value.
 
-  journal    one line per batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
-  next       written during a snapshot: its first line is ["follows", size] with the journal's size; it becomes the
-             journal once the snapshot is on disk, and positions continue from there for ever
-  snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
+    journal    one line per batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
+    next       written during a snapshot: its first line is ["follows", size] with the journal's size; it becomes the
+               journal once the snapshot is on disk, and positions continue from there for ever
+    snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
 A batch is durable (fsync) before `write` returns. After `sync_by_thread`, it is durable once the future of `stored` is
 done: the process uses it at once, but the requester gets no answer before. A batch written while earlier ones are not

@@ -177,7 +177,7 @@ class InSyncChanges:
             again |= self._waiting.get(partition.key) == (
                 partition,
                 proposal,
-            )  # for example if the response has left it out
+            )  # or the response has left it out
             if not count % _SLICE:
                 await asyncio.sleep(0)
         return again

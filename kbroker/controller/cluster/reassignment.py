@@ -3,9 +3,9 @@
 Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). A started one is stored in the
 topic's znode (replicas, adding, removing), so that another controller can continue it:
 
-  begin    the znode; a new leader epoch; LeaderAndIsr to the current replicas, and to the added ones as new
-  finish   once all of the target are in sync: a leader among them, the others removed from the in-sync replicas and
-           deleted, the znode without adding and removing, and the metadata to all brokers
+    begin    the znode; a new leader epoch; LeaderAndIsr to the current replicas, and to the added ones as new
+    finish   once all of the target are in sync: a leader among them, the others removed from the in-sync replicas and
+             deleted, the znode without adding and removing, and the metadata to all brokers
 
 Cancelling is a reassignment back to the original replicas.
 """

@@ -3,9 +3,9 @@
 Owns the order of the renames (Kafka's UnifiedLog.replaceSegments). After a crash at any point, the next start
 (`log/interrupted_swap.py`) ends with either the old segments or the new one:
 
-  1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
-  2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` exists: recovery does the remaining steps
-  3  NNN.log.swap ...         ->  NNN.log ...
+    1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
+    2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` exists: recovery does the remaining steps
+    3  NNN.log.swap ...         ->  NNN.log ...
 
 The log file goes first in 1 and 3, so that the new segment never has an index without a log file. The files are on disk
 before step 1; the caller makes the renames durable.

@@ -5,8 +5,8 @@ may authenticate again. Never sees a frame: network/sasl_gate.py reads and write
 
     FIRST       ApiVersions, once, or SaslHandshake
     HANDSHAKE   SaslHandshake
-      TOKENS      tokens, in SaslAuthenticate or, after a handshake of version 0, without a header
-      DONE        any request, until the session ends; a SaslHandshake starts again if sessions end
+    TOKENS      tokens, in SaslAuthenticate or, after a handshake of version 0, without a header
+    DONE        any request, until the session ends; a SaslHandshake starts again if sessions end
     FAILED      nothing
 """
 

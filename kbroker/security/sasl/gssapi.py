@@ -3,9 +3,9 @@
 Owns the order of messages and the agreement that nothing is encrypted afterwards: TLS does that. Tickets are handled by
 a security context, which kerberos.py gets from the system's library. Never reads a key table.
 
-  client   a token of the context, and more while it is incomplete
-  server   tokens of the context; then, wrapped, the offered layers: none, which is 1, and no size
-  client   (empty, if the context's last token was the server's;) wrapped: its layer, a size, the identity it acts as
+    client   a token of the context, and more while it is incomplete
+    server   tokens of the context; then, wrapped, the offered layers: none, which is 1, and no size
+    client   (empty, if the context's last token was the server's;) wrapped: its layer, a size, the identity it acts as
 """
 
 from __future__ import annotations

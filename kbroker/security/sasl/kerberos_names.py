@@ -2,10 +2,10 @@
 
 Owns their syntax and meaning, which are those of Kafka's KerberosShortNamer and of Hadoop's auth_to_local. Pure.
 
-  DEFAULT                                the first part of a name whose realm is this machine's
-  RULE:[n:format](pattern)s/from/to/gL   for names with n parts: $1, $2 are the parts and $0 the realm in `format`;
-                                         the result must match `pattern` whole; then `from` becomes `to`, with g
-                                         everywhere, and L or U make all letters small or capital
+    DEFAULT                                the first part of a name whose realm is this machine's
+    RULE:[n:format](pattern)s/from/to/gL   for names with n parts: $1, $2 are the parts and $0 the realm in `format`;
+                                           the result must match `pattern` whole; then `from` becomes `to`, with g
+                                           everywhere, and L or U make all letters small or capital
 
 The first rule that matches counts. Patterns are Python's, which read the constructs of such rules as Java's do.
 """

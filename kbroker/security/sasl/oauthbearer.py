@@ -2,8 +2,8 @@
 
 Owns the messages. Never validates a token: a function from signed_tokens.py or unsecured_tokens.py does.
 
-  client   n,[a=authzid],^Aauth=Bearer TOKEN^A[name=value^A...]^A
-  server   empty; or {"status":"invalid_token"}, to which the client sends ^A, and then the authentication has failed
+    client   n,[a=authzid],^Aauth=Bearer TOKEN^A[name=value^A...]^A
+    server   empty; or {"status":"invalid_token"}, to which the client sends ^A, and then the authentication has failed
 """
 
 from __future__ import annotations
