@@ -348,7 +348,7 @@ class ClusterNode(Node):
         )
         self.replica_manager.stop_fetching()  # not earlier: leaders count on this replica until it is out of sync
 
-    # --- what the parts ask
+    # --- queries of the parts
 
     def _client_context(self) -> ssl.SSLContext | None:
         """Return the current TLS context for connections to other brokers; None without TLS."""
@@ -393,7 +393,7 @@ class ClusterNode(Node):
         partition = self.member.state.partition(TRANSACTIONS_TOPIC, self.transactions.partition_for(transactional_id))
         return None if partition is None or partition.leader < 0 else partition.leader
 
-    # --- what changes
+    # --- changes
 
     def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
         """Handle the failure of a log directory once the failed append has been answered."""

@@ -65,7 +65,7 @@ def zookeeper_security(config: BrokerConfig) -> Security:
     return Security(tls, user, digest, rights_of_others)
 
 
-# --- who this broker is
+# --- credentials
 
 
 def _digest(config: BrokerConfig) -> str | None:

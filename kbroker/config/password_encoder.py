@@ -36,7 +36,7 @@ _MOST_ITERATIONS: Final = 10_000_000
 """
 
 
-class Undecodable(Exception):  # noqa: N818 - what it says of the text
+class Undecodable(Exception):  # noqa: N818 - describes the text
     """A stored password that cannot be decrypted, at least not with this secret."""
 
 

@@ -159,7 +159,7 @@ class Providers:
             raise ConfigError(f"{strange[0]} is no parameter of {kind}, which has {prefix}{parameter}")
         return make(prefix + parameter, settings.get(prefix + parameter, ""))
 
-    # --- what there is
+    # --- the providers
 
     def _files(self, name: str, allowed: str) -> Lookup:
         paths = _allowed_paths(name, allowed)

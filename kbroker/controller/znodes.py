@@ -65,7 +65,7 @@ RECOVERING: Final = 1
 A = TypeVar("A")
 
 
-class Unreadable(Exception):  # noqa: N818 - says what is wrong
+class Unreadable(Exception):  # noqa: N818 - describes the znode
     """A znode has invalid content; the message names it."""
 
 

@@ -32,7 +32,7 @@ REPLICATION: Final = AppendOrigin.REPLICATION
 
 @dataclass(slots=True)
 class AppendInfo:
-    """Where a batch stands in the log.
+    """The position of a batch in the log.
 
     `log_append_time_ms` is -1 unless the topic stamps records itself. A duplicate gets the offsets of the first append,
     and as time that batch's largest timestamp, as in Kafka.

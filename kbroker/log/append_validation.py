@@ -234,12 +234,12 @@ def needs_other_codec(header: BatchHeader, rules: BatchRules) -> bool:
 
 
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:
-    """Return the batch with LogAppendTime `now_ms`; changed in place where the buffer is writable."""
+    """Return the batch with LogAppendTime `now_ms`; changed in place if the buffer is writable."""
     return rewrite(records, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
 
 
 def rewrite(records: memoryview | bytes, attributes: int, max_timestamp: int) -> memoryview:
-    """Return the batch with other attributes and another largest timestamp; changed in place where it is writable."""
+    """Return the batch with other attributes and another largest timestamp; changed in place if writable."""
     batch = memoryview(records)
     if batch.readonly:
         batch = memoryview(bytearray(records))

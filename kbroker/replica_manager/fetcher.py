@@ -135,7 +135,7 @@ class Fetcher:
         self._slice_end = 0.0
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    # --- what is copied
+    # --- copied partitions
 
     def add(self, followed: Followed) -> None:
         """Copy a partition from now on."""
@@ -262,7 +262,7 @@ class Fetcher:
         elif answer.error_code not in SESSION_ERRORS:
             raise PeerGone(f"it answers error {answer.error_code}")
 
-    # --- answers
+    # --- responses
 
     async def _take(self, peer: Peer, answer: FetchResponse) -> None:
         lost: list[Followed] = []
@@ -445,7 +445,7 @@ class Fetcher:
             for waiter in tuple(partition.waiters):
                 waiter.poke()
 
-    # --- offsets that are out of range
+    # --- offsets out of range
 
     async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
         """Request where the leader's logs begin and end, and continue from there; retry later on failure."""

@@ -77,7 +77,7 @@ class Fetchers:
         partition_log = partition.log
         try:
             last_epoch = self._last_epoch(partition_log)
-        except Exception as error:  # noqa: BLE001 - told of below, and tried again whatever it is
+        except Exception as error:  # noqa: BLE001 - logged below, and retried in any case
             if str(error) != said:
                 log.error("%s-%d cannot be followed yet: %r", partition.topic, partition.index, error)
             again = partial(self._follow, partition, leader, str(error))

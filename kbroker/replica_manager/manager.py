@@ -112,7 +112,7 @@ class ReplicaManager:
         """Whether consumers with a rack are directed to the replica there (replica.selector.class)."""
         return self._config.rack_aware
 
-    # --- life
+    # --- lifecycle
 
     def begin(self) -> None:
         """Start the periodic check of lagging followers."""
@@ -423,7 +423,7 @@ class ReplicaManager:
                 each.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         doomed.clear()
 
-    # --- what else happens to partitions
+    # --- other changes of partitions
 
     def lose(self, keys: Iterable[Key]) -> None:
         """Stop hosting partitions whose log directory has failed."""

@@ -180,7 +180,7 @@ class ReplicatedPartition(Partition):
             return ErrorCode.NONE
         return ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    # --- as the controller says
+    # --- requests of the controller
 
     def knows_newer(self, told: Granted) -> bool:
         """Whether the controller's state is older than the known one."""

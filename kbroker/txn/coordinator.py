@@ -141,7 +141,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         )
         return then(answer, _answered)
 
-    # -- for whoever has put another log in place
+    # -- after a replacement of the log
 
     def abandon(self, transactional_id: str) -> ErrorCode | Awaitable[ErrorCode]:
         """Abort an open transaction, as if it had timed out."""
@@ -153,7 +153,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         answer = self._run(known.transactional_id, lambda shard, _now: shard.adopt(known))
         return then(answer, lambda answer: answer.code)
 
-    # -- looking
+    # -- queries
 
     def find(self, transactional_id: str) -> Transaction:
         """Return the transaction of an id; raises ApiError."""

@@ -92,7 +92,7 @@ class Transaction:
             or (producer_id == self.prev_producer_id and epoch >= LAST_CLIENT_EPOCH)
         )
 
-    # -- the ways on
+    # -- transitions
 
     def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction:
         """Return the result of InitProducerId: a new epoch, or the current one for a retry. Raises ApiError."""

@@ -63,7 +63,7 @@ class EntityConfigs:
         self._tree = tree
         self._clock = clock
         self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in FOLLOWED}
-        self._unread: dict[str, None] = {}  # topics whose configs could not be read when they came
+        self._unread: dict[str, None] = {}  # topics whose configs could not be read at first
         self._last = -1
         self._listener: Listener = lambda _kind, _name, _configs: None
         self._rereading = Rereading(tree, self._hear, "configs")

@@ -114,7 +114,7 @@ class MemberMetadata(ClusterMetadata):
         """One change at a time: requests of clients that gave up must not pile up at a busy controller."""
         self._places = random.Random()
 
-    # --- what is known
+    # --- the known state
 
     def expect(self, partitions: Mapping[str, int]) -> None:
         """Expect the controller to send these topics, with these numbers of partitions.
@@ -280,7 +280,7 @@ class MemberMetadata(ClusterMetadata):
                 self._tell(name)
         return None
 
-    # --- what is asked for
+    # --- requested changes
 
     def check_is_controller(self) -> None:
         if not self._is_controller():

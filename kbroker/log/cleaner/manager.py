@@ -165,7 +165,7 @@ class Cleaner:
             remove_cleaned(job.log.directory)
         self._running.clear()
 
-    # -- what is due ------------------------------------------------------------------------------------------
+    # -- due work ---------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Do as `due`, at once."""

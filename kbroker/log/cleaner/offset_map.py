@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.log.record_runs import Part
 
 _KEY_BYTES: Final = 33  # of a bytes object, without its content
-_ROUNDED: Final = 16  # what is allocated is a multiple of this
+_ROUNDED: Final = 16  # allocations are a multiple of this
 _NAMED_BYTES: Final = 8  # of a key's place in its batch's list
 _BATCH_BYTES: Final = 168  # of a batch's list, without its keys, and of its place
 _SLOT_BYTES: Final = 16  # of the set
@@ -31,7 +31,7 @@ class OffsetMap:
         self.end = end
         """The table covers everything from the start up to this offset, once all of it was added."""
         self._seen: set[bytes] = set()
-        self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys of which it holds the last record
+        self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys whose last record it holds
         self._max_bytes = max_bytes
         self._kept_bytes = 0
 

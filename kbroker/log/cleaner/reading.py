@@ -82,7 +82,7 @@ class SegmentReader:
         finally:
             os.close(fd)
 
-    # -- where batches begin ------------------------------------------------------------------------------------
+    # -- batch borders ------------------------------------------------------------------------------------------
 
     def _spans(self, fd: int, base: int, size: int, use_index: bool) -> list[tuple[int, int]]:
         """Divide a segment into spans of whole batches, each at most a chunk or a single batch."""

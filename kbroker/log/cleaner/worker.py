@@ -123,7 +123,7 @@ class Worker:
             self._channel.send(error=str(error), kind="io")
         except EOFError:
             raise
-        except Exception:  # noqa: BLE001 - told to the broker, which gives this log up and goes on with others
+        except Exception:  # noqa: BLE001 - reported to the broker, which gives up this log only
             self._channel.send(error=traceback.format_exc(), kind="bug")
         else:
             seconds = time.monotonic() - started

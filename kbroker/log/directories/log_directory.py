@@ -480,7 +480,7 @@ class LogDirectory:
         stat = os.statvfs(self.directory)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
-    # -- what is due ------------------------------------------------------------------------------------------
+    # -- due work ---------------------------------------------------------------------------------------------
 
     def do_later(self, work: Work) -> None:
         """Queue work that `due` does in pieces; nothing is lost without it."""

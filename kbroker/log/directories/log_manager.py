@@ -458,7 +458,7 @@ class LogManager:
         for manager in self.online:
             manager.cleaner.change_rate()
 
-    # -- what is due ------------------------------------------------------------------------------------------
+    # -- due work ---------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Do all due work, and wait until it is done."""

@@ -26,7 +26,7 @@ from kbroker.protocol.errors import Malformed
 _CHUNK = 1 << 20
 
 
-class NoSuchRecord(Exception):  # noqa: N818 - what was asked for
+class NoSuchRecord(Exception):  # noqa: N818 - named after the request
     """A record that was to be removed does not exist, or its batch cannot be read."""
 
 

@@ -25,7 +25,7 @@ _SECONDS: Final = 10.0
 Read = Callable[[], bytes]
 
 
-class BadKeySet(Exception):  # noqa: N818 - says what is wrong
+class BadKeySet(Exception):  # noqa: N818 - describes the content
     """The content is not a key set."""
 
 

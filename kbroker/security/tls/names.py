@@ -31,7 +31,7 @@ _VERSION: Final = 0xA0
 _BLANKS: Final = " \r"
 
 
-class BadCertificate(Exception):  # noqa: N818 - named after what came
+class BadCertificate(Exception):  # noqa: N818 - named after the input
     """A certificate's bytes do not have the required form."""
 
 
