@@ -25,7 +25,7 @@ _NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
 
 @dataclass(slots=True)
 class FlushTask:
-    """What has to be written to disk so that a log is safe up to `end_offset`."""
+    """The files to flush so that a log is safe up to `end_offset`."""
 
     active: FileHandle
     paths: Iterable[str]

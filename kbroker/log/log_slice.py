@@ -19,7 +19,7 @@ class LogSlice:
 
     Keep the slice as long as `fd` is in use: the descriptor may be closed once nothing refers to the slice. After a
     truncation of the log, which only removes uncommitted data, fewer bytes than `size` may be left. A removed file
-    stays readable for its slices, unless there are too many of them; then reading raises OSError.
+    stays readable for its slices, unless too many removed files are kept; then reading raises OSError.
     """
 
     segment: Segment | None

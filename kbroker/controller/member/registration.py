@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""ZooKeeper may grant a session more than the requested time: twice its ticks."""
+"""ZooKeeper's shortest session timeout is twice its tick time, which may exceed the requested one."""
 
 
 def patience_ms(session_timeout_ms: int) -> int:

@@ -408,8 +408,7 @@ class LogDirectory:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions out of use at once; their files are removed `file.delete.delay.ms` later.
 
-        Of very many only the first few are renamed when this returns. An OSError is raised after all the others of
-        these are renamed.
+        Of very many only the first few are renamed when this returns. An OSError is raised once all of these are tried.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:

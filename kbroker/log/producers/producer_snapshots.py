@@ -4,7 +4,7 @@ Owns the format, and which snapshots exist: one at the base of each segment, and
 unreadable snapshot is removed, since the log has the same information, only slower to read. The exception is deleted
 segments: the newest snapshot that is surely on disk (`unsynced` lists the others) then stays until a newer one is.
 
-    version i16 (1) | CRC-32C u32 of what follows | count i32 | entries of
+    version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
     coordinator epoch i32 | first offset of the open transaction i64 (-1 without one)
 """

@@ -27,7 +27,7 @@ _RULE: Final = re.compile(
 )
 _PARAMETER: Final = re.compile(r"\$(\d*)")
 _LONGEST: Final = 1024
-"""Longest principal's name that rules are tried on: patterns and names come from different people."""
+"""Longest principal's name that rules are tried on: the operator's patterns meet other people's names."""
 
 
 class KerberosName(NamedTuple):
