@@ -144,7 +144,7 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
     """Return (segment, position, header) of the first batch that ends at or after `offset`, proven to be in its place.
 
-    None if there is none, or if it cannot be trusted.
+    Returns None if there is none, or if it cannot be trusted.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

@@ -261,7 +261,7 @@ class _Window:
     def take(self, most: int, delta: int) -> Slice | None:
         """Read some of the next `most` records, whose offsets should count from `delta`.
 
-        None if the first one is large.
+        Returns None if the first one is large.
         Raises Malformed.
         """
         if scan is not None:

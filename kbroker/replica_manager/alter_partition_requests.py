@@ -174,10 +174,8 @@ class InSyncChanges:
             if altered is not None:
                 self._forget(partition, proposal)
                 self._altered(partition, proposal, altered)
-            again |= self._waiting.get(partition.key) == (
-                partition,
-                proposal,
-            )  # or the response has left it out
+            # it still waits if it was refused for now, or if the response has left it out
+            again |= self._waiting.get(partition.key) == (partition, proposal)
             if not count % _SLICE:
                 await asyncio.sleep(0)
         return again

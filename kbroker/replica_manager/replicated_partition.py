@@ -358,10 +358,8 @@ class ReplicatedPartition(Partition):
     def copied(self, offset: int) -> Awaitable[None] | None:
         """Return a future that is done once every cleanly electable replica has everything below `offset`.
 
-        None if they do.
-        With fewer in sync than min.insync.replicas, that can hold although the high watermark stays. The future fails
-        with ApiError.
-        not be here.
+        Returns None if they have it already. With fewer in sync than min.insync.replicas, that can hold although the
+        high watermark stays. The future fails with ApiError if this can no longer happen on this broker.
         """
         if not self.leading:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -175,7 +175,7 @@ class FencedTree:
 async def claim(tree: SteadyTree, node_id: int, now_ms: int) -> FencedTree | None:
     """Try to become the controller: /controller for this session and the next epoch in one transaction.
 
-    None on failure.
+    Returns None on failure.
     Raises Unreadable if the epoch is not a number.
     """
     while True:

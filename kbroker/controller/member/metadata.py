@@ -154,7 +154,7 @@ class MemberMetadata(ClusterMetadata):
     def news(self, timeout_ms: float) -> Awaitable[bool] | None:
         """Return a future that is true once the controller has sent this broker the cluster, false after the timeout.
 
-        None if it has already.
+        Returns None if the controller has already sent it.
         """
         return None if self.state.brokers and not self._expected else asyncio.ensure_future(self._news(timeout_ms))
 

@@ -65,7 +65,7 @@ class OffsetMap:
     def set_apart(self, base_offset: int) -> bool:
         """Protect a batch with unreadable records from being superseded.
 
-        False, without change, if the table is full.
+        Returns False, without any change, if the table is full.
         """
         if self._kept_bytes and self._table_bytes(0) + self._kept_bytes + _BATCH_BYTES > self._max_bytes:
             return False

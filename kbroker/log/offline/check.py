@@ -140,7 +140,7 @@ def _lasting(
 ) -> Iterator[Finding]:
     """Yield the findings that every look at a partition repeats: a batch being written is complete at the next look.
 
-    None if the partition is deleted meanwhile.
+    Yields nothing if the partition is deleted meanwhile.
     """
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_LOOKS):

@@ -276,7 +276,7 @@ class Segment:
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
         """Return the batch position from which to search for `timestamp` at or after `start_offset`.
 
-        None if all timestamps of the segment are smaller.
+        Returns None if all timestamps of the segment are smaller.
         """
         if not self.size or self.max_timestamp < timestamp:
             return None
