@@ -116,7 +116,7 @@ class ClusterState:
     """Delegation tokens, if this broker has the secret key that signs them."""
 
     def partition(self, topic: str, index: int) -> PartitionState | None:
-        """Return a partition's state, or None when the topic or the index does not exist."""
+        """Return a partition's state, or None if the topic or the index does not exist."""
         state = self.topics.get(topic)
         return state.partitions[index] if state is not None and 0 <= index < len(state.partitions) else None
 

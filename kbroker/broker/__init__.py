@@ -1,1 +1,1 @@
-"""One broker, put together: node.py is the composition root, the others stand between its parts."""
+"""The assembly of one broker: node.py is the composition root, the other modules connect its parts."""

@@ -1,8 +1,8 @@
-"""What every broker is put together from, alone or in a cluster.
+"""The parts of every broker, alone or in a cluster.
 
-Owns the wiring of the parts that both have, where they serve, and how a broker ends. Siblings that may not know each
-other meet here: the coordinators get writers over the hosted partitions. Never starts anything: node.py does for a node
-that is alone, cluster_node.py for one of a cluster.
+Owns the wiring of the parts that both have, their addresses, and the end of a broker. Siblings that may not import each
+other are connected here: the coordinators get writers over the hosted partitions. Never starts anything: node.py does
+for a node that is alone, cluster_node.py for one of a cluster.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker serves: a listener's host and the port it got."""
+    """A broker's address: a listener's host and its port."""
 
     host: str
     port: int
@@ -87,7 +87,7 @@ class Node:
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
     ) -> None:
-        """Put the parts together over logs and metadata that are loaded. Raises ConfigError where TLS cannot work."""
+        """Connect the parts over loaded logs and metadata. Raises ConfigError if TLS cannot work."""
         loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -97,7 +97,7 @@ class Node:
         self.metadata = metadata
         self.addresses: list[Address] = []
         self.failed: asyncio.Future[str] = loop.create_future()
-        """Done with the reason when the broker cannot go on: all its log directories have failed, or the metadata's."""
+        """Done with the reason when the broker cannot go on: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
         self.groups = GroupCoordinator(group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock)
         self.producer_ids = producer_ids
@@ -159,20 +159,20 @@ class Node:
         self._parts = AsyncExitStack()
 
     async def _registered_hosts(self) -> list[str]:
-        """Return where brokers are reached by each other: a node that is alone knows itself."""
+        """Return the hosts of the listener between brokers: a node that is alone knows only itself."""
         listener = self.config.listeners.inter_broker
         found = [each.listeners.get(listener) for each in self.metadata.state.brokers.values()]
         return [each[0] for each in found if each is not None]
 
     def _telemetry(self, metadata: ClusterMetadata) -> ClientTelemetry:
-        """Return who asks clients for their metrics, by the cluster's subscriptions as they are then."""
+        """Return the requester of clients' metrics, which follows the cluster's subscriptions."""
         telemetry = ClientTelemetry(self.config.get_int("telemetry.max.bytes"), lambda: uuid4().bytes)
         telemetry.subscriptions.follow(metadata.state.client_metrics_configs)
         metadata.subscribe(lambda _old, new: telemetry.subscriptions.follow(new.client_metrics_configs))
         return telemetry
 
     def _authorizer(self, metadata: ClusterMetadata) -> Authorizer | None:
-        """Return who decides what clients may do, by the cluster's ACLs as they are then."""
+        """Return the authorizer of clients' requests, which follows the cluster's ACLs."""
         wanted = self.config.authorization
         if wanted is None:
             return None
@@ -188,10 +188,10 @@ class Node:
         return authorizer
 
     def hasten(self) -> None:
-        """Let a stop, now or later, wait for nobody else."""
+        """Make a stop, now or later, wait for no other broker."""
 
     async def stop(self) -> None:
-        """Answer what is parked, end the connections, flush the logs."""
+        """Answer the parked requests, close the connections, flush the logs."""
         self.quotas.close()
         parts = self._parts.pop_all()
         await parts.aclose()
@@ -208,7 +208,7 @@ class Node:
         return ",".join(str(a) for a in self.addresses)
 
     async def _listen(self, bound: list[socket.socket], *, serve: bool = True) -> BrokerEndpoint:
-        """Listen on all listeners, and `serve` who comes; return where this broker is reached."""
+        """Listen on all listeners, and accept connections with `serve`; return this broker's address."""
         for listener, sock in zip(self.config.listeners.bind, bound, strict=True):
             await self.server.listen(listener.name, sock, serve=serve)
         return self._reached_at(bound)
@@ -228,7 +228,7 @@ class Node:
         return BrokerEndpoint(self.node_id, first.host, first.port, rack, by_name, self.logs.all_cordoned)
 
     def _reconfigure(self, state: ClusterState) -> None:
-        """Let every topic take over changed defaults."""
+        """Apply changed defaults to every topic."""
         self.replicas.reconfigure(state)
 
     def _credential_of(self, user: str, mechanism: str) -> ScramCredential | None:
@@ -239,18 +239,18 @@ class Node:
         return None if known is None else known.leader
 
     def _marker_target(self, node_id: int) -> Target | None:
-        """Return who writes the markers of partitions that a broker leads."""
+        """Return the writer of markers for partitions that a broker leads."""
         return self.markers if node_id == self.node_id else None
 
     def _fail(self, text: str) -> None:
-        """The broker cannot go on; whoever runs it waits for `failed`."""
+        """Handle a fatal failure: sets `failed`, for which the runner of the broker waits."""
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
 
 
 def topic_defaults(config: BrokerConfig) -> TopicDefaults:
-    """Return what a broker's configuration gives a topic whose request says -1."""
+    """Return the topic defaults in a broker's configuration, for requests that say -1."""
     return TopicDefaults(
         config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
     )
@@ -286,7 +286,7 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
 
 
 async def load_logs(logs: LogManager, load: Callable[[], None]) -> None:
-    """Open every log. After a crash this may take minutes, in which signals are to be heard."""
+    """Open every log. After a crash this may take minutes, in which signals must be handled."""
     if logs.was_clean:
         load()
         return
@@ -294,5 +294,5 @@ async def load_logs(logs: LogManager, load: Callable[[], None]) -> None:
         try:
             await asyncio.get_running_loop().run_in_executor(pool, load)
         except asyncio.CancelledError:
-            logs.stop_loading()  # or the pool's end would hold the loop up until all is read
+            logs.stop_loading()  # or the end of the pool would block the loop until everything is read
             raise

@@ -1,7 +1,7 @@
-"""What one broker does about a change of the cluster's state, and what it tells the controller of its own.
+"""A single node's reactions to changes of the cluster's state, and its reports to the controller.
 
-Owns the order in which the parts follow, and the partitions that a failed log directory took along. Never decides who
-leads: the controller does.
+Owns the order in which the parts follow, and the partitions lost with a failed log directory. Never decides about
+leadership: the controller does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Keys = list[tuple[str, int]]
 
 
 class ClusterFollower:
-    """One broker's part in the cluster, from `begin` on. `fail(text)` hears that the broker cannot go on."""
+    """One broker's part in the cluster, from `begin` on. `fail(text)` is called when the broker cannot go on."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ClusterFollower:
         self._fail = fail
 
     def begin(self) -> None:
-        """Host what the cluster assigns to this broker, coordinate what it leads, and follow every change."""
+        """Host the partitions assigned to this broker, coordinate those it leads, and follow every change."""
         controller, logs, replicas = self._controller, self._logs, self._replicas
         logs.on_fatal = self._fail
         self._settle_offline()
@@ -69,7 +69,7 @@ class ClusterFollower:
     # --- log directories that fail
 
     def _settle_offline(self) -> None:
-        """Give up leadership of what is in a directory that is offline, take it back where one has returned."""
+        """Give up leadership of partitions in offline directories, and take it back for returned ones."""
         controller, node_id = self._controller, self._config.node_id
         keys = [(t.name, i) for t in controller.state.topics.values() for i in range(len(t.partitions))]
         lost = [key for key in keys if key not in self._logs] if self._logs.some_offline else []
@@ -79,11 +79,11 @@ class ClusterFollower:
         controller.regain_replicas(node_id, [key for key in leaderless if key not in lost])
 
     def _host_all(self) -> None:
-        """Host what is assigned; a directory may fail meanwhile."""
+        """Host the assigned partitions; a directory may fail meanwhile."""
         lost: Keys = []
 
         def lose(keys: Keys) -> None:
-            # At once: what is still to be hosted must not be created anew, and empty, in another directory.
+            # At once: partitions still to be hosted must not be created anew, and empty, in another directory.
             lost.extend(keys)
             self._replicas.lose(keys)
 
@@ -93,11 +93,11 @@ class ClusterFollower:
             self._controller.lose_replicas(self._config.node_id, lost)
 
     def _lose_soon(self, keys: Keys) -> None:
-        """Follow once the append that failed has been answered."""
+        """Handle the loss once the failed append has been answered."""
         asyncio.get_running_loop().call_soon(self._lose, keys)
 
     def _lose(self, keys: Keys) -> None:
-        # Topics may have been deleted since: a new one of such a name is not offline.
+        # Topics may have been deleted since: a new one of the same name is not offline.
         keys = [key for key in keys if self._controller.state.partition(*key) is not None]
         self._replicas.lose(keys)
         self._controller.lose_replicas(self._config.node_id, keys)

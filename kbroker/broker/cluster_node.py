@@ -1,6 +1,6 @@
-"""The composition root of a node of a cluster: one broker that others know through ZooKeeper.
+"""The composition root of a node of a cluster: one broker, which others find through ZooKeeper.
 
-Owns the parts' order of birth and death in a cluster (Apache Kafka 3.9: KafkaServer), and what they know of each other.
+Owns the order in which the parts start and stop in a cluster (Apache Kafka 3.9: KafkaServer), and their connections.
 Never reads a request.
 """
 
@@ -74,7 +74,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _FIRST_NEWS_SECONDS = 10.0
-"""For so long a start waits until the controller has told which brokers live."""
+"""How long a start waits for the controller's list of live brokers."""
 
 
 class ClusterNode(Node):
@@ -92,7 +92,7 @@ class ClusterNode(Node):
         acls: ZooKeeperAcls | None,
         tokens: ZooKeeperTokens | None,
     ) -> None:
-        """Put the parts together over logs and metadata that are loaded. None does anything yet."""
+        """Connect the parts over loaded logs and metadata. None does anything yet."""
         peers = TcpPeers(self._client_context, login_between_brokers(config))
         self.peers = peers
         self._killed = False
@@ -137,7 +137,7 @@ class ClusterNode(Node):
             on_stopped=self._replica_stopped,
         )
         timeout_ms = config.get_int("request.timeout.ms")
-        # One for each purpose: markers that a broker is slow to write must not hold up questions to it.
+        # One for each purpose: slow writes of markers must not delay other requests to a broker.
         self._ways = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
         for_markers, for_verification, for_ids = self._ways
         cluster = ClusterServices(
@@ -171,18 +171,18 @@ class ClusterNode(Node):
         users: Sequence[ScramUser] = (),
         on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
-        """Reach ZooKeeper, load what is on disk, register, then serve; with `cluster_id` refuse any other cluster.
+        """Connect to ZooKeeper, load the data on disk, register, then serve; `cluster_id` refuses any other cluster.
 
-        `tree` takes ZooKeeper's place where the whole cluster lives in one process. `users` are in the cluster then.
-        `on_logs` is told of the logs before they are read, which may take long.
+        `tree` replaces ZooKeeper if the whole cluster is in one process. `users` are created in the cluster. `on_logs`
+        is called with the logs before they are read, which may take long.
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
         clock = clock or SystemClock()
         handlers.load_all(in_cluster=True)
         async with AsyncExitStack() as parts:
-            offers(config)  # refuses what cannot work
+            offers(config)  # raises ConfigError for unsupported settings
             login_between_brokers(config)  # likewise
-            # First, so that a start that fails for an address in use leaves nothing on the disk.
+            # First, so that a start that fails because of an address in use leaves nothing on disk.
             limits = server_limits(config)
             bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
             tree = tree or await connect(config)
@@ -208,7 +208,7 @@ class ClusterNode(Node):
         if cluster_id not in (None, known):
             raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
         features = FinalizedFeatures(tree)
-        # First: a broker that cannot be in this cluster leaves nothing on the disk.
+        # First: a broker that cannot be in this cluster leaves nothing on disk.
         await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)
@@ -261,7 +261,7 @@ class ClusterNode(Node):
         loop = asyncio.get_running_loop()
 
         def advance_moves() -> None:
-            """Called on the thread of a move; the loop may be gone by then."""
+            """Called on the thread of a move; the loop may be closed by then."""
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 
@@ -281,14 +281,14 @@ class ClusterNode(Node):
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
-        # Not sooner: a controller that takes an earlier process's registration for this one's would be believed.
+        # Not earlier: a controller that confuses this registration with an earlier process's would be trusted.
         self.server.serve()
         self._set_rates()
         self.replica_manager.begin()
         await self.controller.start()
-        # A client that comes now finds the cluster.
+        # A client that connects now finds the cluster.
         await self.heard_of([self.node_id], _FIRST_NEWS_SECONDS)
-        # The first controller of a cluster finalizes features before it tells anybody anything.
+        # The first controller of a cluster finalizes features before it sends anything.
         self._features.look()
         await self._features.settled()
         self.periodic_work.begin()
@@ -303,7 +303,7 @@ class ClusterNode(Node):
         )
 
     async def heard_of(self, brokers: Collection[int], seconds: float) -> bool:
-        """Wait until the controller has told this broker that all these live; return False after so many seconds."""
+        """Wait until the controller has sent this broker all these brokers as live; return False after `seconds`."""
         told = asyncio.Event()
 
         def look(*_states: ClusterState) -> None:
@@ -322,11 +322,11 @@ class ClusterNode(Node):
         return True
 
     async def kill(self) -> None:
-        """End as a process does that is killed: nobody is told, nothing is flushed, connections break."""
+        """Stop like a killed process: without notifications or flushes, and with broken connections."""
         self._killed = True
         await self.tree.close()
         self.server.abort()
-        self.logs.close(clean=False)  # the second close, which would be a clean one, finds nothing to do
+        self.logs.close(clean=False)  # the second close, which would be a clean one, has no effect
         await self.stop()
 
     def hasten(self) -> None:
@@ -346,30 +346,30 @@ class ClusterNode(Node):
             self._membership.away,
             lambda: self.controller.is_alone,
         )
-        self.replica_manager.stop_fetching()  # not sooner: leaders count on this replica until it is let out
+        self.replica_manager.stop_fetching()  # not earlier: leaders count on this replica until it is out of sync
 
-    # --- what the parts ask
+    # --- queries of the parts
 
     def _client_context(self) -> ssl.SSLContext | None:
-        """Return in what TLS another broker is asked now; None where that goes without."""
+        """Return the current TLS context for connections to other brokers; None without TLS."""
         return self.tls.client_context()
 
     def _broker_epoch(self) -> int:
         return self.registration.epoch
 
     def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Return where a broker is reached by other brokers; None where it does not live, as far as is known."""
+        """Return a broker's address for other brokers; None if it is not known to live."""
         broker = self.member.state.brokers.get(broker_id)
         return None if broker is None else broker.listeners.get(self.config.listeners.inter_broker)
 
     def controller_endpoint(self) -> tuple[str, int] | None:
-        """Return where the controller is reached by other brokers; None while none is known."""
+        """Return the controller's address for other brokers; None while it is unknown."""
         return self.endpoint_of(self.member.state.controller_id)
 
     async def _registered_hosts(self) -> list[str]:
-        """Return where brokers are reached by each other, as they have registered themselves.
+        """Return the hosts of the listener between brokers, from the brokers' registrations.
 
-        What the controller tells would not do: it is told by a request that has to be judged first. Raises Unreachable.
+        The controller's list cannot be used: it arrives in a request that has to be checked first. Raises Unreachable.
         """
         found = []
         for number in await self.tree.children(BROKER_IDS):
@@ -384,7 +384,7 @@ class ClusterNode(Node):
         return self._marker_targets.of(node_id)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
-        """Return a partition's leader; what seems to be gone may only not be told yet."""
+        """Return a partition's leader; a partition that seems to be missing may not have been sent yet."""
         known = super()._leader_of(partition)
         return NO_LEADER if known is None and self.member.may_be_told(partition[0]) else known
 
@@ -393,10 +393,10 @@ class ClusterNode(Node):
         partition = self.member.state.partition(TRANSACTIONS_TOPIC, self.transactions.partition_for(transactional_id))
         return None if partition is None or partition.leader < 0 else partition.leader
 
-    # --- what changes
+    # --- changes
 
     def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
-        """Follow the failure of a log directory once the append that met it has been answered."""
+        """Handle the failure of a log directory once the failed append has been answered."""
         asyncio.get_running_loop().call_soon(self._lose, keys)
 
     def _replica_changed(self, partition: ReplicatedPartition) -> None:
@@ -406,13 +406,13 @@ class ClusterNode(Node):
         self._coordinators.lost([partition.key])
 
     def _lose(self, keys: list[tuple[str, int]]) -> None:
-        """A log directory has failed."""
+        """Handle the failure of a log directory."""
         self._say_failure()
         self.replica_manager.lose(keys)
         self._coordinators.lost(keys)
 
     def _say_failure(self) -> None:
-        """Have the controller look what a failed log directory took along."""
+        """Notify the controller that a log directory has failed."""
         self._failures += 1
         if self._saying is None or self._saying.done():
             self._saying = asyncio.get_running_loop().create_task(self._write_failure())
@@ -440,7 +440,7 @@ class ClusterNode(Node):
         )
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Let what has changed reach the parts: configs, who the controller is, who lives, deleted topics."""
+        """Pass changes to the parts: configs, the controller, live brokers, deleted topics."""
         self.replica_manager.controller_changed()
         if self._dynamic_configs.follow(old, new):
             self.controller.configure(controller_config(self.config))
@@ -464,7 +464,7 @@ class ClusterNode(Node):
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:
-    """Return what a broker's configuration says to its controller."""
+    """Return the controller's part of a broker's configuration."""
     return ControllerConfig(
         inter_broker_listener=config.listeners.inter_broker,
         unclean_leader_election=config.get_bool("unclean.leader.election.enable"),
@@ -484,14 +484,14 @@ async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, 
         return log_config(config, TopicState(topic, b"", (), own))
 
     def belongs(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
-        """What is there may be assigned to this broker: the controller tells later what is to be deleted."""
+        """Keep everything: any partition may be assigned to this broker, and the controller deletes later."""
         return True
 
     await load_logs(logs, partial(logs.load, settings, clock.now_ms(), belongs))
 
 
 async def _encrypt_anew(config: BrokerConfig, configs: EntityConfigs) -> None:
-    """Store this broker's passwords by the new secret, where they are by the old one."""
+    """Encrypt this broker's stored passwords with the new secret, if they are encrypted with the old one."""
     name = str(config.node_id)
     if config.stored.encrypted_anew(configs.of("brokers", name)) != configs.of("brokers", name):
         await steadily(partial(configs.change, "brokers", name, config.stored.encrypted_anew))

@@ -1,7 +1,7 @@
-"""How a broker of a cluster leaves: it asks the controller to give its leadership to others first.
+"""The controlled shutdown of a broker: it requests the controller to move its leaderships to others first.
 
-Owns the questions, how often they are asked, and when that is in vain. Never stops anything. (Apache Kafka 3.9:
-KafkaServer, which asks on where nobody can answer.)
+Owns the requests, the retries, and the conditions for giving up. Never stops anything. (Apache Kafka 3.9: KafkaServer,
+which retries even if nobody can answer.)
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _AWAY_SECONDS = 3.0
-"""For how long ZooKeeper may be away: meanwhile no controller can decide anything."""
+"""How long ZooKeeper may be away: meanwhile no controller can decide anything."""
 _ALONE_SECONDS = 5.0
-"""For how long this broker waits, as the controller, for another one to come that could lead."""
+"""How long this broker, as the controller, waits for another one that could lead."""
 
 
 async def shut_down_controlled(
@@ -33,10 +33,10 @@ async def shut_down_controlled(
     away: asyncio.Event,
     is_alone: Callable[[], bool],
 ) -> None:
-    """Ask until nothing is led here any more, controlled.shutdown.max.retries are over, or it is in vain.
+    """Retry until this broker leads nothing, controlled.shutdown.max.retries is reached, or it is useless.
 
-    `hurried` is set once somebody is in a hurry, `away` while ZooKeeper is not reached; `is_alone()` tells that this
-    broker is the controller and knows no other one that could lead.
+    `hurried` is set to skip the rest, `away` while ZooKeeper is unreachable; `is_alone()` returns whether this broker
+    is the controller and knows no other one that could lead.
     """
     asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint, is_alone))
     hurry, lost = asyncio.ensure_future(hurried.wait()), asyncio.ensure_future(_lost(away))
@@ -54,7 +54,7 @@ async def shut_down_controlled(
 
 
 async def _lost(away: asyncio.Event) -> None:
-    """Return once ZooKeeper is away, and still or again is some seconds later."""
+    """Return when ZooKeeper is away, and is still or again away some seconds later."""
     while True:
         await away.wait()
         await asyncio.sleep(_AWAY_SECONDS)
@@ -88,7 +88,7 @@ async def _ask_until_done(
 
 
 async def _ask(config: BrokerConfig, peers: Peers, epoch: int, endpoint: tuple[str, int] | None) -> str | None:
-    """Ask once; return what hinders."""
+    """Send one request; return the reason if it did not succeed."""
     if endpoint is None:
         return "no controller is known"
     peer = peers.peer(*endpoint, client_id=str(config.node_id))

@@ -1,10 +1,10 @@
-"""Which partitions of the coordinators' topics this broker coordinates: those that it leads.
+"""The partitions of the coordinators' topics that this broker coordinates: those that it leads.
 
-Owns the way from a change of leadership to loading and giving up what a partition holds. Never decides who leads.
+Owns loading a partition's state after it becomes leader, and dropping it afterwards. Never decides about leadership.
 
-A node that is alone follows the cluster's state. In a cluster what counts is what the controller has told the replica
-(LeaderAndIsr, StopReplica), as in Kafka: the state (UpdateMetadata) tells of leadership at other times, maybe before
-the partition is hosted, and passes over what has changed and changed back since.
+A node that is alone follows the cluster's state. In a cluster the controller's requests to the replica (LeaderAndIsr,
+StopReplica) count, as in Kafka. The state (UpdateMetadata) changes at other times, maybe before the partition is
+hosted, and misses a change that has been undone since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CoordinatorLeadership:
     # --- on a node that is alone
 
     def follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Load what a partition of a coordinator's topic holds once this broker leads it."""
+        """Load the state of a coordinator's partition once this broker leads it."""
         self.follow_deletions(old, new)
         for name, coordinator in self._by_topic.items():
             now = new.topics.get(name)
@@ -47,7 +47,7 @@ class CoordinatorLeadership:
     # --- in a cluster
 
     def changed(self, partition: Partition) -> None:
-        """Load what a partition holds that is led here from now on; give up one that is not."""
+        """Load the state of a partition that is now led here; drop that of one that is not."""
         coordinator = self._by_topic.get(partition.topic)
         if coordinator is None:
             return
@@ -57,14 +57,14 @@ class CoordinatorLeadership:
             coordinator.resign(partition.index)
 
     def lost(self, keys: Iterable[tuple[str, int]]) -> None:
-        """Give up partitions that are not hosted here any more."""
+        """Drop the state of partitions that are no longer hosted here."""
         for topic, index in keys:
             coordinator = self._by_topic.get(topic)
             if coordinator is not None:
                 coordinator.resign(index)
 
     def follow_deletions(self, old: ClusterState, new: ClusterState) -> None:
-        """Coordinate nothing more of a topic that is gone: the next of its name may have other partitions."""
+        """Drop the state of a deleted topic: the next one of its name may have other partitions."""
         if old.topics is new.topics:
             return
         for name, coordinator in self._by_topic.items():

@@ -1,4 +1,4 @@
-"""A coordinator's `Writer`: its topic, by the partitions of it that are hosted here. Never decides anything."""
+"""A coordinator's `Writer`: writes to the hosted partitions of its topic. Never decides anything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _READ_BYTES = 4 * 1024 * 1024
 
 
 class CoordinatorLog:
-    """A coordinator's way to its topic."""
+    """A coordinator's access to its topic."""
 
     def __init__(self, topic: str, controller: ClusterMetadata, replicas: Replicas) -> None:
         self._topic = topic
@@ -22,36 +22,39 @@ class CoordinatorLog:
         self._replicas = replicas
 
     def partition_count(self) -> int:
-        """Return how many partitions the topic has; 0 when it does not exist."""
+        """Return how many partitions the topic has; 0 if it does not exist."""
         topic = self._controller.state.topics.get(self._topic)
         return len(topic.partitions) if topic and self._controller.is_whole(self._topic) else 0
 
     def append(
         self, partition: int, batch: bytes, now_ms: int, *, guard: object = UNCHECKED, transaction_version: int = 0
     ) -> int:
-        """Append a batch of records; return the offset behind it."""
+        """Append a batch of records; return the offset after it."""
         leader = self._replicas.leader(self._topic, partition)
         return leader.append(batch, -1, now_ms, COORDINATOR, guard, transaction_version).last_offset + 1
 
     def max_batch_bytes(self, partition: int) -> int:
-        """Return how large a batch may be; raises ApiError where the partition is not led here."""
+        """Return the largest allowed batch; raises ApiError if the partition is not led here."""
         config = self._replicas.leader(self._topic, partition).log.config
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None when everything below `offset` is committed, as on one node it always is; else what to await."""
+        """Return None if everything below `offset` is committed, as always on one node; otherwise a future to await."""
         leader = self._replicas.leader(self._topic, partition)
         return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None when whoever may be elected next has everything below `offset`; else what to await."""
+        """Return None if every replica that may be elected next has everything below `offset`.
+
+        Otherwise a future to await.
+        """
         return self._replicas.leader(self._topic, partition).copied(offset)
 
     def read(self, partition: int) -> Iterator[memoryview]:
         """Yield the partition's batches from its start to its end, in chunks.
 
-        To its end: a new leader's high watermark may lag behind what the one before has acknowledged. A partition that
-        was created with many others just now is hosted first.
+        To its end: a new leader's high watermark may lag behind the offsets that the previous one has acknowledged. A
+        partition that was just created with many others is hosted first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log

@@ -1,8 +1,8 @@
-"""Deleted topics, until nothing on the disk has their names any more.
+"""Deleted topics, until no directory on disk has their names any more.
 
 Owns when the controller may forget the id of one. A deletion is stored first, then published, and then the directories
-get another name, those of a large topic in pieces: a crash in between leaves some, which only the id tells from
-directories that somebody else has put there. Never renames anything (log/directories/deleted_partitions.py).
+are renamed, those of a large topic in pieces. A crash in between leaves some, and only the id distinguishes them from
+foreign directories. Never renames anything (log/directories/deleted_partitions.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from kbroker.log.directories.log_manager import LogManager
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 1000
-"""Topics that are forgotten in one go: a millisecond or two."""
+"""Topics that are forgotten in one go, which takes a millisecond or two."""
 
 
 class DeletedTopics:
-    """Call `tick` every now and then."""
+    """Forgets deleted topics; call `tick` periodically."""
 
     def __init__(self, controller: Controller, logs: LogManager) -> None:
         self._controller = controller
@@ -30,9 +30,9 @@ class DeletedTopics:
         self._syncing: tuple[list[bytes], list[Future[None]]] | None = None
 
     def tick(self) -> None:
-        """Forget topics whose directories have other names, once that is on the disk.
+        """Forget topics whose directories are renamed, once the renames are on disk.
 
-        After an error of the disk nothing is forgotten any more: the next start looks for what is left.
+        After a disk error nothing is forgotten any more: the next start looks for leftovers.
         """
         try:
             self._go_on()

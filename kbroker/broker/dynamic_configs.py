@@ -1,6 +1,7 @@
-"""Dynamic broker configs on their way to the parts of a broker.
+"""Passes dynamic broker configs to the parts of a broker.
 
-Owns which part hears of which key that can change while the broker runs. Never validates: who stores a config does.
+Owns which part gets which key that can change while the broker runs. Never validates: a config is validated before it
+is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kbroker.security.tls.of_broker import TlsListeners
 
 
 class DynamicConfigs:
-    """Lets changed broker configs reach the topics whose defaults they are, the logs and the connections."""
+    """Applies changed broker configs to topics (as their defaults), logs and connections."""
 
     def __init__(
         self,
@@ -32,7 +33,7 @@ class DynamicConfigs:
         server: Server,
         tls: TlsListeners,
     ) -> None:
-        """`reconfigure` lets topics take over changed defaults."""
+        """`reconfigure` applies changed defaults to topics."""
         self._config = config
         self._logs = logs
         self._cleaner_pool = cleaner_pool
@@ -42,7 +43,7 @@ class DynamicConfigs:
         self._tls = tls
 
     def follow(self, old: ClusterState, new: ClusterState) -> bool:
-        """Do so where the broker configs in the cluster's state have changed; return whether any value has."""
+        """Apply the broker configs if they have changed in the cluster's state; return whether any value has."""
         config = self._config
         if old.broker_configs is new.broker_configs:
             return False
@@ -61,13 +62,13 @@ class DynamicConfigs:
 
 
 def take_configs(config: BrokerConfig, state: ClusterState) -> bool:
-    """Take the dynamic configs of this broker into its configuration; return whether any value changed."""
+    """Apply this broker's dynamic configs to its configuration; return whether any value changed."""
     own = state.broker_configs.get(str(config.node_id), {})
     return bool(config.set_dynamic(state.broker_configs.get("", {}), own))
 
 
 def configure_dirs(logs: LogManager, config: BrokerConfig) -> None:
-    """Tell the log directories what may change while they are open."""
+    """Set the values of the log directories that may change while they are open."""
     cordoned = config.get_list("cordoned.log.dirs")
     logs.cordoned = frozenset(each if each == ALL_DIRS else os.path.abspath(each) for each in cordoned)
     logs.move_bytes_per_second = config.get_int("replica.alter.log.dirs.io.max.bytes.per.second")

@@ -1,7 +1,7 @@
-"""The removal of delegation tokens that have expired, every `delegation.token.expiry.check.interval.ms`.
+"""The removal of expired delegation tokens, every `delegation.token.expiry.check.interval.ms`.
 
-Owns when that is. Nobody logs in by such a token however long it stays. In a cluster the controller's broker removes
-them. Never decides what a token is worth.
+Owns the timing. Nobody can log in with an expired token, however long it stays. In a cluster the controller's broker
+removes them. Never decides whether a token is valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ExpiredTokens:
-    """Removes what `metadata` knows of tokens that have ended; `is_mine` tells whether this broker is to do it."""
+    """Removes expired tokens from `metadata`; `is_mine` returns whether this broker is responsible."""
 
     def __init__(
         self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock, is_mine: Callable[[], bool]
@@ -34,7 +34,7 @@ class ExpiredTokens:
         self._removing: asyncio.Task[None] | None = None
 
     def tick(self) -> None:
-        """Begin to remove what has ended, if it is time."""
+        """Begin to remove expired tokens, if it is time."""
         now = self._clock.monotonic_ms()
         if now < self._next_ms or self._removing is not None:
             return
@@ -43,7 +43,7 @@ class ExpiredTokens:
             self._removing = asyncio.get_running_loop().create_task(in_slices(self._remove()))
 
     def close(self) -> None:
-        """Remove nothing more."""
+        """Stop removing tokens."""
         if self._removing is not None:
             self._removing.cancel()
 
@@ -62,7 +62,7 @@ class ExpiredTokens:
 
     async def _remove_one(self, token_id: str) -> None:
         def revise(token: Token | None) -> Token | None:
-            """It may have been renewed, or be gone, by now."""
+            """Check again: the token may have been renewed or removed by now."""
             return None if token is None or token.has_ended(self._clock.now_ms()) else token
 
         known = self._metadata.state.tokens.get(token_id)

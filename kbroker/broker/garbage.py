@@ -1,11 +1,11 @@
-"""When Python looks for garbage that refers to itself in a broker's process.
+"""The timing of Python's garbage collection in a broker's process.
 
-Owns the process's settings of that: so only a process that is nothing but a broker may use it. Never changes what is
-freed at once, which is nearly all: next to nothing here lies in circles.
+Owns the process's settings for it, so only a process that runs nothing but a broker may use it. Never affects objects
+that are freed at once, which is nearly all: there are hardly any reference cycles here.
 
-A full collection stops everything, and Python starts one whenever a quarter of the objects has been added: beside a
-DescribeConfigs of 200,000 resources others waited 353 ms, and 33 without such collections. So full ones are made here,
-while nobody asks for much, and what a start leaves behind is not looked at again.
+A full collection stops everything, and Python starts one whenever a quarter of the objects has been added: during a
+DescribeConfigs of 200,000 resources others waited 353 ms, and 33 ms without such collections. So full ones run here, at
+calm moments, and the objects created by a start are never scanned again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 
 LOOK_SECONDS = 10.0
 CALM_SHARE = 0.05
-"""Share of one processor that a broker uses while nobody asks for much."""
+"""Share of one processor below which a broker counts as calm."""
 _YOUNG, _MIDDLE = 700, 10  # Python's own
 _NEVER = 1_000_000_000
 _WORTH_IT = 10
@@ -34,13 +34,13 @@ class GarbageCollection:
         self._used = 0.0
 
     def begin(self) -> None:
-        """Take over, once a start is over."""
+        """Take over after a start."""
         gc.freeze()
         gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
         self._wait()
 
     def close(self) -> None:
-        """Leave it to Python again."""
+        """Restore Python's own settings."""
         if self._timer is not None:
             self._timer.cancel()
         gc.set_threshold(*self._before)

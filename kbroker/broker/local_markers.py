@@ -1,6 +1,6 @@
-"""The markers that end transactions, written into partitions that this broker leads.
+"""Writes the markers that end transactions to partitions that this broker leads.
 
-Owns the way of a marker to a partition's log, or to the group coordinator for one of its own topic. Never decides
+Owns the writing of a marker to a partition's log, or through the group coordinator to its own topic. Never decides
 anything.
 """
 
@@ -29,10 +29,10 @@ _NOT_READY = frozenset(
 
 
 class LocalMarkers:
-    """Writes the ends of transactions into partitions that this broker leads.
+    """Writes the ends of transactions to partitions that this broker leads.
 
-    A marker counts as written once it is committed, as with acks=all: else the transaction would stay open in the log
-    of a leader that comes after. `timeout_ms` is how long that is waited for (request.timeout.ms).
+    A marker counts as written once it is committed, as with acks=all: otherwise the transaction would stay open in the
+    log of a later leader. `timeout_ms` limits the wait for that (request.timeout.ms).
     """
 
     def __init__(self, replicas: Replicas, groups: GroupCoordinator, clock: Clock, timeout_ms: float) -> None:
@@ -42,7 +42,7 @@ class LocalMarkers:
         self._timeout_ms = timeout_ms
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
-        """Append a marker to its partitions; an error code for each."""
+        """Append a marker to its partitions; return an error code for each."""
         end = EndOfTransaction(
             marker.producer_id,
             marker.producer_epoch,
@@ -92,11 +92,11 @@ class LocalMarkers:
 async def _gather(
     answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
 ) -> Answers:
-    """Wait for all at once: each is waited for as long as the others."""
+    """Wait for all at once, so that each has the same time."""
     answers.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
     return answers
 
 
 def _for_coordinator(code: ErrorCode) -> ErrorCode:
-    """Return what the transaction coordinator is told of the group coordinator: it only knows partitions."""
+    """Return the group coordinator's error as the transaction coordinator expects it, which only knows partitions."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_READY else code

@@ -1,7 +1,7 @@
-"""A broker's standing in ZooKeeper: connected, registered, and again so after its session has expired.
+"""A broker's membership in ZooKeeper: connected, registered, and registered again after its session has expired.
 
-Owns the session and what is done when it ends and when another begins. Never reads what others have written there:
-the controller, the configs and the registration do. (Apache Kafka 3.9: KafkaServer, KafkaController's zk callbacks.)
+Owns the session and the reactions to its end and to the next one. Never reads other brokers' nodes: the controller, the
+configs and the registration do. (Apache Kafka 3.9: KafkaServer, KafkaController's zk callbacks.)
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _RETRY_SECONDS = 0.1
 
 
 class FollowsSession(Protocol):
-    """Who has to do something when the session ends, and when there is another: the controller.
+    """A component that reacts to the end of the session and to a new one: the controller.
 
-    Nobody else has: what this broker leads it leads on until others have been elected and it hears of that, and who
-    watches something hears of a new session by himself.
+    No other component needs it: this broker continues to lead its partitions until it learns of new leaders, and the
+    users of watches are notified of a new session themselves.
     """
 
     def expired(self) -> None:
-        """The session is gone, and with it whatever it had made as ephemeral."""
+        """Handle the end of the session and of its ephemeral nodes."""
 
     def renewed(self) -> None:
-        """Another session has begun, and this broker is registered again."""
+        """Handle a new session, in which this broker is registered again."""
 
 
 async def connect(config: BrokerConfig) -> ZooKeeperTree:
-    """Reach ZooKeeper. Raises ConfigError where it does not answer in time, or does not let this broker in."""
+    """Connect to ZooKeeper. Raises ConfigError if it does not answer in time, or denies access."""
     timeout = config.get_int("zookeeper.session.timeout.ms")
     patience = config.get_optional_int("zookeeper.connection.timeout.ms") or timeout
     security = zookeeper_security(config)
@@ -56,9 +56,9 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 
 
 async def prepare(tree: MetadataTree) -> str:
-    """Make the znodes that every broker makes where they are missing; return the cluster's id, a new one if need be.
+    """Create the znodes that every broker creates if missing; return the cluster's id, a new one if necessary.
 
-    Raises ConfigError for a cluster id that cannot be read, Unreachable, Denied.
+    Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """
     for path in PERSISTENT:
         await _ensure(tree, path)
@@ -73,7 +73,7 @@ async def prepare(tree: MetadataTree) -> str:
         try:
             await tree.commit([Create(CLUSTER_ID, ClusterId(uuid_text(new_uuid())).encode())])
         except Refused as refused:
-            if refused.reason is not Reason.NODE_EXISTS:  # else another broker was first
+            if refused.reason is not Reason.NODE_EXISTS:  # otherwise another broker was first
                 raise
 
 
@@ -90,7 +90,7 @@ async def _ensure(tree: MetadataTree, path: str) -> None:
 
 
 async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask ZooKeeper until it answers, however often the connection is lost meanwhile."""
+    """Repeat a request to ZooKeeper until it is answered, however often the connection is lost meanwhile."""
     while True:
         try:
             return await ask()
@@ -99,7 +99,7 @@ async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Membership:
-    """Keeps one broker registered. `fail(text)` hears that it cannot be any more."""
+    """Keeps one broker registered. `fail(text)` is called when that is no longer possible."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Membership:
         self._controller = controller
         self._fail = fail
         self.away = asyncio.Event()
-        """Set while ZooKeeper is not reached."""
+        """Set while ZooKeeper is unreachable."""
         self._what: Registration | None = None
         self._session = 0
         self._renewing: asyncio.Task[None] | None = None
@@ -128,7 +128,7 @@ class Membership:
             self._hear(Session.LIVE)
 
     def close(self) -> None:
-        """Let the session end without doing anything about it."""
+        """Ignore the end of the session from now on."""
         self._what = None
         if self._renewing is not None:
             self._renewing.cancel()

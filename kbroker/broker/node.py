@@ -1,7 +1,7 @@
-"""The composition root of a node that is alone: one broker, put together and started.
+"""The composition root of a node that is alone: one broker, assembled and started.
 
-Owns the parts' order of birth and death. Siblings that may not know each other meet here and in base_node.py: the
-replicas get their topic configs from the controller's state. Never reads a request.
+Owns the order in which the parts start and stop. Siblings that may not import each other are connected here and in
+base_node.py: the replicas get their topic configs from the controller's state. Never reads a request.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class BrokerNode(Node):
         store: EmbeddedStore,
         controller: Controller,
     ) -> None:
-        """Put the parts together over logs and metadata that are loaded. None of them does anything yet."""
+        """Connect the parts over loaded logs and metadata. None of them does anything yet."""
         call_soon = asyncio.get_running_loop().call_soon
         super().__init__(
             config,
@@ -112,10 +112,10 @@ class BrokerNode(Node):
         receiver: Receiver | None = None,
         on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
-        """Load what is on disk, then serve; with `cluster_id` refuse a directory of any other cluster.
+        """Load the data on disk, then serve; `cluster_id` refuses a directory of any other cluster.
 
-        `users` and `acls` are there from the first request on, and so is who takes clients' metrics. `on_logs` is told
-        of the logs before they are read, which may take long.
+        `users`, `acls` and the receiver of clients' metrics are in place from the first request on. `on_logs` is called
+        with the logs before they are read, which may take long.
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
@@ -125,8 +125,8 @@ class BrokerNode(Node):
         clock = clock or SystemClock()
         handlers.load_all()
         async with AsyncExitStack() as parts:
-            offers(config)  # refuses what cannot work
-            # First, so that a start that fails for an address in use leaves nothing on the disk.
+            offers(config)  # raises ConfigError for unsupported settings
+            # First, so that a start that fails because of an address in use leaves nothing on disk.
             limits = server_limits(config)
             bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
             cleaner_pool = WorkerPool(cleaner_settings(config))
@@ -168,7 +168,7 @@ class BrokerNode(Node):
         loop = asyncio.get_running_loop()
 
         def advance_moves() -> None:
-            """Called on the thread of a move; the loop may be gone by then."""
+            """Called on the thread of a move; the loop may be closed by then."""
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 
@@ -176,7 +176,7 @@ class BrokerNode(Node):
         self._follower.begin()
         settled = self.controller.published()
         if settled is not None:
-            # Leadership that went or came back with a directory: clients are told of it from the first.
+            # Leaderships that were lost or regained with a directory: clients must see them from the beginning.
             await settled
         used = (each for replica in self.replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
         self.producer_ids.avoid(max(used, default=-1))
@@ -188,7 +188,7 @@ class BrokerNode(Node):
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
-    """Raise LogDirError where there are partitions, but nothing is stored: an empty broker would pass them over."""
+    """Raise LogDirError if there are partitions without stored metadata: an empty broker would ignore them."""
     if store.children(""):
         return
     for directory in (manager.directory for manager in logs.online):
@@ -208,12 +208,12 @@ async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, 
         return log_config(config, topics.get(topic))
 
     def belongs(topic: str, partition: int, topic_id: UUID | None) -> bool:
-        """Tell whether a directory is one of a topic that exists."""
+        """Whether a directory belongs to an existing topic."""
         known = topics.get(topic)
         if known is None or partition >= len(known.partitions):
             return False
         return topic_id is None or topic_id.bytes == known.topic_id
 
     if topics and not logs.was_clean:
-        controller.bump_leader_epochs()  # first: a start that is cancelled once all is read closes the logs cleanly
+        controller.bump_leader_epochs()  # first: a start cancelled after reading everything closes the logs cleanly
     await load_logs(logs, partial(logs.load, configs, clock.now_ms(), belongs, frozenset(controller.deleted_topics)))

@@ -1,6 +1,6 @@
-"""What a broker does again and again: the logs' chores, compaction, timers of the coordinators, expired tokens.
+"""A broker's periodic work: the logs' chores, compaction, timers of the coordinators, expired tokens.
 
-Owns when, and how much of it is done before others have their turn. Never does any of it itself.
+Owns the timing, and how much is done before others have their turn. Never does any of the work itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _CLEANING_TICK_SECONDS = 0.05
 class PeriodicWork:
     """Runs on the event loop from `begin` to `close`.
 
-    Only where one node decides alone has it topics to forget, and transactions that hang to look for: what is open here
-    may else be known to a coordinator of another broker.
+    Only a single node has deleted topics to forget, and hanging transactions to look for: in a cluster, another
+    broker's coordinator may know the transactions that are open here.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class PeriodicWork:
             await self.tick()
 
     async def tick(self) -> None:
-        """Do what is due; also called where the clock has been moved."""
+        """Do the due work; also called after the clock has been moved."""
         async with self._at_work:
             await self._tick_once()
 
@@ -97,7 +97,7 @@ class PeriodicWork:
             self._cleaning_tick = asyncio.get_running_loop().create_task(self._follow_cleaning())
 
     async def _follow_cleaning(self) -> None:
-        """Look more often while a log is compacted: what the worker has done waits to be taken over."""
+        """Poll more often during a compaction, to apply the worker's results."""
         while self._logs.cleaning:
             await asyncio.sleep(_CLEANING_TICK_SECONDS)
             try:

@@ -1,6 +1,6 @@
-"""The quotas of a broker: what its clients use is held against what the cluster's state says by then.
+"""The quotas of a broker: its clients' use is compared with the quotas in the cluster's state.
 
-Owns the way of quotas from the state to who counts. A name instead of an address is looked up, again whenever quotas of
+Owns how quotas get from the state to the counters. A name instead of an address is looked up, again whenever quotas of
 addresses change, as Kafka does; until it is found it limits nobody.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class BrokerQuotas:
-    """Counts for one broker, over the windows that its configuration says."""
+    """The counters of one broker, over the configured windows."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, metadata: ClusterMetadata) -> None:
         get = config.get_int
@@ -34,13 +34,13 @@ class BrokerQuotas:
         self.clients = ClientQuotas(clock.monotonic_ms, window, mutations)
         self.connections = ConnectionRates(clock.monotonic_ms, window)
         self._of_ips: dict[str, float] = {}
-        self._found: dict[str, str] = {}  # addresses by the names that they were found by
+        self._found: dict[str, str] = {}  # addresses by the names they were found for
         self._looking: dict[str, asyncio.Task[None]] = {}
         self._take_all(metadata.state.quotas)
         metadata.subscribe(self._follow)
 
     def close(self) -> None:
-        """Look for nothing more."""
+        """Stop all look-ups."""
         for task in self._looking.values():
             task.cancel()
 

@@ -1,8 +1,8 @@
-"""What a broker's configuration says of its way to ZooKeeper: TLS, SASL, credentials, and whether znodes are its own.
+"""The configuration of a broker's connection to ZooKeeper: TLS, SASL, credentials, and the ownership of znodes.
 
 Owns the meaning of Kafka's keys `zookeeper.ssl.*`, `zookeeper.set.acl` and of the JAAS section `Client`, and refuses
-what cannot be had as it is asked for. Reads the files that the keys name; never connects. (KafkaServer.initZkClient,
-JaasUtils, ZKClientConfig.)
+unsupported settings. Reads the files that the keys name; never connects. (KafkaServer.initZkClient, JaasUtils,
+ZKClientConfig.)
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kbroker.controller.tree.security import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _ANYBODYS: Final = "/consumers"
-"""Where clients of long ago write; nobody may own it therefore."""
+"""Very old clients write here; therefore nobody may own it."""
 _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
-"""What only brokers may read, with all below."""
+"""Readable by brokers only, with everything below."""
 
 
 def rights_of_others(path: str) -> Others:
-    """Return what others may do with a broker's znode where access is restricted."""
+    """Return the rights of others on a broker's znode where access is restricted."""
     if path == _ANYBODYS:
         return Others.CHANGE
     return Others.NOTHING if path.startswith(_SECRET) else Others.READ
@@ -43,7 +43,7 @@ _DIGEST_MODULE: Final = "org.apache.zookeeper.server.auth.DigestLoginModule"
 
 
 def zookeeper_security(config: BrokerConfig) -> Security:
-    """Return how this broker shows itself to ZooKeeper. Raises ConfigError for what cannot be honoured."""
+    """Return this broker's credentials for ZooKeeper. Raises ConfigError for unsupported settings."""
     user, digest = _user(config), _digest(config)
     tls = _tls(config) if config.get_bool(_ENABLE) else None
     if tls is None:
@@ -65,7 +65,7 @@ def zookeeper_security(config: BrokerConfig) -> Security:
     return Security(tls, user, digest, rights_of_others)
 
 
-# --- who this broker is
+# --- credentials
 
 
 def _digest(config: BrokerConfig) -> str | None:
@@ -79,7 +79,7 @@ def _digest(config: BrokerConfig) -> str | None:
 
 
 def _user(config: BrokerConfig) -> tuple[str, str] | None:
-    """Return name and password of the section `Client` of the JAAS file, None where there is none."""
+    """Return name and password of the section `Client` of the JAAS file, None without one."""
     path, section = config.get_optional_str(_LOGIN), config.get_str("zookeeper.sasl.clientconfig")
     if not path:
         return None
@@ -137,7 +137,7 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext:
     if own is not None:
         password = config.get_optional_str(f"{_PREFIX}.keystore.password") or ""
         try:
-            # Always a password: without, OpenSSL would ask for one at the terminal where the key has one.
+            # Always with a password: without one, OpenSSL would prompt on the terminal for an encrypted key.
             context.load_cert_chain(own, password=password)
         except OSError as error:
             raise _unusable("keystore", own, error) from None
@@ -171,7 +171,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
         return
     if ssl.TLSVersion.TLSv1_3 in versions:
         raise ConfigError(f"{key} can only be chosen for TLSv1.2; those of TLSv1.3 are the system's choice")
-    with contextlib.suppress(ssl.SSLError):  # none of them can be had
+    with contextlib.suppress(ssl.SSLError):  # none of them is available
         context.set_ciphers(":".join(map(openssl_name, wanted)))
     chosen = {each["name"] for each in context.get_ciphers()}
     unknown = [name for name in wanted if openssl_name(name) not in chosen]
@@ -180,7 +180,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """Return the file that a keystore or truststore is, which must be of PEM; None where there is none."""
+    """Return the file of a keystore or truststore, which must be PEM; None without one."""
     path = config.get_optional_str(f"{_PREFIX}.{store}.location")
     if not path:
         return None

@@ -1,7 +1,7 @@
-"""What the configuration says of authorization: authorizer.class.name, and what authorizers read beside it.
+"""The settings of authorization: authorizer.class.name, and the authorizers' own.
 
 Owns these settings, two of which are no keys of a broker (Kafka's KafkaConfig does not know them either). Never decides
-what anybody may do.
+about permissions.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ CLASS: Final = "authorizer.class.name"
 SUPER_USERS: Final = "super.users"
 ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
 OF_AUTHORIZERS: Final = frozenset({SUPER_USERS, ALLOW_EVERYONE})
-"""What Kafka's authorizers read, and KafkaConfig does not know."""
+"""Settings that Kafka's authorizers read, and KafkaConfig does not know."""
 STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 
 class Authorization(NamedTuple):
-    """Who may everything, as TYPE:NAME, and whether everybody may what no ACL is about."""
+    """The super users, as TYPE:NAME, and whether everybody is allowed what no ACL covers."""
 
     super_users: tuple[str, ...]
     allow_if_no_acl: bool
 
 
 def authorization(name: str, settings: Mapping[str, str], *, in_cluster: bool) -> Authorization | None:
-    """Read the settings beside an authorizer's class `name`; None: there is no authorizer.
+    """Read the settings of an authorizer with class `name`; None without an authorizer.
 
-    Raises ConfigError for what cannot be, or has no effect.
+    Raises ConfigError for settings that are invalid or have no effect.
     """
     if not name:
         idle = [each for each in sorted(OF_AUTHORIZERS) if settings.get(each, "").strip()]

@@ -1,6 +1,6 @@
-"""What keys demand of each other, as Kafka's KafkaConfig and its parts have it: a broker's, a topic's, a group's.
+"""The rules between keys, as in Kafka's KafkaConfig and its parts: of a broker, a topic, a group.
 
-Owns these rules, at a start and for what changes while the broker runs. Never looks at one value alone: limits.py does.
+Owns these rules, at a start and for changes while the broker runs. Never checks one value alone: limits.py does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.in
 
 
 class Values(Protocol):
-    """What is read of a broker's configuration."""
+    """The part of a broker's configuration that the rules read."""
 
     @property
     def log_dirs(self) -> tuple[str, ...]: ...
@@ -33,7 +33,7 @@ class Values(Protocol):
 
 
 class Rule(NamedTuple):
-    """What must hold, and Kafka's text where it does not; `{key}` stands for the value of a key."""
+    """A condition, and Kafka's text if it is violated; `{key}` stands for the value of a key."""
 
     text: str
     holds: Callable[[Values], bool]
@@ -87,11 +87,11 @@ RULES: Final = (
         ),
     ),
 )
-"""In the order in which Kafka's KafkaConfig.validateValues checks them."""
+"""In the order of the checks in Kafka's KafkaConfig.validateValues."""
 
 
 def check_rules(values: Values) -> None:
-    """Check a broker's whole configuration, at a start or as a change would leave it; raises InvalidConfig."""
+    """Check a broker's whole configuration, at a start or after a change; raises InvalidConfig."""
     overrides = _overrides(values)
     if values.get_int("log.cleaner.threads") == 0:
         raise InvalidConfig("/ by zero")
@@ -106,7 +106,7 @@ def check_rules(values: Values) -> None:
 
 
 def check_start(values: Values) -> None:
-    """Check the configuration of a broker that starts; raises ConfigError."""
+    """Check the configuration of a starting broker; raises ConfigError."""
     try:
         if values.get_int("log.cleaner.threads") < 1:
             raise InvalidConfig("log.cleaner.threads must be at least 1")
@@ -132,7 +132,7 @@ def _number(value: Value) -> float:
 
 
 def _check_groups(values: Values, kind: str) -> None:
-    """As Kafka's GroupCoordinatorConfig."""
+    """Check a kind of groups like Kafka's GroupCoordinatorConfig."""
     number = values.get_int
     for name in _BOUNDED:
         key, low, high = f"group.{kind}.{name}", f"group.{kind}.min.{name}", f"group.{kind}.max.{name}"
@@ -147,7 +147,7 @@ def _check_groups(values: Values, kind: str) -> None:
 
 
 def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
-    """Refuse directories that are not among the broker's own, and the sign for all of them beside others."""
+    """Refuse directories that are not the broker's own, and the sign for all of them in addition to others."""
     if ALL_DIRS in cordoned:
         if len(cordoned) > 1:
             raise InvalidConfig(
@@ -163,13 +163,13 @@ def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
 
 
 def check_metadata_dir(directory: str, log_dirs: Sequence[str]) -> None:
-    """Refuse metadata anywhere else than in a log directory; absolute paths. Raises ConfigError."""
+    """Refuse metadata outside the log directories; paths are absolute. Raises ConfigError."""
     if directory not in log_dirs:
         raise ConfigError(f"metadata.log.dir {directory} is not among log.dirs; this broker keeps its metadata there")
 
 
 def check_topic(values: Mapping[str, Value]) -> None:
-    """Raise InvalidConfig for values of a topic that contradict each other."""
+    """Raise InvalidConfig for contradictory values of a topic."""
     low, high = _number(values["min.compaction.lag.ms"]), _number(values["max.compaction.lag.ms"])
     if low > high:
         raise InvalidConfig(
@@ -178,6 +178,6 @@ def check_topic(values: Mapping[str, Value]) -> None:
 
 
 def check_group(values: Mapping[str, Value], kind: str) -> None:
-    """Likewise for the values of a group of one kind."""
+    """Do the same for the values of a group of one kind."""
     if _number(values[f"{kind}.session.timeout.ms"]) <= _number(values[f"{kind}.heartbeat.interval.ms"]):
         raise InvalidConfig(f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms")

@@ -1,8 +1,8 @@
-"""Which changes of its configs a running broker takes: of it alone, or of all brokers of the cluster.
+"""The changes of configs that a running broker accepts: its own, or those of all brokers of the cluster.
 
-Owns which keys are read-only, only for one broker or only for a listener, how far a number of threads may go at once,
-how long is kept beside a remote copy, and that a login module can be read; Kafka's messages but for the last. What keys
-demand of each other is between_keys.py's. Never stores: what is wrong raises InvalidConfig.
+Owns which keys are read-only, for one broker only or for a listener only, the limits on changing a number of threads,
+the retention beside a remote copy, and the check that a login module is readable, with Kafka's messages except for the
+last. between_keys.py owns the rules between keys. Never stores: an invalid change raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creati
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
     """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
 
-    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources; for a login module
-    that cannot be read with INVALID_CONFIG.
+    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources; for an unreadable
+    login module with INVALID_CONFIG.
     """
     try:
         _validate_broker(config, configs, per_broker=per_broker)
@@ -46,7 +46,7 @@ def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_bro
 
 
 def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
-    """Refuse what no login module can be read of, which Kafka takes; nothing of it is told: it may be a password."""
+    """Refuse unreadable login modules, which Kafka accepts; messages show no content: it may be a password."""
     for name in configs:
         if name != _JAAS and not name.endswith(f".{_JAAS}"):
             continue
@@ -102,7 +102,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
 
 
 def _check_listeners(after: BrokerConfig, before: BrokerConfig) -> None:
-    """Refuse what Kafka refuses of listeners, and the changes that it makes at once: here they need a start."""
+    """Refuse changes of listeners that Kafka refuses, and those that kbroker only applies at a start."""
     told = after.get_list("listeners")
     try:
         protocols = parse_protocol_map(after.get_str("listener.security.protocol.map"))
@@ -152,7 +152,7 @@ def _check_thread_count(name: str, new: int, old: int) -> None:
 
 
 def _check_cleaner_threads(new: int, old: int) -> None:
-    """As _check_thread_count, in LogCleaner's words."""
+    """Do the same as _check_thread_count, in LogCleaner's words."""
     if new < old // 2:
         raise _not_reconfigurable(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
     if new > old * 2:
@@ -162,7 +162,7 @@ def _check_cleaner_threads(new: int, old: int) -> None:
 
 
 def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str) -> None:
-    """Refuse to keep more beside a remote copy than is kept at all; -2 is as much as that."""
+    """Refuse to keep more beside a remote copy than the whole retention; -2 stands for the whole retention."""
     local_name, name = f"log.local.retention.{unit}", f"log.retention.{unit}"
 
     def both(config: BrokerConfig) -> tuple[int, Value]:

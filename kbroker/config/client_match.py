@@ -1,8 +1,8 @@
-"""Which clients a subscription to metrics means: selectors with a regex each (KIP-714).
+"""The clients of a metrics subscription: selectors with a regex each (KIP-714).
 
-Owns how a `match` is read, and what there is to select by. Never knows a client: whoever has one asks with its texts.
+Owns the parsing of a `match`, and the selectors. Never knows a client: the caller passes its texts.
 
-A regex is RE2's and fits the whole text. Java's has more, as what looks around: that is refused here.
+A regex is RE2's and must match the whole text. Java's additional features, such as lookaround, are refused here.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ SELECTORS: Final = frozenset(
 )
 MOST_PATTERNS: Final = 16
 LONGEST_PATTERN: Final = 1_000
-"""Characters."""
+"""In characters."""
 MOST_UNICODE_CLASSES: Final = 16
-"""In all regexes of a match, each of which takes RE2 longer than a whole one without."""
+"""In all regexes of a match; with one of these, compiling takes RE2 longer than a whole regex without any."""
 _MAX_MEMORY_BYTES: Final = 256 * 1024
-"""Of one regex: RE2 refuses what would need more, and takes time linear in the text."""
+"""Of one regex: RE2 refuses one that would need more, and takes time linear in the text."""
 _BLANK: Final = "".join(map(chr, range(0x21)))
 Match = Mapping[str, Callable[[str], Any]]
 
 
 def parse_match(patterns: Iterable[str]) -> Match:
-    """Return what tells whether a text fits, by selector; of two with one selector the later. Raises InvalidConfig."""
+    """Return the matcher of each selector; of two with one selector the later counts. Raises InvalidConfig."""
     patterns = list(patterns)
     if len(patterns) > MOST_PATTERNS:
         raise InvalidConfig(f"More than {MOST_PATTERNS} client matching patterns")
@@ -74,7 +74,7 @@ def _compiled(pattern: str, regex: str) -> Callable[[str], Any]:
 
 
 def fits(match: Match, texts: Mapping[str, str | None]) -> bool:
-    """Tell whether a client with these texts is meant; one of which a text is not known is not."""
+    """Whether a client with these texts matches; one with a missing text does not."""
     for selector, fullmatch in match.items():
         text = texts.get(selector)
         if text is None:
@@ -82,7 +82,7 @@ def fits(match: Match, texts: Mapping[str, str | None]) -> bool:
         try:
             if fullmatch(text) is None:
                 return False
-        except UnicodeEncodeError:  # a client id may hold what is no text
+        except UnicodeEncodeError:  # a client id may contain invalid text
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""What DescribeConfigs tells of a topic, a broker, a group or a subscription: values, sources and synonyms.
+"""The content of DescribeConfigs for a topic, a broker, a group or a subscription: values, sources and synonyms.
 
 Owns that view. Never builds protocol messages; a handler copies the fields.
 """
@@ -20,7 +20,7 @@ Synonym = tuple[str, str | None, ConfigSource]
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """One config as DescribeConfigs shows it. `synonyms` are (key, text, source), strongest first."""
+    """One config in DescribeConfigs. `synonyms` are (key, text, source), strongest first."""
 
     name: str
     value: str | None
@@ -33,7 +33,7 @@ class Described:
 
 
 def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
-    """Describe a topic that has set `configs` (text by key)."""
+    """Describe a topic with its own `configs` (text by key)."""
     own = {name: text for name, text in configs.items() if name in TOPIC}
     values = stored_values(TOPIC, own, config.topic_defaults())
     described = []
@@ -50,9 +50,9 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
 
 
 def describe_created_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
-    """Describe a topic for the answer to CreateTopics, which tells less than DescribeConfigs.
+    """Describe a topic for the response of CreateTopics, which has less than DescribeConfigs.
 
-    Set values stand as they were sent, and a broker setting in hours or minutes counts as the source of a time.
+    Values are shown as sent, and a broker setting in hours or minutes counts as the source of a time.
     """
     described = []
     for entry in describe_topic(config, configs):
@@ -72,7 +72,7 @@ def _created_source(config: BrokerConfig, name: str, configs: Mapping[str, str])
 
 
 def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
-    """Describe a group that has set `configs` (text by key)."""
+    """Describe a group with its own `configs` (text by key)."""
     values = parse_all(GROUP, {name: text for name, text in configs.items() if name in GROUP}, config.group_defaults())
     described = []
     for name, key in GROUP.items():
@@ -85,7 +85,7 @@ def describe_group(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
 
 
 def describe_client_metrics(configs: Mapping[str, str]) -> list[Described]:
-    """Describe a subscription to clients' metrics that has set `configs` (text by key)."""
+    """Describe a subscription to clients' metrics with its own `configs` (text by key)."""
     values = parse_all(CLIENT_METRICS, {name: text for name, text in configs.items() if name in CLIENT_METRICS}, {})
     described = []
     for name, key in CLIENT_METRICS.items():
@@ -110,7 +110,7 @@ def describe_broker(config: BrokerConfig) -> list[Described]:
 
 
 def describe_broker_default(config: BrokerConfig) -> list[Described]:
-    """Describe the cluster-wide dynamic broker configs that are set."""
+    """Describe the cluster-wide dynamic broker configs."""
     wanted = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
     return [
         _broker_entry(config, name, text, [each for each in config.synonyms(name) if each[2] is wanted], as_set=True)
@@ -119,7 +119,7 @@ def describe_broker_default(config: BrokerConfig) -> list[Described]:
 
 
 def describe_loggers() -> list[Described]:
-    """Describe the levels of this process's loggers; Kafka has no type for them, and an empty sentence."""
+    """Describe the levels of this process's loggers; Kafka has no type for them, and an empty description."""
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
     return [Described(name, level, source, False, False, ConfigType.UNKNOWN, "") for name, level in levels().items()]
 
@@ -128,7 +128,7 @@ def _broker_entry(
     config: BrokerConfig, name: str, text: str | None, synonyms: list[Synonym], *, as_set: bool = False
 ) -> Described:
     key = broker_key(name)
-    # What is not known may be a secret.
+    # An unknown one may be a secret.
     sensitive = key is None or key.sensitive
     if not as_set and name in BROKER:
         text = to_text(config[name])

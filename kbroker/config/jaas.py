@@ -1,4 +1,4 @@
-"""JAAS login configurations, from which Java programs have the names and passwords that they log in with.
+"""JAAS login configurations, from which Java programs read the names and passwords for their logins.
 
 Owns the syntax of these files (javax.security.auth.login.Configuration). Never knows what a login module does.
 
@@ -26,7 +26,7 @@ _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class JaasError(Exception):
-    """A text is no login configuration; the message says where and why."""
+    """A text is not a login configuration; the message gives the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def _module(tokens: _Tokens) -> LoginModule:
 
 
 class _Tokens:
-    """What a text consists of, taken one by one; `line` is that of the last one."""
+    """The tokens of a text, taken one by one; `line` is that of the last one."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
@@ -93,7 +93,7 @@ class _Tokens:
         return self._tokens[max(self._next - 1, 0)].line if self._tokens else 1
 
     def has(self, sign: str) -> bool:
-        """Whether a sign comes next."""
+        """Whether the next token is this sign."""
         return self.left and self._tokens[self._next].is_sign and self._tokens[self._next].text == sign
 
     def word(self, what: str) -> str:

@@ -1,4 +1,4 @@
-"""The limits that keys put on single values, with the messages that Kafka sends when they are broken.
+"""The limits of keys on single values, with Kafka's messages for violations.
 
 Owns the validators. Never parses text; a validator gets the typed value.
 """
@@ -40,7 +40,7 @@ def java_double(number: float) -> str:
     if number == 0 or 1e-3 <= abs(number) < 1e7:
         # repr never falls back to an exponent inside this range.
         return repr(float(number))
-    # Both languages print the fewest digits that give the number back; only the place of the exponent differs.
+    # Both languages print the fewest digits that identify the number; only the exponent's place differs.
     sign, digits, exponent = Decimal(repr(float(number))).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0")

@@ -1,7 +1,7 @@
-"""The values of one listener: its own `listener.name.NAME.KEY` where it has them, and otherwise the broker's.
+"""The values of one listener: its own `listener.name.NAME.KEY` if set, and otherwise the broker's.
 
 Owns that order, which is Kafka's valuesWithPrefixOverride: the listener's own, dynamic before static, and then the
-broker's. Never checks more than what a value itself must be.
+broker's. Never checks more than the type and limits of a value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.config.values import parse
 
 
 class Settings(Protocol):
-    """What is read of a broker's configuration."""
+    """The part of a broker's configuration that this reads."""
 
     static: dict[str, str]
     dynamic_default: dict[str, str]
@@ -25,14 +25,14 @@ class Settings(Protocol):
 
 
 class ListenerValues:
-    """The values of a listener by the names that a broker's have. Read anew each time: some change at run time."""
+    """The values of a listener by the broker's key names. Read anew each time: some change at run time."""
 
     def __init__(self, config: Settings, listener: str) -> None:
         self._config = config
         self._prefix = f"listener.name.{listener.lower()}."
 
     def name_of(self, key: str) -> str:
-        """Return the name by which a key was set: the listener's own, or the broker's."""
+        """Return the full name of a set key: the listener's own, or the broker's."""
         return self._prefix + key if self.is_own(key) else key
 
     def is_own(self, key: str) -> bool:
@@ -40,7 +40,7 @@ class ListenerValues:
         return any(self._prefix + key in settings for settings in self._sources())
 
     def get(self, key: str) -> Value:
-        """Return a value. Raises InvalidConfig for a text that is none."""
+        """Return a value. Raises InvalidConfig for an invalid text."""
         for settings in self._sources():
             text = settings.get(self._prefix + key)
             if text is not None:

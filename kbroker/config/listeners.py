@@ -1,6 +1,6 @@
 """Listener addresses: listeners, advertised.listeners and their security protocols.
 
-Owns their syntax, the rules between them, and what clients are told where no host is named. Never opens a socket.
+Owns their syntax, the rules between them, and the advertised host where none is configured. Never opens a socket.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Where the broker listens, and what clients are told to connect to, by listener name.
+    """The broker's addresses, and the advertised addresses for clients, by listener name.
 
-    A listener without an advertised address is reached at its own host and the port it got.
+    A listener without an advertised address is reached at its own host and its actual port.
     """
 
     bind: tuple[Endpoint, ...]
@@ -43,7 +43,7 @@ class Listeners:
     protocols: Mapping[str, str]
     """The security protocol of each listener in `bind`."""
     inter_broker: str
-    """The listener over which brokers talk to each other; in `bind` wherever there may be others."""
+    """The listener for connections between brokers; in `bind` if there may be other brokers."""
 
 
 def parse_endpoint(key: str, text: str) -> Endpoint:
@@ -76,11 +76,11 @@ def resolve(
     controller_names: Iterable[str],
     inter_broker: str,
 ) -> Listeners:
-    """Put the keys about listeners together; listeners of a KRaft controller are left out.
+    """Combine the keys about listeners; listeners of a KRaft controller are left out.
 
     `inter_broker` is the name of the listener between brokers, which a node alone need not have.
 
-    Raises ConfigError for duplicates, for protocols that this version does not serve and for unknown names.
+    Raises ConfigError for duplicates, for unsupported protocols and for unknown names.
     """
     protocols = parse_protocol_map(protocol_map)
     controllers = {name.upper() for name in controller_names}
@@ -126,7 +126,7 @@ def _require_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
 
 
 def own_host_name() -> str:
-    """Return what clients are told of a listener without a host: the name of this machine, as Kafka tells it."""
+    """Return the advertised host of a listener without one: the name of this machine, as in Kafka."""
     name = socket.getfqdn()
     try:
         socket.getaddrinfo(name, None)

@@ -1,8 +1,8 @@
-"""The loggers of this process as configs of a broker: what Kafka's tools list and alter under BROKER_LOGGER.
+"""The loggers of this process as configs of a broker: Kafka's tools list and alter them under BROKER_LOGGER.
 
 Owns Kafka's names for levels and loggers, and its checks and messages. Never stores anything: levels last as long as
-the process. Only the root, this package's loggers and those under Kafka's names are shown; those of a program that
-embeds a broker are its own.
+the process. Only the root, this package's loggers and those under Kafka's names are shown; the loggers of a program
+that embeds a broker are its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PACKAGE: Final = "kbroker"
 _CLEANER: Final = "kbroker.log.cleaner"
 _CONTROLLER: Final = "kbroker.controller"
 KAFKAS_OWN: Final = ("kafka.authorizer.logger", "kafka.request.logger")
-"""Loggers that have Kafka's names: of who may do what, and of each request."""
+"""Loggers with Kafka's names: for authorization decisions, and for each request."""
 ALIASES: Final = {
     "kafka": _PACKAGE,
     "kafka.controller": _CONTROLLER,
@@ -39,13 +39,13 @@ ALIASES: Final = {
     "org.apache.kafka.controller": _CONTROLLER,
     "org.apache.kafka.storage.internals.log.LogCleaner": _CLEANER,
 }
-"""Names by which Kafka's operators set levels, of 3.x and of 4.x, and the loggers that do here what those do there."""
+"""Names by which Kafka's operators set levels, of 3.x and of 4.x, and the corresponding loggers here."""
 
 log = logging.getLogger(__name__)
 
 
 def _loggers() -> dict[str, logging.Logger]:
-    """Return those that are shown; one may stand under two names."""
+    """Return the visible loggers; one may have two names."""
     known = logging.root.manager.loggerDict.items()
     own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE}
     found = {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
@@ -86,7 +86,7 @@ def check_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
 
 
 def set_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
-    """Make changes that were checked."""
+    """Apply checked changes."""
     known = _loggers()
     for name, op, level in ops:
         known[name].setLevel(_LEVELS[level] if op is Op.SET and level else logging.NOTSET)
@@ -94,7 +94,7 @@ def set_levels(ops: Iterable[tuple[str, Op, str | None]]) -> None:
 
 
 def parse_level(text: str) -> tuple[str, str]:
-    """Read `LEVEL` or `LOGGER=LEVEL`, in capitals or not; return the logger and Kafka's name of the level.
+    """Parse `LEVEL` or `LOGGER=LEVEL`, in any case; return the logger and Kafka's name of the level.
 
     A logger of a library may be named, too. Raises ValueError.
     """
@@ -116,7 +116,7 @@ def _is_ours(name: str) -> bool:
 def _exists(name: str) -> bool:
     if name in _loggers():
         return True
-    try:  # a logger is named as its module, which may not be imported yet
+    try:  # a logger has its module's name, which may not be imported yet
         return name.startswith(f"{_PACKAGE}.") and find_spec(name) is not None
     except ImportError:
         return False

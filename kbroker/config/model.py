@@ -1,4 +1,4 @@
-"""What a config key is: its type, default, limits, and where a value can come from.
+"""A config key: its type, default, limits, and the possible sources of its value.
 
 Owns the vocabulary of this package. Never knows a particular key (table.py does) nor parses a value (values.py).
 """
@@ -34,7 +34,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from, numbered as DescribeConfigs numbers it."""
+    """The source of a value, numbered as in DescribeConfigs."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -60,7 +60,7 @@ class ConfigError(Exception):
 
 
 class InvalidConfig(ApiError):  # noqa: N818 - named after the code it carries
-    """A client asked for a config that cannot be; the message is the one Kafka sends."""
+    """A client requested an invalid config; the message is Kafka's."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INVALID_CONFIG) -> None:
         super().__init__(code, message)
@@ -72,7 +72,7 @@ Check = Callable[[str, Value], None]
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """A limit on values: `check` raises InvalidConfig, `text` says what is allowed."""
+    """A limit on values: `check` raises InvalidConfig, `text` describes the allowed values."""
 
     text: str
     check: Check
@@ -80,7 +80,7 @@ class Validator:
 
 @dataclass(frozen=True, slots=True)
 class Synonym:
-    """A broker key that gives a topic key its default; its value times `factor` is the topic key's."""
+    """A broker key that is the default of a topic key; its value times `factor` is the topic key's."""
 
     name: str
     factor: int = 1
@@ -88,10 +88,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One declared key. `effect` is False where a value is accepted and shown but changes nothing yet.
+    """One declared key. `effect` is False if a value is accepted and shown but changes nothing yet.
 
-    `refused`: it is about security, and changes nothing either, so a broker starts with its default only.
-    `dynamic_only`: it has no place in server.properties.
+    `refused`: it is a security key without effect, so a broker starts with its default only.
+    `dynamic_only`: it must not be in server.properties.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """The four operations of IncrementalAlterConfigs on the configs of a resource.
 
-Owns their arithmetic, with Kafka's messages. Never looks at a value (validation.py and changes_while_running.py do) and
-never stores one: what comes out are the new configs, text by key, or InvalidConfig.
+Owns their arithmetic, with Kafka's messages. Never checks a value (validation.py and changes_while_running.py do) and
+never stores one: the result is the new configs, text by key, or InvalidConfig.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_VALUE_CHARS: Final = 32_767
 
 
 class Op(IntEnum):
-    """What IncrementalAlterConfigs does to one key."""
+    """The operations of IncrementalAlterConfigs on one key."""
 
     SET = 0
     DELETE = 1
@@ -67,7 +67,7 @@ def _too_long() -> InvalidConfig:
 
 
 def _java_split(text: str) -> list[str]:
-    """Split at commas as Java's String.split does: empty strings at the end fall away."""
+    """Split at commas as Java's String.split does: empty strings at the end are dropped."""
     items = text.split(",")
     while len(items) > 1 and not items[-1]:
         items.pop()

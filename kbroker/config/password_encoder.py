@@ -1,7 +1,7 @@
-"""Passwords among the dynamic configs of a broker in a cluster on ZooKeeper: they lie there encrypted.
+"""Encrypts the passwords among a broker's dynamic configs in a cluster on ZooKeeper.
 
-Owns the form that Apache Kafka 3.9 gives them, by the keys `password.encoder.*`: a text of name:value pairs with all
-that is needed to read it but the secret. Never stores anything; what it raises and shows has no password.
+Owns Apache Kafka 3.9's format, with the keys `password.encoder.*`: a text of name:value pairs with everything needed to
+decrypt it except the secret. Never stores anything; its errors and representations contain no password.
 
     keyFactoryAlgorithm:PBKDF2WithHmacSHA512,cipherAlgorithm:AES/CBC/PKCS5Padding,keyLength:128,iterations:4096,
     salt:(base64),initializationVector:(base64),encryptedPassword:(base64),passwordLength:8
@@ -29,21 +29,22 @@ _TAG_BITS: Final = 128
 _GCM_IV_BYTES: Final = 12
 _BLOCK_BITS: Final = 128
 _MOST_KNOWN: Final = 1_000
-"""Texts whose passwords are remembered: configs are read again at each change of any."""
+"""Texts whose passwords are cached: configs are read again at each change of any."""
 _MOST_ITERATIONS: Final = 10_000_000
-"""Of what is stored, by this broker as well, with its `password.encoder.iterations` (Kafka's default is 4,096): so many
-take seconds, once for a password; what has more cannot be read."""
+"""Limit for stored passwords, including this broker's own with its `password.encoder.iterations` (Kafka's default is
+4,096): that many take seconds, once per password. A password with more counts as unreadable.
+"""
 
 
-class Undecodable(Exception):  # noqa: N818 - what it says of the text
-    """A stored password that cannot be read, by this secret at least."""
+class Undecodable(Exception):  # noqa: N818 - describes the text
+    """A stored password that cannot be decrypted, at least not with this secret."""
 
 
 class PasswordEncoder:
-    """Encrypts by its settings, and reads what was encrypted by any with the same secret."""
+    """Encrypts with its settings, and decrypts texts with any settings and the same secret."""
 
     def __init__(self, secret: str, key_factory: str | None, cipher: str, key_length: int, iterations: int) -> None:
-        """Raise ConfigError for settings that cannot work here."""
+        """Raise ConfigError for unsupported settings."""
         self._secret = secret
         self._key_factory = key_factory or DEFAULT_KEY_FACTORY
         self._cipher = cipher
@@ -58,12 +59,13 @@ class PasswordEncoder:
             raise ConfigError(f"password.encoder.cipher.algorithm is {cipher}; this version has {CBC} and {GCM}")
         if key_length not in _KEY_LENGTHS:
             raise ConfigError(f"password.encoder.key.length is {key_length}; a key of AES has 128, 192 or 256 bits")
-        # One key for all that this process encrypts: to make it takes milliseconds, and clients may set many passwords.
+        # One key for all encryptions of this process: deriving it takes milliseconds, and clients may set many
+        # passwords.
         self._salt = os.urandom(_SALT_BYTES)
         self._key = _key(secret, self._key_factory, self._salt, iterations, key_length)
 
     def encode(self, password: str) -> str:
-        """Return the text to be stored."""
+        """Return the text to store."""
         parts = {
             "keyFactoryAlgorithm": self._key_factory,
             "cipherAlgorithm": self._cipher,

@@ -1,6 +1,6 @@
-"""Variables in settings, ${provider:path:key}, and the config providers that know what they stand for.
+"""Variables in settings, ${provider:path:key}, and the config providers that resolve them.
 
-Owns the three providers that Kafka has, their parameters and what may be read by them. Never knows a key's type.
+Owns Kafka's three providers, their parameters and the allowed paths. Never knows a key's type.
 
     config.providers=file
     config.providers.file.class=org.apache.kafka.common.config.provider.FileConfigProvider
@@ -26,16 +26,16 @@ _PATHS: Final = "allowed.paths"
 _PATTERN: Final = "allowlist.pattern"
 _LARGEST: Final = 1 << 20
 _LARGEST_DYNAMIC: Final = 1 << 14
-"""Bytes of a file that is read while others wait for the loop."""
+"""Largest file, in bytes, that is read on the event loop."""
 _MOST_DYNAMIC: Final = 20
-"""Variables among the dynamic configs of one broker, or of all."""
+"""Most variables in the dynamic configs of one broker, or of all."""
 _MOST_HIDDEN: Final = 1_000
 _SEPARATORS: Final = re.compile(r"[,;\s]+")
 _MOST_ELEMENTS: Final = 20
 _SHORTEST_ELEMENT: Final = 4
-"""Characters: of less any message would be full."""
+"""Characters: shorter texts would be found in any message."""
 Lookup = Callable[[str, str, int], str | None]
-"""Finds a value by path and key in files of so many bytes at most; None: there is none. Raises ConfigError."""
+"""Looks up a value by path and key in files of limited size, in bytes; None if missing. Raises ConfigError."""
 
 
 class _Variable(NamedTuple):
@@ -47,7 +47,7 @@ class _Variable(NamedTuple):
 
 
 def _variables(text: str) -> Iterator[_Variable]:
-    """Find ${provider:path:key} and ${provider:key}, as ConfigTransformer does, in time by the text's length."""
+    """Find ${provider:path:key} and ${provider:key}, as ConfigTransformer does, in time linear in the text's length."""
     at = 0
     while (begin := text.find("${", at)) >= 0 and (end := text.find("}", begin)) >= 0:
         at = end + 1
@@ -58,12 +58,12 @@ def _variables(text: str) -> Iterator[_Variable]:
 
 
 class Providers:
-    """The config providers that settings name, and what was found by them."""
+    """The config providers in the settings, and the values they returned."""
 
     def __init__(self, names: str, settings: Mapping[str, str], environment: Mapping[str, str] | None = None) -> None:
-        """`names` is what config.providers says; `environment` is the process's unless it is given.
+        """`names` is the value of config.providers; `environment` is the process's by default.
 
-        Raises ConfigError for a provider that cannot be.
+        Raises ConfigError for an invalid provider.
         """
         self.warnings: list[str] = []
         self._environment = os.environ if environment is None else environment
@@ -75,10 +75,10 @@ class Providers:
         }
 
     def resolved(self, name: str, text: str, *, is_dynamic: bool = False) -> str:
-        """Return a setting's text with what its variables stand for, which is not looked at again.
+        """Return a setting's text with its variables resolved; results are not resolved again.
 
-        A variable of no provider stays as it is, as in Kafka. Raises ConfigError where a provider does not know one;
-        of a dynamic config also where to look would take long.
+        A variable of an unknown provider stays unchanged, as in Kafka. Raises ConfigError if a provider has no value;
+        for a dynamic config also if the look-up would take long.
         """
         if not self._by_name:
             return text
@@ -96,7 +96,7 @@ class Providers:
                 raise ConfigError(f"{name}: {variable} is not there")
             parts += [text[at : found.begin], known]
             at = found.end
-            # A message may be about one element of a list alone.
+            # A message may contain a single element of a list.
             self._hide(known, variable)
             for each in _SEPARATORS.split(known, _MOST_ELEMENTS):
                 if len(each) >= _SHORTEST_ELEMENT:
@@ -121,7 +121,7 @@ class Providers:
             raise InvalidConfig(f"There may be {_MOST_DYNAMIC} variables at most")
 
     def left_over(self, settings: Mapping[str, str]) -> list[str]:
-        """Return a line for each setting with a variable that no provider is asked for."""
+        """Return a line for each setting with a variable of an unknown provider."""
         if not self._by_name:
             return []
         return [
@@ -132,7 +132,7 @@ class Providers:
         ]
 
     def hide(self, text: str) -> str:
-        """Return a message with variables in the place of what they stand for."""
+        """Return a message with values replaced by their variables."""
         for value, variable in sorted(self._hidden.items(), key=lambda each: len(each[0]), reverse=True):
             if value.strip() and value.strip() in text:
                 pattern = rf"(?<!\w){re.escape(value.strip())}(?!\w)"
@@ -155,11 +155,11 @@ class Providers:
         prefix = f"{PROVIDERS}.{name}.param."
         strange = sorted(each for each in settings if each.startswith(prefix) and each != prefix + parameter)
         if strange:
-            # Kafka passes them over; a misspelt one would leave open what it is to restrict.
+            # Kafka ignores them; a misspelt one would silently lift a restriction.
             raise ConfigError(f"{strange[0]} is no parameter of {kind}, which has {prefix}{parameter}")
         return make(prefix + parameter, settings.get(prefix + parameter, ""))
 
-    # --- what there is
+    # --- the providers
 
     def _files(self, name: str, allowed: str) -> Lookup:
         paths = _allowed_paths(name, allowed)
@@ -199,7 +199,7 @@ class Providers:
 
     def _read(self, path: str, largest: int) -> str:
         try:
-            # O_NONBLOCK: a pipe that nobody writes to would hold up whoever opens it, for ever.
+            # O_NONBLOCK: opening a pipe without a writer would block for ever.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 if not stat.S_ISREG(mode):
@@ -220,7 +220,7 @@ class Providers:
 
 
 def _allowed_paths(name: str, text: str) -> tuple[str, ...] | None:
-    """Return the paths that a parameter allows; None: all are."""
+    """Return the paths that a parameter allows; None if all are."""
     if not text:
         return None
     paths = tuple(os.path.normpath(each) for each in text.split(","))

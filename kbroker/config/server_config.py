@@ -1,7 +1,7 @@
-"""The configuration of one broker: what it was started with, and what was changed since.
+"""The configuration of one broker: the settings at its start, and the later changes.
 
 Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
-that the controller hands in. Never decides whether a client may change a config (changes_while_running.py) and never
+that the controller passes in. Never decides whether a client may change a config (changes_while_running.py) and never
 describes one (describe.py).
 """
 
@@ -23,7 +23,7 @@ from kbroker.config.stored_configs import StoredConfigs
 from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
 from kbroker.config.values import parse, parse_text, to_text
 
-# Keys of older Kafka versions that many files still carry: no typing mistakes, so no guess at a nearer name.
+# Keys of older Kafka versions that many files still contain: not typing mistakes, so no similar name is suggested.
 _GONE: Final = frozenset(
     [
         "advertised.host.name",
@@ -43,20 +43,20 @@ _GONE: Final = frozenset(
         "reserved.broker.max.id",
     ]
 )
-# Defaults that clients are not told: what only a dynamic change sets, and what has no default in Kafka.
+# Defaults that clients do not see: of keys that only a dynamic change sets, and of keys without a default in Kafka.
 _NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 _BETWEEN_BROKERS: Final = ("inter.broker.listener.name", "security.inter.broker.protocol")
-"""What names the listener over which brokers talk to each other, the stronger first."""
+"""The keys that name the listener between brokers, the stronger first."""
 _LOGIN: Final = "java.security.auth.login.config"
 
 
 class BrokerConfig:
     """Every broker key's value by name: `config["log.dirs"]`, or typed: `config.get_int("num.partitions")`.
 
-    `warnings` has one line for each setting that was ignored. Dynamic configs come in by `set_dynamic`, so a value may
-    change between two reads; whoever must not see that reads once.
+    `warnings` has one line for each ignored setting. `set_dynamic` applies dynamic configs, so a value may change
+    between two reads; code that must not see that reads once.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
@@ -77,7 +77,7 @@ class BrokerConfig:
         self.dynamic_default: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
         self.variables: dict[str, str] = {}
-        """Dynamic configs with variables as somebody set them: what these stand for is not shown."""
+        """Dynamic configs with variables as they were set: resolved values are not shown."""
         self._as_set: tuple[dict[str, str], dict[str, str]] = {}, {}
         self._values: dict[str, Value] = {}
         self._check_names(strict)
@@ -87,7 +87,7 @@ class BrokerConfig:
         self.authorization = authorization(
             self.get_str("authorizer.class.name").strip(), self.static, in_cluster=self.in_cluster
         )
-        """What an authorizer goes by; None: there is none."""
+        """The settings of an authorizer; None without one."""
         check_start(self)
         self.listeners = self._resolve_listeners()
         protocols = self.listeners.protocols.values()
@@ -161,7 +161,7 @@ class BrokerConfig:
 
     @property
     def in_cluster(self) -> bool:
-        """Whether this broker is a node of a cluster, which its ZooKeeper makes it."""
+        """Whether this broker is a node of a cluster, which it is if ZooKeeper is configured."""
         return bool(self.static.get("zookeeper.connect", "").strip())
 
     @property
@@ -171,11 +171,11 @@ class BrokerConfig:
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """Directories of the log: log.dirs, or log.dir where that is unset."""
+        """Directories of the log: log.dirs, or log.dir if that is unset."""
         return self.get_list("log.dirs") or self.get_list("log.dir")
 
     def source(self, name: str) -> ConfigSource:
-        """Return where the value of a broker key comes from."""
+        """Return the source of a broker key's value."""
         if name in self.dynamic_broker:
             return ConfigSource.DYNAMIC_BROKER_CONFIG
         if name in self.dynamic_default:
@@ -183,9 +183,9 @@ class BrokerConfig:
         return ConfigSource.STATIC_BROKER_CONFIG if name in self.static else ConfigSource.DEFAULT_CONFIG
 
     def synonyms(self, name: str) -> list[tuple[str, str | None, ConfigSource]]:
-        """Return (key, text, source) of everything that could give `name` its value, strongest first.
+        """Return (key, text, source) of all possible sources of a key's value, strongest first.
 
-        Empty when only a synonym and not `name` itself has a value, as in Kafka's DescribeConfigs.
+        Empty if only a synonym and not `name` itself has a value, as in Kafka's DescribeConfigs.
         """
         names = broker_synonyms(name)
         found: list[tuple[str, str | None, ConfigSource]] = []
@@ -205,7 +205,7 @@ class BrokerConfig:
         return found
 
     def topic_defaults(self) -> dict[str, Value]:
-        """Return the value that each topic key has in a topic that does not set it."""
+        """Return the value of each topic key in a topic that does not set it."""
         values = {name: self._topic_default(name) for name in TOPIC}
         retention = values["retention.ms"]
         # The keys in minutes and hours have no lower bound: every negative time means unlimited, which is written -1.
@@ -222,24 +222,24 @@ class BrokerConfig:
         return key.default
 
     def group_defaults(self) -> dict[str, Value]:
-        """Return the value that each group key has in a group that does not set it."""
+        """Return the value of each group key in a group that does not set it."""
         return {
             name: self._values[key.synonyms[0].name] if key.synonyms else key.default for name, key in GROUP.items()
         }
 
     def set_dynamic(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
-        """Take over the dynamic configs as they are stored (text by key); return the keys whose values changed.
+        """Apply the stored dynamic configs (text by key); return the keys whose values changed.
 
-        Values that do not parse are left out: a wrong one may be stored since before this version knew the key.
+        Invalid values are ignored: one may have been stored before this version knew the key.
         """
         return self._take(self.stored.read(cluster_wide), self.stored.read(this_broker))
 
     def look_up_again(self) -> frozenset[str]:
-        """Take over what the variables of dynamic configs stand for by now; return the keys whose values changed."""
+        """Resolve the variables in dynamic configs again; return the keys whose values changed."""
         return self._take(*self._as_set)
 
     def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-        """Return this configuration as it would be with other dynamic configs of this broker, or of all."""
+        """Return this configuration with other dynamic configs of this broker, or of all."""
         changed = copy.copy(self)
         changed.warnings = []
         cluster_wide, this_broker = self._as_set
@@ -247,7 +247,7 @@ class BrokerConfig:
         return changed
 
     def hide(self, text: str) -> str:
-        """Return a message with variables in the place of what config providers have told of them."""
+        """Return a message with the values of config providers replaced by their variables."""
         return self._providers.hide(text)
 
     def _take(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
@@ -316,7 +316,7 @@ class BrokerConfig:
         self._values = values
 
     def _check_names(self, strict: bool) -> None:
-        """Sort out the settings that are no keys of ours."""
+        """Handle the settings that are no keys of ours."""
         complaints = []
         for name in sorted(self.static):
             if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
@@ -334,7 +334,7 @@ class BrokerConfig:
         self.warnings += complaints
 
     def _refuse_security(self) -> None:
-        """Refuse what promises security, rather than to serve without it. A default or an empty value does no harm."""
+        """Refuse settings that promise unsupported security. A default or an empty value does no harm."""
         promised = []
         for name, text in sorted(self.static.items()):
             key = self._keys.get(name) or broker_key(name)
@@ -360,7 +360,7 @@ class BrokerConfig:
             )
 
     def _warn_of_idle(self, prefix: str, protocol: str) -> None:
-        """Tell of settings that promise what no listener speaks."""
+        """Warn of settings for a protocol that no listener uses."""
         idle = []
         for name, text in sorted(self.static.items()):
             key = broker_key(name)
@@ -409,7 +409,7 @@ class BrokerConfig:
 
 
 def _hint(unknown: str) -> str:
-    """Return what to say behind an unknown name of a broker's config: the broker's own name for it, or a near one."""
+    """Return the hint after an unknown config name: the broker's own name for it, or a similar one."""
     for owner, table in (("topic", TOPIC), ("group", GROUP)):
         if (key := table.get(unknown)) is not None:
             own = f"the broker's own is {key.synonyms[0].name}" if key.synonyms else "the broker has none for all"

@@ -1,7 +1,7 @@
-"""Where a broker's settings are written: properties files, environment variables, the command line.
+"""The sources of a broker's settings: properties files, environment variables, the command line.
 
-Owns which of these wins, the syntax of Java properties files, the naming of the apache/kafka image's variables, and
-which properties of a Java broker's virtual machine are settings here. Never knows which keys exist.
+Owns their precedence, the syntax of Java properties files, the naming of the apache/kafka image's variables, and which
+properties of a Java broker's virtual machine are settings here. Never knows which keys exist.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def merged(
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Read a server.properties. Raises ConfigError where it cannot be read."""
+    """Read a server.properties. Raises ConfigError if it is unreadable."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
@@ -77,7 +77,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Parse a Java properties file. A key that stands twice has its last value."""
+    """Parse a Java properties file. A repeated key has its last value."""
     found: dict[str, str] = {}
     for number, line in _logical_lines(text):
         key, value = _split(line)
@@ -143,11 +143,11 @@ def _unescape(text: str) -> str:
 
 
 def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that KAFKA_* variables name as the apache/kafka image names them.
+    """Return the settings in KAFKA_* variables, named as in the apache/kafka image.
 
     After the prefix, "_" stands for ".", "__" for "_" and "___" for "-". Of KAFKA_OPTS, which configures a Java
-    broker's virtual machine, only the properties count that name its file of logins, and by which it logs in to
-    ZooKeeper.
+    broker's virtual machine, only the properties for the login to ZooKeeper count: the file of logins, and how to use
+    it.
     """
     found = _machine_properties(environment.get("KAFKA_OPTS", ""))
     for name, value in environment.items():
@@ -159,7 +159,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _machine_properties(options: str) -> dict[str, str]:
-    """Return the properties among a Java virtual machine's options that are settings here, from -Dname=value."""
+    """Return the settings here among a Java virtual machine's options, from -Dname=value."""
     try:
         words = shlex.split(options)
     except ValueError:

@@ -1,7 +1,7 @@
-"""Dynamic configs, of brokers, topics and all else, on their way from and to where they are stored.
+"""Encodes and decodes stored dynamic configs, of brokers, topics and everything else.
 
-Owns that passwords lie encrypted in ZooKeeper, that variables are stored as variables (what they stand for is looked up
-by each broker for itself), and what counts of a stored value that this broker would refuse. Never stores anything.
+Owns that passwords are encrypted in ZooKeeper, that variables are stored unresolved (each broker resolves them itself),
+and how stored values count that this broker would refuse. Never stores anything.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ log = logging.getLogger(__name__)
 
 
 class StoredConfigs:
-    """Reads and writes texts as they are stored. Without an encoder no password can be stored in a cluster."""
+    """Encodes and decodes stored texts. Without an encoder no password can be stored in a cluster."""
 
     def __init__(self, providers: Providers, *, in_cluster: bool) -> None:
         self._providers = providers
         self._in_cluster = in_cluster
         self.encoder: PasswordEncoder | None = None
         self.old_encoder: PasswordEncoder | None = None
-        """Reads what was encrypted by the secret before this one."""
+        """Decrypts with the previous secret."""
 
     def read(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs as somebody set them; a password that cannot be read is told, and left out."""
+        """Return stored configs as they were set; an unreadable password is logged and left out."""
         if not self._in_cluster:
             return dict(stored)
         found = {}
@@ -46,13 +46,13 @@ class StoredConfigs:
         return found
 
     def write(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-        """Return what is to be stored of configs, where others are stored already. Raises InvalidConfig."""
+        """Return the form of configs to store, given the stored ones. Raises InvalidConfig."""
         if not self._in_cluster:
             return dict(configs)
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
 
     def encrypted_anew(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs with passwords of the old secret encrypted by the new one; the others as they are."""
+        """Return stored configs with passwords of the old secret encrypted with the new one; the others unchanged."""
         old = self.old_encoder
         found = dict(stored)
         for name, text in stored.items():
@@ -62,7 +62,7 @@ class StoredConfigs:
         return found
 
     def effective(self, name: str, text: str) -> str:
-        """Return what a text with variables comes to. Raises InvalidConfig."""
+        """Return a text with its variables resolved. Raises InvalidConfig."""
         try:
             return self._providers.resolved(name, text, is_dynamic=True)
         except ConfigError as error:
@@ -98,10 +98,10 @@ def _is_password(name: str) -> bool:
 def stored_values(
     keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """As `parse_all`, of what the cluster has stored: other brokers may have taken what this one would refuse.
+    """Do the work of `parse_all` for stored texts: other brokers may have accepted values that this one refuses.
 
-    Apache Kafka 3.9 takes segment.bytes from 14 on, for example, and 4.3 from 1 MiB. A number out of limits counts as
-    it is; what else is wrong counts as if it had not been set.
+    Apache Kafka 3.9 accepts segment.bytes from 14 on, for example, and 4.3 from 1 MiB. A number out of limits counts
+    unchanged; any other invalid value counts as unset.
     """
     values: dict[str, Value] = {}
     for name, key in keys.items():

@@ -1,9 +1,9 @@
-"""The table of all config keys, by resource, as the files beside this one declare them.
+"""The table of all config keys, by resource, as declared in the files of this folder.
 
 Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt`,
-`group_keys.txt` and `client_metrics_keys.txt`), and which key a name is of, also where keys say the same in other units
-(the synonyms of DescribeConfigs). Never parses a value that somebody set. Topic and group keys stand in the order in
-which Kafka checks them: when several values of one request are wrong, the first in this order is the one reported.
+`group_keys.txt` and `client_metrics_keys.txt`), and the key of a name, including keys for the same value in other units
+(the synonyms of DescribeConfigs). Never parses a configured value. Topic and group keys are in the order of Kafka's
+checks: if several values of one request are wrong, the first in this order is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.config import limits
 from kbroker.config.model import ConfigKey, ConfigType, Mode, Synonym, Validator
 from kbroker.config.values import parse_text
 
-# Broker keys that name one thing in several units; the first that is set counts. DescribeConfigs lists them together.
+# Broker keys for one value in several units; the first that is set counts. DescribeConfigs lists them together.
 _FAMILIES: Final = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -30,13 +30,13 @@ _SYNONYMS: Final = {name: family for family in _FAMILIES for name in family} | {
 
 
 def listener_base(name: str) -> str | None:
-    """Return the key behind a listener's own setting `listener.name.<listener>.<key>`, or None for other names."""
+    """Return the key in a listener's own setting `listener.name.<listener>.<key>`, or None for other names."""
     parts = name.split(".", 3)
     return parts[3] if len(parts) == 4 and parts[:2] == ["listener", "name"] and parts[2] else None
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the broker keys that `name` may take its value from, best first; `name` itself is one of them."""
+    """Return the broker keys that may give `name` its value, best first; `name` itself is one of them."""
     family = _SYNONYMS.get(name)
     if family is not None:
         return family
@@ -45,7 +45,7 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 class Section(NamedTuple):
-    """Keys that stand together on the docs page."""
+    """Keys of one section of the docs page."""
 
     title: str
     keys: list[ConfigKey]
@@ -112,7 +112,7 @@ BROKER_SECTIONS: Final = _read("broker")
 BROKER: Final = _by_name(BROKER_SECTIONS)
 CLUSTER_SECTIONS: Final = _read("cluster")
 CLUSTER: Final = _by_name(CLUSTER_SECTIONS)
-"""What a broker has beside them as a node of a cluster."""
+"""The additional keys of a node of a cluster."""
 TOPIC: Final = _by_name(_read("topic"))
 GROUP: Final = _by_name(_read("group"))
 CLIENT_METRICS: Final = _by_name(_read("client_metrics"))
@@ -121,12 +121,12 @@ DYNAMIC_ONLY: Final = frozenset(name for name, key in BROKER.items() if key.dyna
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """Return the declaration of a broker key, also of a listener's own setting of it; None when there is none."""
+    """Return the declaration of a broker key, also for a listener's own setting; None if unknown."""
     found = BROKER.get(name)
     if found is not None:
         return found
     base = listener_base(name)
     if base is None:
         return None
-    # SASL settings put the mechanism in front: listener.name.<listener>.<mechanism>.<key>.
+    # SASL settings have the mechanism in front: listener.name.<listener>.<mechanism>.<key>.
     return BROKER.get(base) or BROKER.get(base.partition(".")[2])

@@ -1,8 +1,8 @@
-"""Whether the configs of a topic, a group or a subscription to metrics may be what a client asks for.
+"""The validation of configs of a topic, a group or a metrics subscription.
 
-Owns unknown names, and how a group's keys are bounded by the broker's, with Kafka's messages; what keys demand of each
-other is between_keys.py's, and a running broker's own configs are changes_while_running.py's. Never parses (values.py)
-and never stores: what is wrong raises InvalidConfig.
+Owns unknown names, and the broker's bounds on a group's keys, with Kafka's messages. between_keys.py owns the rules
+between keys, changes_while_running.py a running broker's own configs. Never parses (values.py) and never stores: an
+invalid config raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MOST_INTERVAL_MS: Final = 3_600_000
 
 
 def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
-    """Check a topic's own configs and return the value of every topic key under them."""
+    """Check a topic's own configs and return the resulting value of every topic key."""
     for name in configs:
         if name not in TOPIC:
             raise InvalidConfig(f"Unknown topic config name: {name}")
@@ -39,7 +39,7 @@ def validate_topic(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
 
 
 def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str, Value]:
-    """Check a group's own configs and return the value of every group key under them."""
+    """Check a group's own configs and return the resulting value of every group key."""
     for name in configs:
         if name not in GROUP:
             raise InvalidConfig(f"Unknown group config name: {name}")
@@ -57,7 +57,7 @@ def validate_group(config: BrokerConfig, configs: Mapping[str, str]) -> dict[str
 
 
 def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str | None]]:
-    """Return group keys with the broker keys that bound them, in the order in which Kafka checks them."""
+    """Return group keys with the broker keys that bound them, in the order of Kafka's checks."""
     bounds: list[tuple[str, str | None, str | None]] = []
     for kind in _GROUP_KINDS:
         names = [f"{kind}.heartbeat.interval.ms", f"{kind}.session.timeout.ms"]
@@ -67,7 +67,7 @@ def _group_bounds(configs: Mapping[str, str]) -> list[tuple[str, str | None, str
         bounds += [(name, f"group.{kind}.{low}", f"group.{kind}.{high}") for name, low, high in pairs]
         if kind == "streams":
             bounds.append(("streams.num.standby.replicas", None, "group.streams.max.standby.replicas"))
-        # An interval that comes from the broker's own configuration is not held against the broker's bounds.
+        # An interval from the broker's own configuration is not checked against the broker's bounds.
         if (name := f"{kind}.assignment.interval.ms") in configs:
             low, high = f"group.{kind}.min.assignment.interval.ms", f"group.{kind}.max.assignment.interval.ms"
             bounds.append((name, low, high))

@@ -1,7 +1,7 @@
-"""Text to typed value and back, by key, as Kafka does it.
+"""Conversion from text to typed value and back, by key, as in Kafka.
 
-Owns parsing, checking and the canonical text of values. Never knows where a text came from. Raises InvalidConfig with
-the message that Kafka sends.
+Owns parsing, checking and the canonical text of values. Never knows the source of a text. Raises InvalidConfig with
+Kafka's message.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INTEGER: Final = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _DOUBLE: Final = re.compile(r"[-+]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?[fFdD]?)", re.ASCII)
 _COMMA: Final = re.compile(r"[ \t\n\x0b\f\r]*,[ \t\n\x0b\f\r]*")
 _BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
-# What Java's String.trim takes off: every control character and the space.
+# The characters that Java's String.trim removes: every control character and the space.
 _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
 
 
@@ -32,7 +32,7 @@ def parse(key: ConfigKey, text: str | None) -> Value:
 
 
 def parse_text(name: str, kind: ConfigType, text: str) -> Value:
-    """Return the value of `text` as one of its type, whatever the limits of the key `name`."""
+    """Return the typed value of `text`, whatever the limits of the key `name`."""
     trimmed = text.strip(_JAVA_BLANK)
     match kind:
         case ConfigType.BOOLEAN:
@@ -55,7 +55,7 @@ def parse_text(name: str, kind: ConfigType, text: str) -> Value:
 
 
 def to_text(value: Value) -> str | None:
-    """Return the canonical text of a value as DescribeConfigs prints it; None for no value."""
+    """Return the canonical text of a value as in DescribeConfigs; None for no value."""
     if value is None:
         return None
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def parse_all(
 ) -> dict[str, Value]:
     """Return the value of every key: from `texts`, else from `defaults`, else the key's own default.
 
-    Goes through `keys` in their order, so the first wrong value in that order is the one reported.
+    Follows the order of `keys`, so the first wrong value in that order is reported.
     """
     values: dict[str, Value] = {}
     for name, key in keys.items():

@@ -1,1 +1,1 @@
-"""Who leads what: the cluster's state, decisions over it, and where it is stored."""
+"""Leadership and metadata: the cluster's state, decisions over it, and its storage."""

@@ -1,4 +1,4 @@
-"""Where access control lists stand, and how their bytes look: Apache Kafka 3.9's znodes, here and on ZooKeeper.
+"""The paths and encodings of access control lists: Apache Kafka 3.9's znodes, here and on ZooKeeper.
 
 Owns these paths and values, in both directions. Never reads or writes them.
 
@@ -39,12 +39,12 @@ _PERMISSIONS: Final = {each.title.lower(): each for each in (Permission.ALLOW, P
 
 
 def acl_path(pattern: Pattern) -> str:
-    """Return where a pattern's ACLs stand; its name may have no "/"."""
+    """Return the path of a pattern's ACLs; its name must not contain "/"."""
     return f"{ROOTS[pattern.pattern_type]}/{pattern.resource_type.title}/{pattern.name}"
 
 
 def encode_entries(entries: Iterable[Entry]) -> dict[str, Any]:
-    """Return the JSON object of a pattern's ACLs, in an order that is always the same."""
+    """Return the JSON object of a pattern's ACLs, in a fixed order."""
     acls = [
         {
             "principal": each.principal,
@@ -58,7 +58,7 @@ def encode_entries(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def decode_entries(value: Mapping[str, Any]) -> frozenset[Entry]:
-    """Return a pattern's ACLs; raises KeyError, TypeError or ValueError for what no broker writes."""
+    """Return a pattern's ACLs; raises KeyError, TypeError or ValueError for invalid content."""
     if value["version"] != 1:
         raise ValueError(f"version {value['version']} of ACLs is not known")
     return frozenset(_entry(each) for each in value["acls"])
@@ -87,7 +87,7 @@ def encode_change(pattern: Pattern) -> bytes:
 
 
 def decode_change(kind: PatternType, data: bytes) -> Pattern:
-    """Return whose ACLs have changed; raises ValueError for what no broker writes."""
+    """Return the pattern whose ACLs have changed; raises ValueError for an invalid notification."""
     try:
         if kind is PatternType.LITERAL:
             resource, colon, name = data.decode().partition(":")
@@ -104,6 +104,6 @@ def decode_change(kind: PatternType, data: bytes) -> Pattern:
 
 
 def _upper(name: str) -> str:
-    """Return a type's name as its code has it: brokers of long ago wrote TransactionalId."""
+    """Return a type's name as in its enum: very old brokers wrote TransactionalId."""
     known = TYPES.get(name)
     return known.name if known is not None else name.upper()

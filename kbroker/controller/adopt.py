@@ -1,10 +1,10 @@
-"""Record the topics whose files lie in a data directory in kbroker's metadata journal: how Kafka's data become ours.
+"""Record the topics whose files lie in a data directory in kbroker's metadata journal: this adopts Kafka's data.
 
-Owns what a topic's record is made of when only its files are known: id, number of partitions, leader epochs. Never
-touches a partition's files, and never guesses: what is not certain is refused, and then nothing is recorded.
+Owns how a topic's record is built from its files alone: id, number of partitions, leader epochs. Never touches a
+partition's files, and never guesses: uncertain input is refused, and then nothing is recorded.
 
-A topic's configs are not among its files. They are given, or a topic gets the broker's defaults, by which retention
-may delete old segments as soon as a broker starts. That is why nothing is ever adopted without being asked for.
+A topic's configs are not among its files. They are passed in, or the topic gets the broker's defaults, under which
+retention may delete old segments as soon as a broker starts. Therefore nothing is ever adopted unasked.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _KRAFT: Final = "__cluster_metadata"
 
 
 class AdoptError(Exception):
-    """A directory's topics cannot be adopted; the text says why, in one line, and nothing has been recorded."""
+    """A directory's topics cannot be adopted; the text gives the reason in one line, and nothing has been recorded."""
 
 
 def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[TopicState]:
-    """Record all topics of `directory` that are not recorded yet, and return them; `configs` by topic's name.
+    """Record all unrecorded topics of `directory`, and return them; `configs` are by topic name.
 
     Raises AdoptError, LogDirError (in use), CorruptMetadata, OSError.
     """
@@ -62,7 +62,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
-            # First: should the rest fail, ids have been skipped, and nothing else has happened.
+            # First: if the rest fails, some ids are skipped, and nothing else has happened.
             controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)
             return fresh
@@ -146,7 +146,7 @@ def _check_configs(name: str, given: Mapping[str, str]) -> None:
 
 
 def _is_fresh(topic: TopicState, controller: Controller) -> bool:
-    """Tell whether a topic is not recorded yet; refuse one whose name or id another has."""
+    """Whether a topic is not recorded yet; raises AdoptError if its name or id belongs to another topic."""
     known = controller.state.topics.get(topic.name)
     if known is not None and known.topic_id != topic.topic_id:
         raise AdoptError(

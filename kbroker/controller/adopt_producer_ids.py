@@ -1,9 +1,8 @@
-"""Which producer ids a data directory of Apache Kafka's has in use, so that they are not given again.
+"""The producer ids in use in a data directory of Apache Kafka, so that they are not allocated again.
 
-Owns where to look: Kafka's own metadata log says exactly up to where ids were given, if it lies in the directory. Else
-what counts is what the logs name: producers in snapshots and behind them, and transactional ids, whose producer ids may
-never have written a record. Never changes a file, and passes over what it cannot read: the broker's start looks again
-at what it recovers.
+Owns where to look: Kafka's own metadata log, if it lies in the directory, contains the exact limit. Otherwise the ids
+in the logs count: producers in snapshots and after them, and transactional ids, whose producer ids may never have
+written a record. Never changes a file, and skips unreadable ones: the broker's start checks the recovered ones again.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _READERS: Final = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue,
 
 
 def first_unused_producer_id(directory: str) -> int:
-    """Return an id such that none from it on is in use in `directory`. Raises OSError."""
+    """Return an id above all producer ids in use in `directory`. Raises OSError."""
     least = 0
     for path, (topic, _) in partitions_of(directory).items():
         if topic == _KRAFT:
@@ -51,7 +50,7 @@ def _bases(path: str, suffix: str) -> list[int]:
 
 
 def _largest_producer(path: str) -> int:
-    """Return the largest producer id in a partition's newest snapshot and the log behind it, -1 without one."""
+    """Return the largest producer id in a partition's newest snapshot and the log after it, -1 without one."""
     largest, known_from = -1, 0
     for base in reversed(_bases(path, SNAPSHOT_SUFFIX)):
         try:
@@ -73,7 +72,7 @@ def _largest_producer(path: str) -> int:
 
 
 def _largest_of_transactions(path: str) -> int:
-    """Return the largest producer id that a partition of `__transaction_state` names, -1 without one."""
+    """Return the largest producer id in a partition of `__transaction_state`, -1 without one."""
     largest = -1
     for base in _bases(path, LOG_SUFFIX):
         for record in _records(offset_name(path, base, LOG_SUFFIX)):
@@ -89,7 +88,7 @@ def _largest_of_transactions(path: str) -> int:
 
 
 def _allocated(path: str) -> int:
-    """Return the next producer id that Kafka's controller would have allocated, as its metadata log says; else 0."""
+    """Return the next producer id in the metadata log of Kafka's controller; 0 without one."""
     least = 0
     for name in os.listdir(path):
         if name.endswith(_METADATA_SUFFIXES):
@@ -99,7 +98,7 @@ def _allocated(path: str) -> int:
 
 
 def _next_producer_id(value: bytes) -> int:
-    """Return what a ProducerIdsRecord says; 0 for another record of the metadata log.
+    """Return the next id in a ProducerIdsRecord; 0 for another record of the metadata log.
 
     frame version uvarint (1) | type uvarint | version uvarint | broker id i32 | broker epoch i64 | next id i64
     """
@@ -115,7 +114,7 @@ def _next_producer_id(value: bytes) -> int:
 
 
 def _records(path: str) -> Iterator[Record]:
-    """Yield the records of a log file, up to where it stops making sense."""
+    """Yield the records of a log file, up to the first invalid batch."""
     with OpenFile(path) as file:
         for _, header, batch in scan_batches(file, 0, file.size):
             if header.is_control:

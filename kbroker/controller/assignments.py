@@ -1,7 +1,7 @@
-"""Which brokers hold the replicas of new partitions where a controller alone decides, and what a client may ask for.
+"""The replicas of new partitions on a controller that is alone, and the checks of assignments by clients.
 
 Owns the rules of assignments, with Kafka's codes and texts (ReplicationControlManager). Never stores. In a cluster on
-ZooKeeper replicas are spread by placement.py.
+ZooKeeper, placement.py spreads replicas.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
             f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some "
             "brokers have all their log directories cordoned.",
         )
-    # One object for all that are alike: a topic may have ten thousand partitions, and they are stored alike, too.
+    # One object for all equal ones: a topic may have ten thousand partitions, and equal ones are stored once, too.
     turns = [
         _partition([brokers[(first + i + r) % len(brokers)] for r in range(replication_factor)])
         for i in range(min(count, len(brokers)))
@@ -50,13 +50,13 @@ def manual(state: ClusterState, assignments: Sequence[Sequence[int]], factor: in
 
 
 def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int | None) -> None:
-    """Raise INVALID_REPLICA_ASSIGNMENT for a replica list that cannot be."""
+    """Raise INVALID_REPLICA_ASSIGNMENT for an invalid replica list."""
     fault = None
     prefix = "The manual partition assignment includes"
     if not replicas:
         fault = f"{prefix} an empty replica list."
     previous = None
-    # Of a list longer than there are brokers, its beginning has something wrong already.
+    # A list longer than the number of brokers has a fault in its beginning already.
     for broker in sorted(replicas[: len(state.brokers) + 1]):
         if fault is None and broker not in state.brokers:
             fault = f"{prefix} broker {broker}, but no such broker is registered."

@@ -1,6 +1,6 @@
-"""What a broker's handlers know of the cluster and may have changed of it, on one node and in a cluster.
+"""The interface of a broker's handlers to the cluster state and its changes, on one node and in a cluster.
 
-Owns the seam: controller.py stands behind it where one node is all there is, member/metadata.py on a node of a cluster.
+Owns the interface: controller.py implements it for a single node, member/metadata.py for a node of a cluster.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ ReviseToken = Callable[[Token | None], Token | None]
 
 
 class ClusterMetadata(TopicPlans, ABC):
-    """The cluster's state as this broker knows it, and the way to change it.
+    """The cluster's state as known to this broker, and the methods to change it.
 
-    What changes it is work that ends with what was refused. One node may have decided by then and nobody know it yet:
-    `published` tells when they do.
+    The methods for changes return the refusals. On one node a change may be decided before it is visible; `published`
+    returns a future for that.
     """
 
     state: ClusterState
-    """What is known to all, or on its way to them."""
+    """The state known to all, or about to be."""
 
     @abstractmethod
     def check_is_controller(self) -> None:
-        """Raise NOT_CONTROLLER where another broker decides about topics."""
+        """Raise NOT_CONTROLLER if another broker decides about topics."""
 
     def is_whole(self, name: str) -> bool:  # noqa: ARG002 - on one node all are
-        """Tell whether all partitions of a topic are known that it had when this broker started."""
+        """Whether all partitions are known that a topic had when this broker started."""
         return True
 
     @abstractmethod
@@ -45,43 +45,52 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return what is done once all that was decided so far is in effect; raises OSError, or later."""
+        """Return a future that is done once all decisions so far are in effect; raises OSError, or fails later."""
 
     @abstractmethod
     def auto_create(self, name: str) -> None:
-        """Create a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
+        """Create a topic that a client uses, with the broker's defaults or an internal topic's settings."""
 
     @abstractmethod
     def auto_created(self, name: str) -> Awaitable[None] | None:
-        """Return what is done once a topic that is being created by `auto_create` is there, or could not be created."""
+        """Return a future that is done once a topic of `auto_create` exists, or could not be created."""
 
     @abstractmethod
     def put_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
-        """Create topics that were planned a while ago; return why some were not, or took too long."""
+        """Create topics that were planned earlier.
+
+        Return the errors of those that were not created, or took too long.
+        """
 
     @abstractmethod
     def validate_in_pieces(self, plans: Sequence[TopicState]) -> Coroutine[Any, Any, dict[str, ApiError]]:
-        """Return why topics that were planned just now would not be created, beside what the plan itself has shown."""
+        """Return why recently planned topics would not be created, in addition to the plan's own errors."""
 
     @abstractmethod
     def grow_in_pieces(
         self, plans: Sequence[TopicState], _timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
-        """Add the partitions that were planned a while ago; return why some were not, or took too long."""
+        """Add partitions that were planned earlier.
+
+        Return the errors of those that were not added, or took too long.
+        """
 
     @abstractmethod
     def delete_in_pieces(
         self, topic_ids: Iterable[bytes], _timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[bytes, ApiError]]:
-        """Delete topics with their configs; return why some were not, or took too long. What is gone is no matter."""
+        """Delete topics with their configs; return the errors of those not deleted, or too slow.
+
+        Missing ones are ignored.
+        """
 
     @abstractmethod
     def change_configs(self, kind: str, name: str, revise: Revise) -> Coroutine[Any, Any, None]:
-        """Replace the dynamic configs of something; its kind and name are as in ClusterState. Raises ApiError.
+        """Replace the dynamic configs of an entity; its kind and name are as in ClusterState. Raises ApiError.
 
-        `revise` returns the new ones for those that stand, or raises ApiError; it may be asked several times.
+        `revise` returns the new configs for the current ones, or raises ApiError; it may be called several times.
         """
 
     @abstractmethod
@@ -92,15 +101,15 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> Coroutine[Any, Any, dict[Pattern, ApiError]]:
-        """Add ACLs that are valid; return why those of some patterns were not."""
+        """Add valid ACLs; return the errors of patterns whose ACLs were not added."""
 
     @abstractmethod
     def delete_acls(self, filters: Sequence[AclFilter]) -> Coroutine[Any, Any, list[list[Acl] | ApiError]]:
-        """Remove the ACLs that filters mean; return for each filter those that were, or why it was not followed."""
+        """Remove the ACLs that match filters; return for each filter the removed ones, or its error."""
 
     @abstractmethod
     def change_token(self, token_id: str, revise: ReviseToken) -> Coroutine[Any, Any, Token | None]:
-        """Replace a delegation token by what `revise` makes of it, and return that; None is no token. Raises ApiError.
+        """Replace a delegation token by the result of `revise`, and return that; None means no token. Raises ApiError.
 
-        `revise` may raise ApiError, and may be asked several times.
+        `revise` may raise ApiError, and may be called several times.
         """

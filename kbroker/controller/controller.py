@@ -1,7 +1,7 @@
 """Keeps the cluster's state: decides (topic_plans.py), stores (a MetadataStore), publishes, and then answers.
 
-Owns what becomes of each request for a change: whether it may be, what is stored of it, and the state that comes of it;
-when that is published is PublishedState's. Never touches logs: who must act on a change subscribes to it.
+Owns the handling of each requested change: whether it is allowed, what is stored, and the resulting state;
+PublishedState owns when that is published. Never touches logs: components that act on a change subscribe to it.
 
 Stored, on Apache Kafka 3.9's paths:
 
@@ -51,7 +51,7 @@ PRODUCER_IDS = "/kbroker/producer_ids"
 DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS, PIECE_ACLS = 50, 100, 200
-"""Topics, partitions, patterns of ACLs: so many are stored and published at once, which takes some milliseconds."""
+"""Topics, partitions, patterns of ACLs: the most stored and published at once, which takes some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
@@ -68,7 +68,7 @@ class Controller(PublishedState, ClusterMetadata):
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
-        """Give a cluster of which nothing is stored yet what Apache Kafka's formatting gives a new one."""
+        """Initialize an empty cluster with the settings of Apache Kafka's formatting."""
         if not self._store.children(""):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 
@@ -82,7 +82,7 @@ class Controller(PublishedState, ClusterMetadata):
         self.decide([], step)
 
     def check_is_controller(self) -> None:
-        """One node is its own controller."""
+        """Do nothing: one node is its own controller."""
 
     # --- topics
 
@@ -91,7 +91,7 @@ class Controller(PublishedState, ClusterMetadata):
         self.put_topics([self.plan_auto(name)])
 
     def auto_created(self, name: str) -> Awaitable[None] | None:  # noqa: ARG002 - decisions are published in order
-        """Return what is done once a topic is known to all."""
+        """Return a future that is done once a topic is published."""
         return self.published()
 
     def put_topics(self, topics: Sequence[TopicState]) -> None:
@@ -110,16 +110,16 @@ class Controller(PublishedState, ClusterMetadata):
         _log_put(old, topics)
 
     async def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
-        """Store and publish new topics that were planned a while ago, some at a time; return why some were not.
+        """Store and publish new topics that were planned earlier, some at a time; return the errors of the others.
 
-        What has changed meanwhile is held against each plan once more: another may have created its name.
+        Each plan is checked again for changes meanwhile: another topic of its name may have been created.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_new(plans, refused))
         return refused
 
     async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
-        """Return nothing: a plan was held against all that this node knows."""
+        """Return no errors: a plan was checked against everything that this node knows."""
         del plans
         return {}
 
@@ -135,9 +135,9 @@ class Controller(PublishedState, ClusterMetadata):
             yield plan, len(plan.partitions)
 
     async def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
-        """Store and publish growth that was planned a while ago, some at a time; return why some was not.
+        """Store and publish growth that was planned earlier, some at a time; return the errors of the rest.
 
-        Each topic grows from what it is by now: its other partitions may have changed, or it may be another topic.
+        Each topic grows from its current state: its other partitions may have changed, or it may be another topic.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_growing(plans, refused))
@@ -162,7 +162,7 @@ class Controller(PublishedState, ClusterMetadata):
     async def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> None:
         """Store and publish topics, each with the number of its new partitions.
 
-        They are looked at when they are taken from the iterator: others have no turn between that and the write.
+        The iterator checks each one when it is taken: nothing else runs between that and the write.
         """
         piece: list[TopicState] = []
         partitions = 0
@@ -176,7 +176,7 @@ class Controller(PublishedState, ClusterMetadata):
         self.put_topics(piece)
 
     async def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> dict[bytes, ApiError]:
-        """Forget some topics at a time; those that another request has deleted meanwhile are gone already."""
+        """Delete some topics at a time; those that another request has deleted meanwhile are skipped."""
         left = iter(topic_ids)
         while piece := list(islice(left, PIECE_TOPICS)):
             known = self.decided.topic_names
@@ -185,7 +185,7 @@ class Controller(PublishedState, ClusterMetadata):
         return {}
 
     def delete_topics(self, names: Iterable[str]) -> None:
-        """Forget topics that exist, with their configs; their ids are kept until `forget_deleted`."""
+        """Delete existing topics, with their configs; their ids are kept until `forget_deleted`."""
         gone = list(dict.fromkeys(names))
         if not gone:
             return
@@ -202,26 +202,26 @@ class Controller(PublishedState, ClusterMetadata):
 
     @property
     def deleted_topics(self) -> Collection[bytes]:
-        """The ids of deleted topics of which directories may be left."""
+        """The ids of deleted topics that may have directories left."""
         return self._deleted.keys()
 
     def forget_deleted(self, topic_ids: Sequence[bytes]) -> None:
-        """Hear that nothing is left of deleted topics."""
+        """Drop the ids of deleted topics without any directories left."""
         self._store.write([Delete(_deleted_path(topic_id)) for topic_id in topic_ids])
         for topic_id in topic_ids:
             self._deleted.pop(topic_id, None)
 
     def bump_leader_epochs(self) -> None:
-        """Begin a new leader epoch everywhere: after a crash, what was not on disk may be gone from the logs."""
+        """Begin a new leader epoch everywhere: after a crash, the logs may have lost unsynced records."""
         keys = ((name, i) for name, topic in self.decided.topics.items() for i in range(len(topic.partitions)))
         self._change_partitions(keys, lambda p: replace(p, leader_epoch=p.leader_epoch + 1))
 
     def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Take leadership from the replicas of a broker that its log directories lost; the ISR stays as it is."""
+        """Remove leadership from a broker's replicas on lost log directories; the ISR stays unchanged."""
         self._change_partitions(keys, lambda partition: single_broker.without_replica(partition, node_id))
 
     def regain_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Let a broker lead what nobody leads and what it has again."""
+        """Make a broker lead partitions without a leader whose replicas it has again."""
         self._change_partitions(keys, lambda partition: single_broker.with_replica(partition, node_id))
 
     def _change_partitions(
@@ -246,19 +246,19 @@ class Controller(PublishedState, ClusterMetadata):
     # --- configs
 
     async def change_configs(self, kind: str, name: str, revise: Revise) -> None:
-        """Replace the dynamic configs of something, in one step."""
+        """Replace the dynamic configs of an entity, in one step."""
         old = self.decided.configs(kind, name)
         configs = revise(old)
         if configs != old:
             self.set_configs(kind, name, configs)
 
     def set_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the dynamic configs of something; its kind and name are as in ClusterState."""
+        """Replace the dynamic configs of an entity; its kind and name are as in ClusterState."""
         path = f"{CONFIG}/{kind}/{_segment(name) if name else DEFAULT_ENTITY}"
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
-            changes.insert(0, Delete(plain))  # as it was stored before names were encoded
+            changes.insert(0, Delete(plain))  # stored before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
         # Without the values: those of brokers and users may be secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
@@ -278,7 +278,7 @@ class Controller(PublishedState, ClusterMetadata):
             self.replace_features(levels)
 
     def replace_features(self, levels: Mapping[str, int]) -> None:
-        """Have these levels and no others."""
+        """Set exactly these levels."""
         if levels == self.decided.features:
             return
 
@@ -299,7 +299,7 @@ class Controller(PublishedState, ClusterMetadata):
         return {}
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
-        """Find what the filters mean, and remove it, some patterns at a time."""
+        """Find the ACLs that match the filters, and remove them, some patterns at a time."""
         answers, gone = await meant(self.decided.acls, filters)
         left = iter(gone.items())
         while piece := dict(islice(left, PIECE_ACLS)):
@@ -308,7 +308,7 @@ class Controller(PublishedState, ClusterMetadata):
         return answers
 
     def replace_acls(self, wanted: Acls) -> None:
-        """Have these ACLs and no others."""
+        """Set exactly these ACLs."""
         held, none = self.decided.acls, frozenset[Entry]()
         other = [each for each in held if held[each] != wanted.get(each)]
         self._change_acls({each: held[each] - wanted.get(each, none) for each in other}, without)
@@ -355,14 +355,14 @@ class Controller(PublishedState, ClusterMetadata):
         return first
 
     def skip_producer_ids(self, least: int) -> None:
-        """Let no producer id below `least` be allocated any more; stored only if there is something to skip."""
+        """Never again allocate producer ids below `least`; stored only if there is something to skip."""
         node = self._store.get(PRODUCER_IDS)
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
 
 
 def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> None:
-    """Tell of new and of grown topics: of a few one by one, of many by their number."""
+    """Log new and grown topics: a few by name, many by their number."""
     if len(topics) > LOGGED_BY_NAME:
         fresh = [topic.name for topic in topics if topic.name not in old]
         if fresh:
@@ -380,7 +380,7 @@ def _log_put(old: Mapping[str, TopicState], topics: Sequence[TopicState]) -> Non
 
 
 def _named(names: Sequence[str]) -> str:
-    """Return how a line of the log speaks of topics: never as many names as somebody asked for."""
+    """Return the names of topics for a log line: a bounded number, however many were requested."""
     if len(names) == 1:
         return f"topic {names[0]} is"
     left = len(names) - LOGGED_BY_NAME
@@ -423,19 +423,19 @@ def _topic_changes(topic: TopicState, known: int) -> list[Change]:
 
 
 def _segment(name: str) -> str:
-    """Return how a name stands in a path: group ids may be anything but empty."""
+    """Return a name's form in a path: group ids may be anything but empty."""
     return _RESERVED.get(name) or name.replace("%", "%25").replace("/", "%2F")
 
 
 def _name(segment: str) -> str:
-    """Return the name that a segment stands for: itself, where it was stored before names were encoded."""
+    """Return the name of a path segment: itself, if it was stored before names were encoded."""
     plain = {encoded: name for name, encoded in _RESERVED.items()}.get(segment)
     name = plain or segment.replace("%2F", "/").replace("%25", "%")
     return name if _segment(name) == segment else segment
 
 
 _MAY_BE_CALLED_SO = ("groups", "client-metrics")
-"""Kinds of which one may be called as the default entity is, and that have no default."""
+"""Kinds without a default entity, whose entities may have its name."""
 
 
 def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:

@@ -1,8 +1,8 @@
-"""Who leads a partition next: the controller's elections, as pure functions.
+"""The controller's elections of partition leaders, as pure functions.
 
-Owns the five reasons for which leadership or in-sync replicas change by the controller's own decision, each from a
-partition's state, its replicas in order of preference, and who is online. Never writes a state; None means that nothing
-may change. Every change is a new leader epoch, also where the leader stays, so that no older request of it counts.
+Owns the five reasons for which the controller itself changes leadership or in-sync replicas. Each function takes a
+partition's state, its replicas in order of preference, and the online ones. Never writes a state; None means that
+nothing may change. Every change is a new leader epoch, even with the same leader, so that no older request counts.
 (Apache Kafka 3.9: Election, PartitionStateMachine, KafkaController.)
 """
 
@@ -16,7 +16,7 @@ from kbroker.controller.znodes import LeaderAndIsr
 
 
 def first_state(replicas: Sequence[int], online: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """Return the state of a new partition: led by the first replica that is online, all of those in sync."""
+    """Return the state of a new partition: led by the first online replica, with all online ones in sync."""
     isr = tuple(each for each in replicas if each in online)
     return LeaderAndIsr(isr[0], 0, isr, controller_epoch) if isr else None
 
@@ -24,10 +24,10 @@ def first_state(replicas: Sequence[int], online: Collection[int], controller_epo
 def elect_offline(
     state: LeaderAndIsr, replicas: Sequence[int], online: Collection[int], controller_epoch: int, *, unclean: bool
 ) -> LeaderAndIsr | None:
-    """Elect for a partition whose leader is gone: the first replica in sync that is online.
+    """Elect a leader for an offline partition: the first online replica in sync.
 
-    With `unclean`, one that is not in sync rather than none: what it lacks is lost. It alone is in sync then, and the
-    partition is recovering until the new leader has said that it is not.
+    With `unclean`, a replica that is not in sync is preferred to none: the records it lacks are lost. It alone is in
+    sync then, and the partition is recovering until the new leader reports the end of that.
     """
     leader = _first(replicas, online, state.isr)
     if leader is not None:
@@ -41,7 +41,7 @@ def elect_offline(
 def elect_preferred(
     state: LeaderAndIsr, replicas: Sequence[int], online: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Give leadership to the first replica, if it is in sync and online."""
+    """Make the first replica the leader, if it is in sync and online."""
     first = replicas[0]
     if first in online and first in state.isr:
         return _next(state, first, state.isr, controller_epoch)
@@ -51,7 +51,7 @@ def elect_preferred(
 def elect_of_target(
     state: LeaderAndIsr, target: Sequence[int], online: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Elect among those to whom a partition is being moved: the leader is none of them."""
+    """Elect a leader from a reassignment's target, which does not include the current one."""
     leader = _first(target, online, state.isr)
     return None if leader is None else _next(state, leader, state.isr, controller_epoch)
 
@@ -63,16 +63,16 @@ def elect_for_shutdown(
     leaving: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Elect somebody in sync who stays, and take those who leave from the in-sync replicas."""
+    """Elect a remaining in-sync replica, and remove the leaving ones from the in-sync set."""
     isr = tuple(each for each in state.isr if each not in leaving)
     leader = _first(replicas, online, isr)
     return None if leader is None else _next(state, leader, isr, controller_epoch)
 
 
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """Take a replica that went away from leadership and from the in-sync ones, of which the last one stays.
+    """Remove a failed replica from leadership and the in-sync set, whose last member stays.
 
-    Whoever was last in sync is the only one who may lead again without losing anything.
+    Only the last in-sync replica may lead again without losing records.
     """
     if replica not in state.isr and replica != state.leader:
         return None
@@ -82,7 +82,7 @@ def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) ->
 
 
 def unchanged(state: LeaderAndIsr, controller_epoch: int) -> LeaderAndIsr:
-    """Begin another leader epoch, where the replicas change and nobody else leads."""
+    """Begin a new leader epoch with the same leader, for a change of replicas."""
     return _next(state, state.leader, state.isr, controller_epoch)
 
 

@@ -2,21 +2,21 @@
 
 Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. Never interprets a value.
 
-    journal    one line a batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
-    next       what is written while a snapshot is: its first line says ["follows", size] of the journal's size; it
-               becomes the journal once the snapshot is on disk, and its bytes are counted on from there for ever
+    journal    one line per batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
+    next       written during a snapshot: its first line is ["follows", size] with the journal's size; it becomes the
+               journal once the snapshot is on disk, and positions continue from there for ever
     snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
-A batch is durable (fsync) before `write` returns, or, once `sync_by_thread` was called, before what `stored` returns is
-done: the process goes on with it at once, but nobody who asked for the change is told. A batch that is written while
-others before it are not on disk yet says so: ["synced", size] tells how much of the journal was, of both together.
+A batch is durable (fsync) before `write` returns. After `sync_by_thread`, it is durable once the future of `stored` is
+done: the process uses it at once, but the requester gets no answer before. A batch written while earlier ones are not
+on disk yet records that: ["synced", size] is the size of both journals together that was on disk.
 
-What a crash of the process leaves is a beginning of the last line, without its newline: it was never acknowledged and
-is cut off at the next start. A loss of power may also leave the file's new length without all of its bytes, and then
-zeros stand in their place, in any line that was not on disk. JSON in ASCII has no zero byte, so a line with one, behind
-which no line says that it was on disk, is torn as well, and all behind it was never acknowledged. Any other complete
-but wrong line was acknowledged and is damaged now: the start stops, as cutting it off would silently forget topics.
-Where the journal is shorter than the next one says, or torn, all of the next one is behind what is missing.
+A crash of the process leaves a part of the last line, without its newline: it was never acknowledged, and the next
+start cuts it off. A power loss may also leave the file's new length without all of its bytes, with zeros in any line
+that was not on disk. JSON in ASCII has no zero byte. So a line with one is torn as well, if no later line records that
+it was on disk, and everything after it was never acknowledged. Any other complete but wrong line was acknowledged and
+is damaged now: the start stops, as cutting it off would silently lose topics. If the journal is shorter than the next
+one records, or torn, all of the next one follows missing data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ JOURNAL = "__metadata.journal"
 NEXT = "__metadata.journal.next"
 SNAPSHOT = "__metadata.snapshot"
 _MODE = 0o600
-"""Of files that hold keys of users."""
+"""Mode of files with keys of users."""
 _COMPACT_BYTES = 4 * 1024 * 1024
 _encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
 _REMEDY = "move it and {} away, and let `kbroker log adopt` find the topics in their partitions"
@@ -64,7 +64,7 @@ class EmbeddedStore:
         self._compact_at = _COMPACT_BYTES
         self._sync: JournalSync | None = None
         self._compaction: Steps | None = None
-        self._left: list[int] = []  # descriptors of journals that are written to no more, and of their directory
+        self._left: list[int] = []  # descriptors of former journals, and of their directory
         self._fd = -1
         self._load_snapshot()
         if self._nodes and not os.path.exists(self._path(JOURNAL)):
@@ -78,7 +78,7 @@ class EmbeddedStore:
             raise
 
     def get(self, path: str) -> Node | None:
-        """Return what stands at `path`."""
+        """Return the node at `path`."""
         return self._nodes.get(path)
 
     def children(self, path: str) -> list[str]:
@@ -86,15 +86,21 @@ class EmbeddedStore:
         return sorted(self._children.get(path, ()))
 
     def sync_by_thread(self, loop: asyncio.AbstractEventLoop, failed: Callable[[OSError], None]) -> None:
-        """Let no `write` wait for the disk from now on; `failed` hears that it cannot be written to any more."""
+        """Make `write` return without waiting for the disk.
+
+        `failed` is called when the disk cannot be written any more.
+        """
         self._sync = JournalSync(loop, self._fd, self._size, failed)
 
     def stored(self) -> asyncio.Future[None] | None:
-        """Return what is done once all that was written is on disk, None if it is; raises OSError, then or now."""
+        """Return a future that is done once all writes are on disk, None if they are.
+
+        Raises OSError, or fails later.
+        """
         return self._sync.waiting() if self._sync is not None else None
 
     def settle(self) -> None:
-        """Wait until all that was written is on disk; raises OSError."""
+        """Wait until all writes are on disk; raises OSError."""
         if self._sync is not None:
             self._sync.settle()
 
@@ -134,7 +140,7 @@ class EmbeddedStore:
             self._compact()
 
     def close(self) -> None:
-        """Close the journal; raises OSError if its end could not be brought to the disk."""
+        """Close the journal; raises OSError if its end could not be synced."""
         if self._fd < 0:
             return
         work, self._compaction = self._compaction, None
@@ -163,7 +169,7 @@ class EmbeddedStore:
             self._set(path, Node(value, version))
 
     def _replay(self) -> None:
-        """Apply every whole line of both journals, cut off what is torn, and be ready to go on behind it."""
+        """Apply every whole line of both journals, cut off a torn end, and prepare for appending."""
         first = _lines_of(self._path(JOURNAL))
         begin, end = _numbered(first, 0)
         old_base, old_end = (begin[0][0] if begin else 0), end
@@ -184,12 +190,12 @@ class EmbeddedStore:
             end += len(line) + 1
         self._size, self._base = end, old_base
         self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
-        with contextlib.suppress(PermissionError):  # of another owner
+        with contextlib.suppress(PermissionError):  # the file has another owner
             os.fchmod(self._fd, _MODE)  # an earlier version let everybody read it
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
-            os.fdatasync(self._fd)  # nobody writes to it any more, and no later sync would take what a crash left
+            os.fdatasync(self._fd)  # nobody writes to it any more, and no later sync would include what a crash left
             self._base = min(end, old_end)
             self._fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(self._fd, end - self._base)
@@ -226,7 +232,7 @@ class EmbeddedStore:
     # -- compaction
 
     def _compact(self) -> None:
-        """Begin to write a snapshot: at once to its end, until `sync_by_thread` was called."""
+        """Begin to write a snapshot: completely and at once, unless `sync_by_thread` was called."""
         self._compaction = self.compacting()
         if self._sync is not None:
             self._sync.loop.call_soon(self._go_on)
@@ -242,7 +248,7 @@ class EmbeddedStore:
                     error = err
 
     def _go_on(self, error: BaseException | None = None) -> None:
-        """Go on with the compaction for a slice."""
+        """Continue the compaction for a slice."""
         sync = self._sync
         if self._compaction is None or sync is None:
             return
@@ -259,7 +265,7 @@ class EmbeddedStore:
             sync.loop.call_soon(self._go_on)
 
     def _step(self, error: BaseException | None) -> Callable[[], object] | None:
-        """Do a step of the compaction; return what is to be called before the next one."""
+        """Do a step of the compaction; return the function to call before the next one."""
         work = self._compaction
         assert work is not None
         try:
@@ -268,17 +274,17 @@ class EmbeddedStore:
             self._compaction = None
             self._compact_at = _COMPACT_BYTES
         except OSError as err:
-            # What was asked for is stored. The journal goes on growing, and is tried again some way further.
+            # The requested change is stored. The journal keeps growing, and the compaction is retried at a larger size.
             self._compaction = None
             self._compact_at = self._size - self._base + _COMPACT_BYTES
             log.error("the metadata journal cannot be compacted: %s", err)
         return None
 
     def compacting(self) -> Steps:
-        """Write a snapshot of what there is now, and begin the journal anew with what is written from now on.
+        """Write a snapshot of the current nodes, and start a new journal for later writes.
 
         A crash leaves the old snapshot and both journals, or the new snapshot and both, or the new one and the second
-        journal. What is done twice does no harm, as long as all of it is done in order.
+        journal. Applying a batch twice does no harm, as long as all are applied in order.
         """
         nodes = dict(self._nodes)
         if not self._following:
@@ -286,7 +292,7 @@ class EmbeddedStore:
         yield from write_snapshot(self._path(SNAPSHOT), nodes)
         passed("journal.compacted")
         try:
-            yield partial(os.fdatasync, self._fd)  # its first line, which tells where it begins, must be there
+            yield partial(os.fdatasync, self._fd)  # its first line, which contains its starting position, must be there
         except OSError as error:
             if self._sync is not None:
                 self._sync.fail(error)
@@ -307,14 +313,14 @@ class EmbeddedStore:
         """Write to a second journal from now on."""
         opened: list[int] = []
         try:
-            # Now: where descriptors are few this is tried again, but what the thread cannot do ends the broker.
+            # Open it now: if descriptors are few this is retried, but a failure in the thread ends the broker.
             names = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
             opened.append(names)
             fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
             opened.append(fd)
             if self._sync is None:
                 os.fsync(names)
-            # Last: where that fails, the first journal goes on growing, and a start would find this one in its middle.
+            # Last: if it fails, the first journal keeps growing, and a start would find this one in its middle.
             size = _begin_behind(fd, self._size)
             if self._sync is not None:
                 self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, names))
@@ -350,7 +356,10 @@ def _lines_of(path: str) -> list[bytes]:
 
 
 def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], int]:
-    """Return lines with their positions, and where they end. The first one may tell where it begins, or else `base`."""
+    """Return lines with their positions, and their end.
+
+    The first line may contain its position, otherwise `base` counts.
+    """
     first = parse_line(lines[0]) if lines else None
     if first and first[0][0] == "follows":
         base = first[0][1]
@@ -362,7 +371,7 @@ def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], i
 
 
 def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
-    """Whether no line behind a torn one tells that it was on disk; the first line of a journal tells nothing."""
+    """Whether no line after a torn one records that it was on disk; a journal's first line records nothing."""
     for position, line in lines:
         entries = parse_line(line)
         if entries is None:
@@ -381,7 +390,7 @@ def _line(entries: list[list[Any]]) -> bytes:
 
 
 def _texts(entries: list[list[Any]]) -> Iterator[str]:
-    """Yield the JSON of each entry. A value that many share, as the partitions of a topic do, is encoded once."""
+    """Yield the JSON of each entry. A value shared by many, such as a topic's partitions, is encoded once."""
     known: dict[int, str] = {}
     for entry in entries:
         if entry[0] != "put":
@@ -395,7 +404,7 @@ def _texts(entries: list[list[Any]]) -> Iterator[str]:
 
 
 def parse_line(line: bytes) -> list[Any] | None:
-    """Return the entries of a line without its newline, None when it is not whole."""
+    """Return the entries of a line without its newline, None if it is invalid."""
     try:
         if line[8:9] != b" " or int(line[:8], 16) != crc32c(line[9:]):
             return None

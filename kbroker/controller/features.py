@@ -1,17 +1,17 @@
-"""Feature levels of the cluster (KIP-584): which there are, and what may be changed to what.
+"""Feature levels of the cluster (KIP-584): the supported ones, and the allowed changes.
 
-Owns the tables of features that this broker has, alone and in a cluster, and the rules of UpdateFeatures. Never stores:
-the controllers do.
+Owns the tables of features that this broker supports, alone and in a cluster, and the rules of UpdateFeatures. Never
+stores: the controllers do.
 
-transaction.version: 0 and 1 let every producer speak the first generation of the protocol, 1 with newer records in
-`__transaction_state`; 2 lets producers that can (Java since 4.0) speak the second, in which each end of a transaction
+transaction.version: with 0 and 1 every producer uses the first generation of the protocol, with 1 in newer records of
+`__transaction_state`. With 2, producers that can (Java since 4.0) use the second, in which each end of a transaction
 begins a new epoch (KIP-890).
 
-group.version: 1 has the consumer groups of KIP-848, 0 has not.
+group.version: 1 has the consumer groups of KIP-848, 0 does not.
 
-metadata.version and kraft.version are what Kafka's tools look for. They say what its own metadata log holds, which
-kbroker does not have, so neither changes anything: metadata.version stays at that of Apache Kafka 4.3 (30). A node of a
-cluster has neither: on ZooKeeper there is no such log.
+Kafka's tools look for metadata.version and kraft.version. They describe its own metadata log, which kbroker does not
+have, so neither changes anything: metadata.version stays at that of Apache Kafka 4.3 (30). A node of a cluster has
+neither: on ZooKeeper there is no such log.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, T
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
     name: SUPPORTED[name] for name in (GROUP_VERSION, TRANSACTION_VERSION)
 }
-"""The same of a node of a cluster."""
+"""The same for a node of a cluster."""
 
 NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
-"""The levels of a new cluster whose brokers all support them; what is at level 0 is never named in a cluster."""
+"""The levels of a new cluster whose brokers all support them; features at level 0 are never listed in a cluster."""
 
 REGISTERED: Final[Mapping[str, Mapping[str, int]]] = {
     name: {"min_version": max(low, 1), "max_version": high} for name, (low, high) in SUPPORTED_IN_CLUSTER.items()
 }
-"""What a node of a cluster registers. In ZooKeeper a level of 0 is the absence of a feature, and has no number."""
+"""The registered features of a node of a cluster. In ZooKeeper, level 0 means that a feature is absent."""
 
 UPGRADE: Final = 1
 _DOWNGRADES: Final = frozenset({2, 3})
@@ -73,12 +73,12 @@ Supported = Mapping[str, tuple[int, int]]
 
 
 class Others(NamedTuple):
-    """The other brokers of a cluster, as far as they have a say in its features."""
+    """The other brokers of a cluster that limit its feature levels."""
 
     supported: Mapping[int, Supported]
-    """What those support that are registered, by id."""
+    """The supported features of registered brokers, by id."""
     missing: Collection[int] = ()
-    """Those of which nobody knows what they support: they have replicas, and are not registered, or cannot be read."""
+    """Brokers with unknown features: they have replicas, and are not registered, or are unreadable."""
 
 
 NOBODY: Final = Others({})
@@ -91,9 +91,9 @@ def updated(
     supported: Supported = SUPPORTED,
     others: Others = NOBODY,
 ) -> dict[str, int]:
-    """Return the levels after all updates; raises ApiError for the first that may not be, and then none is made.
+    """Return the levels after all updates; raises ApiError for the first invalid one, and then none applies.
 
-    `supported` is what the controller `node_id` supports.
+    `supported` are the features of the controller `node_id`.
     """
     result = dict(levels)
     for update in updates:
@@ -141,7 +141,7 @@ def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Support
 
 
 def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str | None:
-    """Return which other broker a feature may not have this level for."""
+    """Return which other broker does not support this level."""
     for number, supported in sorted(others.supported.items()):
         if unsupported({update.feature: update.level}, supported):
             known = supported.get(update.feature)

@@ -1,4 +1,4 @@
-"""The topics that the coordinators keep their state in: how they are made when they are first needed.
+"""The coordinators' internal topics: their settings for creation at first use.
 
 Owns their partitions, replicas and configs. Never creates one: the controller does.
 """
@@ -15,7 +15,7 @@ from kbroker.config.server_config import BrokerConfig
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """How an internal topic is created when it is first needed."""
+    """The settings of an internal topic."""
 
     num_partitions: int
     replication_factor: int
@@ -23,7 +23,7 @@ class InternalTopic:
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
-    """Return what the broker's config says of each; a node that is alone can have one replica only."""
+    """Return the settings of each from the broker's config; a node that is alone has at most one replica."""
     most = sys.maxsize if config.in_cluster else 1
     offsets = InternalTopic(
         config.get_int("offsets.topic.num.partitions"),

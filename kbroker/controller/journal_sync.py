@@ -1,8 +1,8 @@
-"""Brings the metadata journal to the disk on a thread, while the event loop serves.
+"""Syncs the metadata journal to disk on a thread, while the event loop serves.
 
-Owns which changes are on disk, and who waits for them. Never writes to the journal: what is asked for has been written
-to the file. One sync is under way at a time, and covers all that was written before it began, so that many changes in a
-row cost few of them.
+Owns which changes are on disk, and the futures of waiting callers. Never writes to the journal: changes are written to
+the file before. One sync runs at a time, and covers everything written before it began, so that many changes in a row
+need few syncs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 
 class JournalSync:
-    """One thread. `failed` hears of an error, after which nothing may be written any more: what is on disk is unknown.
+    """One thread. `failed` gets an error, after which nothing may be written: what is on disk is unknown.
 
     Its methods are for the event loop's thread.
     """
@@ -50,7 +50,7 @@ class JournalSync:
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def check(self) -> None:
-        """Raise the OSError of a sync that failed."""
+        """Raise the OSError of a failed sync."""
         if self._error is not None:
             raise OSError(self._error.errno, f"the metadata journal: {self._error.strerror}")
 
@@ -59,15 +59,15 @@ class JournalSync:
         return size if self._done == self._asked else self._done_size
 
     def go_on_in(self, fd: int, before: Callable[[], object]) -> None:
-        """Bring another file to the disk from now on, and not before `before` has brought what came earlier."""
+        """Sync another file from now on, and only after `before` has synced the earlier data."""
         self._fd, self._before = fd, before
 
     def forget_before(self) -> None:
-        """Hear that what came before the file is not needed any more."""
+        """Drop `before`: the data before the file is no longer needed."""
         self._before = None
 
     def run(self, work: Callable[[], object], then: Callable[[BaseException | None], object]) -> None:
-        """Do something else on the thread, in turn; `then` hears of its end on the loop, with its error."""
+        """Run other work on the thread, in turn; `then` is called on the loop at its end, with its error."""
 
         def tell(done: Future[object]) -> None:
             if not self.loop.is_closed():
@@ -76,14 +76,17 @@ class JournalSync:
         self._pool.submit(work).add_done_callback(tell)
 
     def ask(self, size: int) -> None:
-        """Have what has just been written brought to the disk; the journal has `size` bytes now."""
+        """Request a sync of the latest write; the journal has `size` bytes now."""
         self._asked += 1
         self._asked_size = size
         if self._running is None:
             self._begin()
 
     def waiting(self) -> asyncio.Future[None] | None:
-        """Return what is done once all that was written is on disk, None if it is. Raises OSError, then or now."""
+        """Return a future that is done once all writes are on disk, None if they are.
+
+        Raises OSError, or fails later.
+        """
         self.check()
         if self._done == self._asked:
             return None
@@ -92,7 +95,7 @@ class JournalSync:
         return future
 
     def settle(self) -> None:
-        """Bring all that was written to the disk now; raises OSError."""
+        """Sync all writes now; raises OSError."""
         self.check()
         if self._done < self._asked:
             try:
@@ -104,20 +107,21 @@ class JournalSync:
             self._reached(self._asked, self._asked_size)
 
     def fail(self, error: OSError) -> None:
-        """Hear that another sync of the file has failed: the kernel tells of it only once."""
+        """Handle the failure of another sync of the file: the kernel reports it only once."""
         if self._error is None:
             self._error = error
             self._failed(error)
 
     def close(self) -> None:
-        """Bring what was written to the disk, and end the thread; raises OSError."""
+        """Sync all writes, and end the thread; raises OSError."""
         self._pool.shutdown()
         if self._error is None and self._done < self._asked:
             self._sync_now()
             self._reached(self._asked, self._asked_size)
 
     def _sync_now(self) -> None:
-        # What the thread's sync did not take is lost, whatever a later one says: the kernel tells of it only once.
+        # Data that the thread's sync failed to write is lost, whatever a later sync returns: the kernel reports it only
+        # once.
         if self._running is not None:
             self._running.result()
         if self._before is not None:
@@ -134,7 +138,7 @@ class JournalSync:
         self._running.add_done_callback(tell)
 
     def _tell(self, number: int, size: int, before: object, done: Future[None]) -> None:
-        """Run by the thread. The loop may be gone by then, and with it whoever waited."""
+        """Run by the thread. The loop and its waiting callers may be gone by then."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._ended, number, size, before, done.exception())
 

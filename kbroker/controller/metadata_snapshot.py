@@ -1,6 +1,6 @@
 """The snapshot of the metadata, written in pieces.
 
-Owns its bytes, and that the file is whole or not there. Never knows the journal beside it.
+Owns its bytes, and that the file is either complete or missing. Never knows the journal beside it.
 
     crc32c (8 hex digits), space, JSON [["load", {path: [version, value], ...}]], newline
 """
@@ -18,16 +18,17 @@ from kbroker.controller.store_interface import Node
 from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]
-"""Work in pieces, which yields None where others may go first, and what is to be called on a thread: it waits for the
-disk, and what it raises is thrown in."""
+"""Work in pieces, which yields None to give way to others, or a function to call on a thread: it waits for the disk,
+and its exception is thrown in.
+"""
 _AT_ONCE = 64
-"""Nodes written between two turns: some 0.1 ms, unless they are large topics."""
+"""Nodes written between two turns: about 0.1 ms, unless they are large topics."""
 _BEGIN, _END = b'[["load",{', b"}]]"
 _HEAD = b"%08x "
 
 
 def write_snapshot(path: str, nodes: Mapping[str, Node]) -> Steps:
-    """Put a snapshot of `nodes`, which must not change meanwhile, in the place of the one at `path`; raises OSError."""
+    """Replace the snapshot at `path` by one of `nodes`, which must not change meanwhile; raises OSError."""
     temporary = f"{path}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -65,7 +66,7 @@ def _put(fd: int, data: bytes, position: int) -> int:
 
 
 def sync_directory(directory: str) -> None:
-    """Bring a directory's names to the disk; raises OSError."""
+    """Sync a directory's names to disk; raises OSError."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

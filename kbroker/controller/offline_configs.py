@@ -1,7 +1,8 @@
-"""The dynamic configs of brokers in the data directory of a node that is stopped.
+"""The dynamic configs of brokers in the data directory of a stopped node.
 
-Owns reading them and taking keys away: the way back where a config lets nobody connect. Never sets a value, as nothing
-here could tell whether the broker would take it. A cluster's lie in ZooKeeper, where another broker changes them.
+Owns reading them and removing keys: the way back from a config that prevents all connections. Never sets a value, as
+nothing here can check whether the broker would accept it. A cluster's configs are in ZooKeeper, where another broker
+changes them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _opened(directory: str) -> Iterator[Controller]:
 
 
 def configs_of(directory: str, broker: str) -> dict[str, str]:
-    """Return what is set of a broker, or of all brokers ("").
+    """Return the configs of a broker, or the defaults of all brokers ("").
 
     Raises AdoptError, LogDirError, CorruptMetadata, OSError.
     """
@@ -43,9 +44,9 @@ def configs_of(directory: str, broker: str) -> dict[str, str]:
 
 
 def unset(directory: str, broker: str, keys: Sequence[str], *, dry_run: bool) -> None:
-    """Take keys away from what is set of a broker, or of all brokers (""); raises what `configs_of` does.
+    """Remove keys from the configs of a broker, or of all brokers (""); raises the exceptions of `configs_of`.
 
-    AdoptError for a key that is not set: nothing is changed then.
+    AdoptError for a key that is not set; nothing is changed then.
     """
     with _opened(directory) as controller:
         configs = dict(controller.decided.configs("brokers", broker))

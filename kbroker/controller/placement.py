@@ -1,7 +1,7 @@
-"""Where the replicas of new partitions go: spread over brokers, and over racks where these are known.
+"""The placement of new replicas: spread over brokers, and over racks if these are known.
 
-Owns the order of brokers and the walk over it, as Apache Kafka 3.9 has them (AdminUtils, KIP-36). Pure: where the walk
-begins is given, at random for a new topic. Never looks at how full a broker is.
+Owns the order of brokers and the walk over it, as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the start of the walk
+is an argument, random for a new topic. Never considers how full a broker is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ def place_replicas(
 ) -> list[tuple[int, ...]]:
     """Return the replicas of each of `partitions`, the preferred leader first.
 
-    `racks` has the brokers to choose from, `factor` of them at least. First replicas go round by `start`; the others
-    follow at a distance that begins with `shift` and grows with every round. While there is a rack without a replica of
-    a partition, none is used twice. Where not all racks are known, none counts.
+    `racks` contains the brokers to choose from, at least `factor` of them. The first replicas rotate from `start`; the
+    others follow at a distance that begins with `shift` and grows with every round. As long as a rack has no replica of
+    a partition, no other rack gets a second one. If any rack is unknown, racks are ignored.
     """
     known = {broker: rack for broker, rack in racks.items() if rack is not None}
     rack_of = known if len(known) == len(racks) else dict.fromkeys(racks, "")
@@ -32,7 +32,7 @@ def place_replicas(
 
 
 def alternated(rack_of: Mapping[int, str]) -> list[int]:
-    """Return the brokers in such an order that neighbours are in different racks, as far as that goes."""
+    """Return the brokers in an order where neighbours are in different racks, as far as possible."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(rack_of):
         by_rack.setdefault(rack_of[broker], []).append(broker)

@@ -1,7 +1,7 @@
-"""The cluster's state as it is known to all, and as it is decided: a change is stored before anybody hears of it.
+"""The cluster's published state, and the decided state: a change is stored before it is published.
 
-Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. Nobody has seen what a
-crash or a loss of power takes back: until a change is stored, only the next decision knows of it (`decided`). Never
+Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. Nobody has seen a change
+that a crash or a power loss undoes: until a change is stored, only the next decision uses it (`decided`). Never
 decides.
 """
 
@@ -20,21 +20,20 @@ log = logging.getLogger(__name__)
 
 Listener = Callable[[ClusterState, ClusterState], None]
 Step = Callable[[ClusterState], ClusterState]
-"""A change, of whatever state comes before it."""
-"""For so long decisions are published in one turn of the loop: one sync of the disk may have stored hundreds."""
+"""A change, applied to whatever state precedes it."""
 
 
 class PublishedState:
-    """A state, and the way of a change into it."""
+    """A state, and the path of a change into it."""
 
     def __init__(self, store: MetadataStore, state: ClusterState) -> None:
-        """Begin with what is stored."""
+        """Begin with the stored state."""
         self._changes = store
         self._listeners: list[Listener] = []
         self.state = state
-        """What is stored and known to all."""
+        """The state that is stored and published."""
         self.decided = state
-        """What is decided, some of which may not be stored yet: for who decides, and for nobody else."""
+        """The decided state, part of which may not be stored yet: only for making decisions."""
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._decisions = self._published = self._publishable = 0
@@ -43,13 +42,13 @@ class PublishedState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all that was decided is stored and published."""
+        """Whether all decisions are stored and published."""
         return self._decisions == self._published
 
     def published(self) -> Awaitable[None] | None:
-        """Return what is done once all that was decided so far is stored and published, None if it is.
+        """Return a future that is done once all decisions so far are stored and published, None if they are.
 
-        Whoever asked for a change is not told before. Raises OSError, then or now.
+        The requester of a change gets no answer before. Raises OSError, or fails later.
         """
         if self._error is not None:
             raise self._error
@@ -64,7 +63,7 @@ class PublishedState:
         self._listeners.append(listener)
 
     def decide(self, changes: Sequence[Change], step: Step) -> None:
-        """Store changes, and publish what they come to once they are stored. Raises OSError with nothing decided."""
+        """Store changes, and publish the resulting state once they are stored. Raises OSError with nothing decided."""
         if self._error is not None:
             raise self._error
         decided = step(self.decided)
@@ -79,17 +78,17 @@ class PublishedState:
         elif len(self._unpublished) == 1:
             self._publish_next()
         else:
-            # What was stored before is about to be published, and this comes behind it.
+            # An earlier decision is stored and about to be published; this one follows it.
             asyncio.get_running_loop().call_soon(self._may_publish)
 
     def close(self) -> None:
-        """Publish nothing more: what is stored by the end is there at the next start. Who waits is cancelled."""
+        """Publish nothing more: stored changes are there at the next start. Waiting callers are cancelled."""
         self._listeners.clear()
         while self._waiting:
             self._waiting.popleft()[1].cancel()
 
     def _stored(self, stored: asyncio.Future[None]) -> None:
-        """Publish the next decision. What could not be stored is never published, nor is what came behind it."""
+        """Publish the next decision. A decision that could not be stored is never published, nor is any later one."""
         error = None if stored.cancelled() else stored.exception()
         if error is None:
             self._may_publish()
@@ -101,7 +100,7 @@ class PublishedState:
                 future.set_exception(self._error)
 
     def _may_publish(self) -> None:
-        """Have one more decision published: now, or in one of the next turns where many come at once."""
+        """Publish one more decision: now, or in one of the next turns if there are many."""
         self._publishable += 1
         if not self._publishing:
             self._publish_some()
@@ -122,14 +121,14 @@ class PublishedState:
         step = self._unpublished.popleft()
         old, state = self.state, step(self.state)
         if not self._unpublished:
-            self.decided = state  # the same value, of which one is enough
+            self.decided = state  # equal values, one of which is enough
         self.state = state
         self._published += 1
         for listener in self._listeners:
             try:
                 listener(old, state)
             except Exception:
-                # It is stored, and the others have to hear of it, as has whoever waits.
+                # It is stored, and the other listeners and the waiting callers must get it.
                 log.exception("a change of the cluster was not followed to its end")
         while self._waiting and self._waiting[0][0] <= self._published:
             future = self._waiting.popleft()[1]

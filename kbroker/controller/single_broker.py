@@ -1,8 +1,8 @@
-"""Partitions where there is one broker: what is said to elections and moves, and what a lost log directory does.
+"""Partitions on a single broker: the answers to elections and moves, and the effect of a lost log directory.
 
-Owns what Kafka's controller answers then (4.3: ReplicationControlManager): that nothing is to be done, or why it cannot
-be; and how a partition is while its replica is lost, and once it is back. Never changes anything: whoever leads is the
-only one who can.
+Owns the answers of Kafka's controller in this case (4.3: ReplicationControlManager): that nothing is to be done, or the
+error; and the state of a partition while its replica is lost, and once it is back. Never changes anything: there is
+only one possible leader.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 
 Partition = tuple[str, int]
 PREFERRED: Final = 0
-"""The type of election that makes the first replica the leader; the other is one at any price."""
+"""The type of election that makes the first replica the leader; the other type is unclean."""
 _AT_ONCE: Final = 100
 
 
 def without_replica(partition: PartitionState, node_id: int) -> PartitionState:
-    """Return a partition that has lost its replica here: nobody leads it, and the in-sync replicas stay as they are."""
+    """Return a partition that has lost its replica here: it has no leader, and its in-sync replicas stay unchanged."""
     led = partition.leader == node_id
     leader, offline = NO_LEADER if led else partition.leader, (*partition.offline, node_id)
     return replace(partition, leader=leader, leader_epoch=partition.leader_epoch + led, offline=offline)
 
 
 def with_replica(partition: PartitionState, node_id: int) -> PartitionState:
-    """Return a partition whose replica here is back, as it leads, in a new leader epoch."""
+    """Return a partition whose replica is back and leads it, in a new leader epoch."""
     return replace(partition, leader=node_id, leader_epoch=partition.leader_epoch + 1, offline=())
 
 
 async def elect_leaders(
     state: ClusterState, kind: int, partitions: Iterable[Partition]
 ) -> dict[Partition, ApiError | None]:
-    """Return why nobody is elected, for each partition."""
+    """Return the error of the election for each partition."""
     results: dict[Partition, ApiError | None] = {}
     for name, index in partitions:
         results[name, index] = _why_not_elected(state, kind, name, index)
@@ -61,7 +61,7 @@ def _why_not_elected(state: ClusterState, kind: int, name: str, index: int) -> A
 async def alter_reassignments(
     state: ClusterState, node_id: int, asked: Mapping[Partition, Sequence[int] | None]
 ) -> dict[Partition, ApiError | None]:
-    """Return why partitions cannot go where they are to, None for those that are there."""
+    """Return why partitions cannot move to their targets, None for those already there."""
     results: dict[Partition, ApiError | None] = {}
     for (name, index), target in asked.items():
         results[name, index] = await _why_not_moved(state, node_id, (name, index), target)
@@ -86,7 +86,7 @@ async def _why_not_moved(
 
 
 async def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
-    """Look at the two lowest ids, as Kafka goes through them in order: with one broker, one of those is wrong."""
+    """Check the two lowest ids, as Kafka checks them in order: with one broker, one of those is wrong."""
     if not target:
         return "an empty replica list."
     lowest: list[int] = []

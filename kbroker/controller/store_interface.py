@@ -1,6 +1,6 @@
-"""Where the cluster's metadata is kept: a small tree of paths, as ZooKeeper has it.
+"""The store of the cluster's metadata: a small tree of paths, as in ZooKeeper.
 
-Owns the `MetadataStore` seam and its errors. embedded_store.py stands behind it, for one node. Paths are those of
+Owns the `MetadataStore` interface and its errors. embedded_store.py implements it, for one node. Paths are those of
 Apache Kafka 3.9 (`/brokers/topics/<t>`, `/config/topics/<t>`, ...), values are JSON objects.
 """
 
@@ -15,12 +15,12 @@ ANY_VERSION = -1
 
 
 class VersionConflict(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """A compare-and-set met another version than it expected; nothing of the batch was done."""
+    """A compare-and-set found an unexpected version; nothing of the batch was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and how often it has been written."""
+    """A value and the number of its writes."""
 
     value: Mapping[str, Any]
     version: int
@@ -28,9 +28,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a path. `version` is the one it must have (0 for a first write), or ANY_VERSION.
+    """Write a path. `version` is its expected version (0 for a first write), or ANY_VERSION.
 
-    The value belongs to the store from then on, and several may share one.
+    The value belongs to the store from then on, and several paths may share one.
     """
 
     path: str
@@ -40,7 +40,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a path and all below it."""
+    """Remove a path and everything below it."""
 
     path: str
 
@@ -49,10 +49,10 @@ Change = Put | Delete
 
 
 class MetadataStore(Protocol):
-    """A durable tree. `write` is atomic: all changes or none, on disk when what `stored` returns is done."""
+    """A durable tree. `write` is atomic: all changes or none, on disk when the future of `stored` is done."""
 
     def get(self, path: str) -> Node | None:
-        """Return what stands at `path`."""
+        """Return the node at `path`."""
 
     def children(self, path: str) -> list[str]:
         """Return the names directly below `path`, sorted."""
@@ -61,10 +61,13 @@ class MetadataStore(Protocol):
         """Do all changes or none. Raises VersionConflict, OSError."""
 
     def stored(self) -> Future[None] | None:
-        """Return what is done once all that was written will last, None if it will; raises OSError, then or now."""
+        """Return a future that is done once all writes are durable, None if they are.
+
+        Raises OSError, or fails later.
+        """
 
     def settle(self) -> None:
-        """Wait for that; raises OSError."""
+        """Wait until all writes are durable; raises OSError."""
 
     def close(self) -> None:
-        """Give up the store's files or connection."""
+        """Close the store's files or connection."""

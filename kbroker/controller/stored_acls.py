@@ -1,6 +1,6 @@
 """The ACLs of a single node in its metadata store.
 
-Owns what is read and written of them. Never decides which there are: controller.py is asked for changes.
+Owns reading and writing them. Never decides about ACLs: controller.py handles changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def load_acls(store: MetadataStore) -> dict[Pattern, frozenset[Entry]]:
 
 
 def stored(acls: Acls, changed: Iterable[Pattern]) -> list[Change]:
-    """Return what is to be written where the ACLs of some patterns have changed into these."""
+    """Return the changes to write after the ACLs of some patterns have changed to these."""
     changes: list[Change] = []
     for pattern in changed:
         path = acl_path(pattern._replace(name=quote(pattern.name, safe="*")))

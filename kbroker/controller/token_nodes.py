@@ -1,6 +1,7 @@
-"""Where delegation tokens stand, and how their bytes look: Apache Kafka 3.9's znodes, here and on ZooKeeper.
+"""The paths and encodings of delegation tokens: Apache Kafka 3.9's znodes, here and on ZooKeeper.
 
-Owns these paths and values, in both directions. Never reads or writes them on ZooKeeper. A token's HMAC is nowhere.
+Owns these paths and values, in both directions. Never reads or writes them on ZooKeeper. A token's HMAC is never
+stored.
 
     /delegation_token/tokens/ID                {"version": 3, "owner": "User%3Aalice", "tokenRequester": "User%3Aalice",
                                                "renewers": ["User%3Abob"], "issueTimestamp": ms, "maxTimestamp": ms,
@@ -28,7 +29,7 @@ _REQUESTER_SINCE: Final = 3
 
 
 def token_path(token_id: str) -> str:
-    """Return where a token stands."""
+    """Return the path of a token."""
     return f"{TOKENS}/{token_id}"
 
 
@@ -47,7 +48,7 @@ def encode_token(info: TokenInformation) -> dict[str, Any]:
 
 
 def decode_token(value: Mapping[str, Any]) -> TokenInformation:
-    """Return a token; raises KeyError, TypeError, AttributeError or ValueError for what no broker writes."""
+    """Return a token; raises KeyError, TypeError, AttributeError or ValueError for invalid content."""
     version = value["version"]
     if version not in range(1, _VERSION + 1):
         raise ValueError(f"version {version} of tokens is not known")
@@ -64,7 +65,7 @@ def decode_token(value: Mapping[str, Any]) -> TokenInformation:
 
 
 def load_tokens(store: MetadataStore, settings: TokenSettings | None) -> Tokens:
-    """Return the tokens that a single node has stored; without a secret there are none, whatever is stored."""
+    """Return the stored tokens of a single node; without a secret there are none, whatever is stored."""
     if settings is None:
         return NO_TOKENS
     nodes = (store.get(token_path(token_id)) for token_id in store.children(TOKENS))
@@ -72,7 +73,7 @@ def load_tokens(store: MetadataStore, settings: TokenSettings | None) -> Tokens:
 
 
 def stored_token(token_id: str, info: TokenInformation | None) -> Change:
-    """Return what a single node writes of a token that has changed, or is gone."""
+    """Return a single node's write for a changed or removed token."""
     path = token_path(token_id)
     return Delete(path) if info is None else Put(path, encode_token(info))
 

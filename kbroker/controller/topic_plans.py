@@ -1,6 +1,6 @@
-"""What becomes of a request for a topic or for more partitions, before anything is stored.
+"""The planning of requests for new topics or more partitions, before anything is stored.
 
-Owns the checks of such a request, a broker's defaults in it, and the choice of replicas as one node makes it. Pure but
+Owns the checks of such a request, a broker's defaults in it, and the choice of replicas on a single node. Pure except
 for new topic ids; never stores.
 """
 
@@ -22,7 +22,7 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TopicDefaults:
-    """What a topic gets where the request says -1."""
+    """The defaults of a topic, for values of -1 in a request."""
 
     num_partitions: int
     replication_factor: int
@@ -30,7 +30,7 @@ class TopicDefaults:
 
 
 class TopicPlans:
-    """Plans topics on top of what is decided (`decided`), whoever decides."""
+    """Plans topics on top of the decided state (`decided`), whoever decides."""
 
     decided: ClusterState
 
@@ -43,9 +43,9 @@ class TopicPlans:
         first: int,
         count: int,
         factor: int,
-        grown: TopicState | None,  # noqa: ARG002 - for who places by what is there
+        grown: TopicState | None,  # noqa: ARG002 - for implementations that place by existing replicas
     ) -> tuple[PartitionState, ...]:
-        """Choose replicas for new partitions, the first being number `first` of a new topic or of one that grows."""
+        """Choose replicas for new partitions, numbered from `first`, of a new topic or of a growing one."""
         return assignments_of.place(self.decided, first, count, factor)
 
     def plan_topic(
@@ -56,7 +56,7 @@ class TopicPlans:
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> TopicState:
-        """Return the topic that a request asks for, nothing stored. Raises ApiError as Kafka refuses it.
+        """Return a requested topic, with nothing stored. Raises ApiError as Kafka refuses it.
 
         -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
         """
@@ -65,7 +65,7 @@ class TopicPlans:
         return TopicState(name, new_uuid(), partitions, dict(configs or {}))
 
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError when no topic of this name can be created; names may collide with those in `beside`."""
+        """Raise ApiError if no topic of this name can be created; names may collide with those in `beside`."""
         if name in self.decided.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         topic_names.check_topic_name(name)
@@ -75,7 +75,7 @@ class TopicPlans:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
     def plan_auto(self, name: str) -> TopicState:
-        """Plan a topic that a client uses, with the broker's defaults or as an internal topic needs it."""
+        """Plan a topic that a client uses, with the broker's defaults or an internal topic's settings."""
         internal = self._defaults.internal.get(name)
         if internal is None:
             return self.plan_topic(name, -1, -1)
@@ -116,7 +116,7 @@ class TopicPlans:
         assignments: Sequence[Sequence[int]] | None,
         most: int = MAX_PARTITIONS_PER_REQUEST,
     ) -> TopicState:
-        """Return the topic with `count` partitions in all, nothing stored. Raises ApiError as Kafka refuses it.
+        """Return the topic with `count` partitions in all, with nothing stored. Raises ApiError as Kafka refuses it.
 
         At most `most` partitions are added.
         """

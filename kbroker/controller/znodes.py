@@ -1,8 +1,8 @@
-"""Apache Kafka 3.9's znodes: where each stands and how its bytes look.
+"""Apache Kafka 3.9's znodes: their paths and encodings.
 
-Owns paths and JSON, in both directions, and nothing of what they mean. What Kafka leaves out is left out, and what it
-writes as a string (timestamps, the ends of a block of producer ids) is a string; a reader takes any field order and
-passes over fields that it does not know. A znode that cannot be read raises Unreadable, which names it.
+Owns paths and JSON, in both directions, and nothing of their meaning. Fields that Kafka omits are omitted, and its
+strings (timestamps, the ends of a block of producer ids) are strings; a reader accepts any field order and ignores
+unknown fields. An unreadable znode raises Unreadable, which names it.
 
     /cluster/id                                 ClusterId
     /controller, /controller_epoch              ControllerNode, a decimal number
@@ -58,29 +58,29 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "groups")),
 )
-"""What every broker makes at its start where it is missing, without data, parents included."""
+"""Created by every broker at its start if missing, without data, parents included."""
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
 
 A = TypeVar("A")
 
 
-class Unreadable(Exception):  # noqa: N818 - says what is wrong
-    """A znode holds what no broker writes; the message names it."""
+class Unreadable(Exception):  # noqa: N818 - describes the znode
+    """A znode has invalid content; the message names it."""
 
 
 def topic_path(topic: str) -> str:
-    """Return where a topic's assignment stands."""
+    """Return the path of a topic's assignment."""
     return f"{TOPICS}/{topic}"
 
 
 def partition_path(topic: str, index: int) -> str:
-    """Return where what is kept of a partition stands."""
+    """Return the path of a partition."""
     return f"{TOPICS}/{topic}/partitions/{index}"
 
 
 def state_path(topic: str, index: int) -> str:
-    """Return where a partition's leader and in-sync replicas stands."""
+    """Return the path of a partition's leader and in-sync replicas."""
     return f"{TOPICS}/{topic}/partitions/{index}/state"
 
 
@@ -89,7 +89,7 @@ def _bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
-    """Return what `reader` makes of a znode's JSON object; raises Unreadable, whatever the bytes are."""
+    """Return the result of `reader` for a znode's JSON object; raises Unreadable, whatever the bytes are."""
     try:
         value = json.loads(data)
         if not isinstance(value, dict):
@@ -101,7 +101,7 @@ def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
 
 
 def read_number(path: str, data: bytes) -> int:
-    """Return the number that /controller_epoch holds; raises Unreadable."""
+    """Return the number in /controller_epoch; raises Unreadable."""
     try:
         return int(data)
     except ValueError:
@@ -142,7 +142,7 @@ class ClusterId:
 
 @dataclass(frozen=True, slots=True)
 class ControllerNode:
-    """/controller: who is the controller, and since when in ms. On ZooKeeper the epoch of KRaft's is -1."""
+    """/controller: the controller, and the start of its term in ms. On ZooKeeper the epoch of KRaft's is -1."""
 
     broker_id: int
     timestamp_ms: int
@@ -232,11 +232,11 @@ def _endpoint(text: str) -> Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """/brokers/topics/T: which brokers have each partition, in order of preference, and what a reassignment changes."""
+    """/brokers/topics/T: the replicas of each partition, in order of preference, and the changes of a reassignment."""
 
     replicas: Mapping[int, tuple[int, ...]]
     topic_id: bytes | None
-    """None where a broker older than 2.8 wrote it last."""
+    """None if a broker older than 2.8 wrote it last."""
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -278,7 +278,7 @@ class LeaderAndIsr:
     controller_epoch: int
     """Of the controller that wrote it."""
     recovering: bool = False
-    """Whether the leader was elected from outside the in-sync replicas, and has not said since that it is recovered."""
+    """Whether the leader was elected from outside the in-sync replicas, and has not reported its recovery since."""
 
     def encode(self) -> bytes:
         value = {
@@ -314,12 +314,12 @@ def decode_configs(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def encode_config_change(entity_path: str) -> bytes:
-    """Return the bytes of a notification that an entity's configs are to be read again, as "topics/T"."""
+    """Return the bytes of a notification that an entity's configs have changed, as "topics/T"."""
     return _bytes({"version": 2, "entity_path": entity_path})
 
 
 def decode_config_change(value: Mapping[str, Any]) -> str:
-    """Return the entity's path; version 1 names its kind and itself."""
+    """Return the entity's path; version 1 has kind and name as two fields."""
     if _number(value["version"]) == 1:
         return f"{_text(value['entity_type'])}/{_text(value['entity_name'])}"
     return _text(value["entity_path"])
@@ -336,13 +336,13 @@ def decode_partitions(value: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def encode_reassignments(replicas: Mapping[tuple[str, int], tuple[int, ...]]) -> bytes:
-    """Return the bytes of what a tool asks for: partition -> replicas."""
+    """Return the bytes of a tool's request: partition -> replicas."""
     rows = [{"topic": topic, "partition": index, "replicas": list(each)} for (topic, index), each in replicas.items()]
     return _bytes({"version": 1, "partitions": rows})
 
 
 def decode_reassignments(value: Mapping[str, Any]) -> dict[tuple[str, int], tuple[int, ...]]:
-    """Return what a tool asks for: partition -> replicas."""
+    """Return a tool's request: partition -> replicas."""
     return {
         (_text(each["topic"]), _number(each["partition"])): _numbers(each["replicas"]) for each in value["partitions"]
     }
@@ -360,7 +360,7 @@ def decode_log_dir_event(value: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """/latest_producer_id_block: the last block that was handed out, first and last id included."""
+    """/latest_producer_id_block: the last allocated block, first and last id included."""
 
     broker_id: int
     first: int
@@ -381,7 +381,7 @@ class ProducerIdBlock:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """/feature: finalized features; `enabled` is off until the first controller that knows of features."""
+    """/feature: finalized features; `enabled` is off until the first controller that supports features."""
 
     levels: Mapping[str, int]
     enabled: bool = True

@@ -1,9 +1,9 @@
-/* Passes over the records of a batch (format v2) that are well formed, some thousand of them in one call.
+/* Scans the well-formed records of a batch (format v2), some thousand of them in one call.
  *
- * Owns one question: which records from a position on are certainly in order, and what do they have in common? It stops
- * before the first one that is not whole, is broken, or has many headers, and never says why: record_walk.py reads that
- * record, and gives the verdict. So a fault of this file can let a record pass or make the walk slow, but there is one
- * place that refuses. tests/log/mutated_batches.py holds both to each other.
+ * Owns one question: which records from a position on are certainly valid, and what do they have in common? It stops
+ * before the first one that is incomplete, broken, or has many headers, without a reason: record_walk.py reads that
+ * record, and decides. So a fault of this file can let a record pass or make the walk slow, but only one place refuses
+ * records. tests/log/mutated_batches.py compares both.
  *
  * The caller bounds a call's work by `most`; a record costs some nanoseconds, whatever its size. The stable ABI of
  * CPython 3.11 is used, so one build serves all later versions.
@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Headers in one call, about 20 us; a record that has more is left to the caller. */
+/* Most headers in one call, about 20 us; a record with more is left to the caller. */
 #define MOST_HEADERS 4096
 
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
     const uint8_t *end;
 } cursor;
 
-/* Read a varint of at most 5 bytes; the bits above the 32nd do not count, as in Kafka's ByteUtils. 0: cut off, endless. */
+/* Read a varint of at most 5 bytes; the bits above the 32nd are ignored, as in Kafka's ByteUtils. 0: cut off or endless. */
 static inline int read_int(cursor *in, int32_t *value)
 {
     uint32_t bits = 0;
@@ -38,7 +38,7 @@ static inline int read_int(cursor *in, int32_t *value)
     return 0;
 }
 
-/* Read a varlong of at most 10 bytes; 0 where it is cut off or does not end. */
+/* Read a varlong of at most 10 bytes; 0 if it is cut off or endless. */
 static inline int read_long(cursor *in, int64_t *value)
 {
     uint64_t bits = 0;
@@ -53,7 +53,7 @@ static inline int read_long(cursor *in, int64_t *value)
     return 0;
 }
 
-/* Pass a field with its size in front, negative for null; 0 where it reaches beyond the record. */
+/* Skip a field with its size in front, negative for null; 0 if it reaches beyond the record. */
 static inline int pass_field(cursor *in, int32_t *size)
 {
     if (!read_int(in, size))
@@ -76,9 +76,9 @@ static int pass_headers(cursor *in, int32_t count)
     return 1;
 }
 
-/* How records without headers of one size are laid out, in bytes from the first; `size` is 0 where nothing is known.
+/* The layout of records without headers of one size, in bytes from the first; `size` is 0 if unknown.
  *
- * Most records of a batch have the layout of the record before. Then only timestamp and offset are decoded, which takes
+ * Most records of a batch have the layout of the previous one. Then only timestamp and offset are decoded, which takes
  * half of the time. A word holds the bytes of a size's varint; its mask covers as many bytes as the varint has.
  */
 typedef struct {
@@ -104,7 +104,7 @@ static inline Py_ssize_t varint_bytes(const uint8_t *at)
     return bytes;
 }
 
-/* Note the layout of a whole record whose key's size stands at `key_at`; nothing where a size takes over four bytes. */
+/* Note the layout of a whole record whose key's size is at `key_at`; skipped if a size takes over four bytes. */
 static void note_layout(layout *known, const uint8_t *record, const uint8_t *behind, const uint8_t *key_at, int32_t key)
 {
     const uint8_t *value_at = key_at + varint_bytes(key_at) + (key > 0 ? key : 0);
@@ -121,7 +121,7 @@ static void note_layout(layout *known, const uint8_t *record, const uint8_t *beh
     };
 }
 
-/* Whether a record of this layout begins here, where `known->size` bytes are left; then it is well formed. */
+/* Whether a record of this layout begins here, with `known->size` bytes left; then it is well formed. */
 static inline int has_layout(const layout *known, const uint8_t *record, int64_t *stamp, int32_t *offset)
 {
     if ((word_at(record) & known->size_mask) != known->size_word || record[known->size - 1])
@@ -174,7 +174,7 @@ static PyObject *scan(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
             if (!read_int(&in, &size) || size <= 0 || size > end - in.at)
                 break;
             in.end = in.at + size;
-            in.at++; /* attributes, of which none is defined */
+            in.at++; /* attributes, all of them undefined */
             if (!read_long(&in, &stamp) || !read_int(&in, &offset))
                 break;
             const uint8_t *key_at = in.at;

@@ -1,6 +1,6 @@
-"""Which transactions of a log were aborted (Fetch with read_committed, compaction).
+"""The aborted transactions of a log (for Fetch with read_committed, and for compaction).
 
-Owns the question over all segments. Never changes what a log holds; that indexes are true is transaction_index_checks'.
+Owns the lookup over all segments. Never changes a log; transaction_index_checks.py checks that the indexes are true.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _AT_ONCE: Final = 16
 
 
 class AbortedTransactions(NamedTuple):
-    """The aborted transactions of a log as it is now."""
+    """The aborted transactions of a log in its current state."""
 
     segments: Segments
     extent: LogExtent
     snapshots: Snapshots
 
     def overlapping(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return (producer id, first offset) of those that overlap [start, end)."""
+        """Return (producer id, first offset) of the transactions that overlap [start, end)."""
         found: list[AbortedTxn] = []
         checks = TransactionIndexChecks(*self)
         for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
@@ -33,9 +33,9 @@ class AbortedTransactions(NamedTuple):
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
     async def begun_before(self, offset: int) -> list[AbortedTxn]:
-        """Return those whose first record lies below `offset`, wherever their markers lie.
+        """Return the transactions whose first record lies below `offset`, wherever their markers lie.
 
-        It is void if segments are removed meanwhile.
+        The result is void if segments are removed meanwhile.
         """
         found: list[AbortedTxn] = []
         checks = TransactionIndexChecks(*self)

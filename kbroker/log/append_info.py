@@ -1,6 +1,6 @@
-"""What goes into and comes out of an append.
+"""The arguments and the result of an append.
 
-Owns the vocabulary that validation, producer state and the log share. Never does anything.
+Owns the vocabulary that validation, producer state and the log share. Holds data only.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ RecordErrors = list[tuple[int, str | None]]
 
 
 class AppendOrigin(Enum):
-    """Who appends, which decides how much is checked."""
+    """The origin of an append, which decides how much is checked."""
 
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
-    """A coordinator of this broker, which has just built the batch: neither sequences nor its bytes are checked."""
+    """A coordinator of this broker, which has just built the batch: neither its sequences nor its bytes are checked."""
     REPLICATION = 2
     """Batches that a leader has checked already."""
 
@@ -32,10 +32,10 @@ REPLICATION: Final = AppendOrigin.REPLICATION
 
 @dataclass(slots=True)
 class AppendInfo:
-    """Where a batch stands in the log.
+    """The position of a batch in the log.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate the offsets are those of the
-    first append, and the time is that batch's largest timestamp, as Kafka answers.
+    `log_append_time_ms` is -1 unless the topic stamps records itself. A duplicate gets the offsets of the first append,
+    and as time that batch's largest timestamp, as in Kafka.
     """
 
     base_offset: int
@@ -48,7 +48,7 @@ class AppendInfo:
 class AppendError(ApiError):
     """A batch was refused and nothing was changed.
 
-    `message` is what the answer carries: None where Kafka sends null, which it does unless single records are at fault.
+    `message` is for the response: None where Kafka sends null, which it does unless single records are at fault.
     `detail` is for the log. `record_errors` are (index within the batch, message).
     """
 

@@ -1,12 +1,13 @@
-"""What a batch must be before it may be appended.
+"""The checks that a batch must pass before it is appended.
 
-Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that a header is enough for, their order, error
-codes and the texts that reach clients; when a batch's records must be looked at (record_validation.py), and how many
-bytes and records it may unpack to. Never appends, and knows nothing of producers' sequences.
+Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that need only the header, their order, error
+codes and the texts that reach clients. Also owns the decision whether the records must be checked
+(record_validation.py), and the bounds on the bytes and records of an unpacked batch. Never appends, and knows nothing
+of producers' sequences.
 
-A batch's header is always checked, but for one that a coordinator of this broker has just built, of which only the
-size is. Its records are only looked at where a rule needs it: a compacted topic, another codec,
-timestamps out of range, a caller that asks for everything.
+A batch's header is always checked, except that a batch of this broker's own coordinators is only checked for its size.
+Its records are only checked where a rule needs it: a compacted topic, another codec, timestamps out of range, or a
+topic that asks for full validation.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ _MIN_RECORDS: Final = 1 << 20
 
 
 def most_unpacked(max_message_bytes: int) -> tuple[int, int]:
-    """Return how many bytes, and how many records, a batch may come to where its topic asks for a look.
+    """Return the most bytes, and the most records, that a batch may unpack to where its records are checked.
 
-    Kafka has neither of these bounds; without them a batch of some kilobytes could keep a broker busy for hours.
+    Kafka has neither bound; without them a batch of some kilobytes could keep a broker busy for hours.
     """
     return max(_MIN_DECOMPRESSED, 100 * max_message_bytes), max(_MIN_RECORDS, max_message_bytes)
 
@@ -52,7 +53,7 @@ _unpack_header = HEADER.unpack_from
 
 
 class BatchRules:
-    """One topic's settings, ready for the checks; built again when the settings change."""
+    """One topic's settings, prepared for the checks; rebuilt when the settings change."""
 
     __slots__ = (
         "after_max_ms",
@@ -72,15 +73,15 @@ class BatchRules:
 
     def __init__(self, name: str, config: LogConfig) -> None:
         self.name = name
-        """`topic-partition`, for texts."""
+        """`topic-partition`, for messages."""
         self.max_size = config.max_message_bytes
         self.segment_bytes = config.segment_bytes
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.checks_records = config.record_validation != "header"
-        """Whether every record of a client's batch is checked, not only where the header cannot tell enough."""
+        """Whether every record of a client's batch is checked, or only where the header does not suffice."""
         self.compact = config.compact
-        # What is in the active segment cannot be compacted, so it has to be closed in time.
+        # The active segment is never compacted, so it has to be closed in time.
         self.segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if self.compact else config.segment_ms
         """Age in ms at which the log starts a new segment."""
         self.log_append_time = config.log_append_time
@@ -92,13 +93,13 @@ class BatchRules:
 
 
 def beyond_segment(size: int, rules: BatchRules) -> AppendError:
-    """Return why a batch is refused that no segment has room for, as it would be stored."""
+    """Return the error for a batch whose stored form is larger than a segment."""
     detail = f"batch of {size} bytes exceeds segment.bytes {rules.segment_bytes}"
     return AppendError(ErrorCode.RECORD_LIST_TOO_LARGE, detail=detail)
 
 
 def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> BatchHeader:
-    """Check all that a batch's header shows; returns it, or raises AppendError. `records` must be exactly one batch."""
+    """Check a batch's header; return it, or raise AppendError. `records` must be exactly one batch."""
     try:
         header = _header_of(_unpack_header(records))
     except struct.error:
@@ -124,7 +125,7 @@ def check_header(records: memoryview, rules: BatchRules, origin: AppendOrigin, v
 
 
 def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
-    """Check the size of a batch that a coordinator of this broker has just built: nothing else can be wrong with it."""
+    """Check the size of a batch that a coordinator of this broker has just built; nothing else can be wrong with it."""
     header = parse_header(records)
     if header.size > rules.max_size:
         raise _too_large(header, rules)
@@ -132,9 +133,9 @@ def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
 
 
 def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
-    """Check what a follower got from its leader, who has checked all else; returns the header or raises AppendError.
+    """Check a batch from the leader, which has made all other checks; return the header or raise AppendError.
 
-    Not its size, which the topic's settings may have allowed once, nor what stands in it.
+    Its size is not checked, since an earlier setting of the topic may have allowed it, nor are its records.
     """
     try:
         header = parse_header(batch)
@@ -155,7 +156,7 @@ def _too_large(header: BatchHeader, rules: BatchRules) -> AppendError:
 
 
 def _explain(records: memoryview, rules: BatchRules, origin: AppendOrigin, version: int) -> AppendError | None:
-    """Find out, in Kafka's order, what is wrong with a batch that looked unusual; None if it is in order after all."""
+    """Return the error of an unusual batch, in Kafka's order of checks; None if it is valid after all."""
     invalid = ErrorCode.INVALID_RECORD
     error = _check_framing(records, version)
     if error is not None:
@@ -208,7 +209,7 @@ def _check_framing(records: memoryview, version: int) -> AppendError | None:
 
 
 def trim(records: memoryview) -> memoryview:
-    """Cut off a partial batch that follows the first; Kafka passes over it as well."""
+    """Cut off a partial batch that follows the first; Kafka ignores it as well."""
     if len(records) < LOG_OVERHEAD:
         return records
     size = int.from_bytes(records[8:12], signed=True) + LOG_OVERHEAD
@@ -228,17 +229,17 @@ def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
 
 
 def needs_other_codec(header: BatchHeader, rules: BatchRules) -> bool:
-    """Whether the topic stores its batches in another codec than a batch has."""
+    """Whether the topic stores its batches with another codec than this batch's."""
     return rules.codec not in (-1, header.codec)
 
 
 def stamp(records: memoryview | bytes, header: BatchHeader, now_ms: int) -> memoryview:
-    """Return the batch with LogAppendTime `now_ms` on it; done in place where the buffer can be written."""
+    """Return the batch with LogAppendTime `now_ms`; changed in place if the buffer is writable."""
     return rewrite(records, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
 
 
 def rewrite(records: memoryview | bytes, attributes: int, max_timestamp: int) -> memoryview:
-    """Return the batch with other attributes and another largest timestamp; done in place where that can be written."""
+    """Return the batch with other attributes and another largest timestamp; changed in place if writable."""
     batch = memoryview(records)
     if batch.readonly:
         batch = memoryview(bytearray(records))

@@ -1,7 +1,7 @@
-"""A log that is appended to: as a leader, and as a follower.
+"""Appends to a log, as a leader and as a follower.
 
-Owns that an append changes segments, producers and leader epochs all or none, and the roll to a new segment. Never
-checks what a batch holds (append_validation.py, record_validation.py), and never waits.
+Owns that an append changes segments, producers and leader epochs together or not at all, and the roll to a new segment.
+Never checks a batch itself (append_validation.py, record_validation.py), and never waits.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack
 _LATEST_PRODUCE = 13
 FEW_PRODUCERS = 500
-"""Up to so many are written down at once when a segment is rolled, in half a millisecond."""
+"""A roll writes the snapshot of up to this many producers at once, in half a millisecond."""
 
 logger = logging.getLogger(__name__)
 
 
 class AppendableLog(TruncatedLog):
-    """The part of a log that appends to it."""
+    """The part of a log that appends."""
 
     __slots__ = ()
 
@@ -61,13 +61,13 @@ class AppendableLog(TruncatedLog):
         opened: Opened | None = None,
         patient: bool = True,
     ) -> AppendInfo:
-        """Append one batch, which gets the next offsets; raises AppendError, and then nothing has changed.
+        """Append one batch at the next offsets; raises AppendError, and then nothing has changed.
 
-        A writable buffer is written to: base offset and leader epoch are put into it. `transaction_version` counts for
-        the markers that end a transaction, `guard` (verification_guard.py) for the batches that open one.
+        Base offset and leader epoch are written into a writable buffer. `transaction_version` applies to the markers
+        that end a transaction, `guard` (verification_guard.py) to the batches that open one.
 
-        Where records must be looked at for longer than a moment, whoever is not `patient` gets TakesLonger with the
-        work, and comes back with what it brought: `opened`, which counts unless the topic's settings have changed.
+        If the check of the records takes longer than a moment, a caller that is not `patient` gets TakesLonger with the
+        work. The caller then passes the result as `opened`, which is valid unless the topic's settings have changed.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
@@ -147,7 +147,7 @@ class AppendableLog(TruncatedLog):
             if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
-                # Before the marker itself: an entry too many is taken back, a marker without an entry would be lost.
+                # Before the marker itself: a surplus entry is taken back, a marker without an entry would be lost.
                 segment.txns.append(aborted_entry(completed, self.producers))
             if batch.readonly:
                 buffers = (_prefix(offset, header[1], leader_epoch), batch[16:])
@@ -165,9 +165,9 @@ class AppendableLog(TruncatedLog):
     def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
         """Append one batch of the leader's, byte for byte; raises AppendError, and then nothing has changed.
 
-        It stands at the offset that the leader gave it, with the leader's epoch: there may be holes, as in a log that
-        was compacted. A log that is empty, and begins within the batch, takes all of it (Kafka: ReplicaManager's
-        UnexpectedAppendOffset); what lies before its start stays out of sight, as at the leader.
+        The batch keeps the leader's offset and epoch; there may be holes, as in a compacted log. An empty log that
+        starts within the batch takes all of it (Kafka: ReplicaManager's UnexpectedAppendOffset). The records before the
+        log start stay hidden, as at the leader.
         """
         if self._rebuilding is not None:
             self.finish_truncation()
@@ -243,7 +243,7 @@ class AppendableLog(TruncatedLog):
         self.finish_truncation()
         old, offset = self.segments.active, self.log_end_offset
         if old.base_offset == offset:
-            # An empty segment whose base suits, but which cannot take the batch: only its age and files start again.
+            # An empty segment with the right base that cannot take the batch: only its age and files start again.
             old.start_again(now_ms)
             return old
         segment = self.segments.add(offset, self.config, now_ms)
@@ -253,10 +253,10 @@ class AppendableLog(TruncatedLog):
             passed("roll.sealed")
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
-            elif self.producers.taking is None:  # or there are many rolls, and the next one takes its snapshot
+            elif self.producers.taking is None:  # with many rolls, the next one takes its snapshot
                 self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
-            # Both only save work later: the indexes are checked, and the log itself tells what a snapshot would.
+            # Both only save work later: the indexes are checked, and the log contains the content of the snapshot.
             logger.warning("%s-%d: rolling at %d: %s", self.topic, self.partition, offset, error)
         return segment
 
@@ -269,10 +269,10 @@ class AppendableLog(TruncatedLog):
         finally:
             producers.end_snapshot(taking)
         if taken:
-            self.segments.directory_changed = True  # a flush may have come before it, and has not brought it to disk
+            self.segments.directory_changed = True  # an earlier flush has not brought it to disk
             if taking.offset not in self.segments.bases:
                 self._snapshots.outlive(taking.offset)
-            if taking.offset < self.segments.active.base_offset:  # and no snapshot was taken for what has rolled since
+            if taking.offset < self.segments.active.base_offset:  # no snapshot was taken for the segments rolled since
                 self._later(partial(self._snapshot_in_pieces, producers.begin_snapshot(self.log_end_offset)))
 
     def _take_snapshot(self, *, sync: bool) -> None:

@@ -1,7 +1,7 @@
 """Walk the batches of a log file.
 
-Owns reading headers, or whole batches, in few system calls. Never repairs anything: it stops where the file stops
-making sense, and the caller sees that the last batch does not end where the file does.
+Owns reading headers, or whole batches, in few system calls. Never repairs anything: it stops at the first invalid
+batch, and the caller sees that the last batch does not end where the file does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _BATCHES_CHUNK = 1 << 20
 
 
 def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of whole batches from `position`, without looking at CRCs; stops at anything odd."""
+    """Yield (position, header) of whole batches from `position`, without CRC checks; stops at the first invalid one."""
     start, chunk = position, b""
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):
@@ -34,7 +34,7 @@ def scan_headers(file: OpenFile, position: int, end: int) -> Iterator[tuple[int,
 
 
 def end_of_file(path: str, base_offset: int) -> int:
-    """Return the offset behind the last batch of a log file, `base_offset` without one; raises OSError."""
+    """Return the offset after the last batch of a log file, `base_offset` without one; raises OSError."""
     end = base_offset
     file = FileHandle(path, os.O_RDONLY)
     for _, header in scan_headers(file, 0, os.fstat(file.fd).st_size):
@@ -43,7 +43,7 @@ def end_of_file(path: str, base_offset: int) -> int:
 
 
 def read_header(file: OpenFile, position: int, end: int) -> BatchHeader | None:
-    """Return the header of the batch at `position`, None if no whole batch stands there."""
+    """Return the header of the batch at `position`, None if there is no whole batch."""
     if position + HEADER_SIZE > end:
         return None
     try:
@@ -54,15 +54,15 @@ def read_header(file: OpenFile, position: int, end: int) -> BatchHeader | None:
 
 
 def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
-    """Whether the batch at `position` is as its CRC says."""
+    """Whether the batch at `position` matches its CRC."""
     batch = read_at(file.fd, header.size, position)
     return len(batch) == header.size and compute_crc(batch) == header.crc
 
 
 def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
-    """Whether a segment's last batch is damaged, or ends at `offset` by the end of the one before it.
+    """Whether a segment's last batch is damaged, or would end at `offset` without a hole before it.
 
-    What is being appended to has no holes, and what is intact before the last batch is not to be written again.
+    An active log has no holes, and the intact data before the last batch is not to be written again.
     """
     before = end = base_offset
     last = None
@@ -74,7 +74,7 @@ def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool
 
 
 def scan_batches(file: OpenFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Yield (position, header, bytes) of whole batches; stops at anything odd."""
+    """Yield (position, header, bytes) of whole batches; stops at the first invalid batch."""
     start, chunk = position, memoryview(b"")
     while position + HEADER_SIZE <= end:
         if position + HEADER_SIZE > start + len(chunk):

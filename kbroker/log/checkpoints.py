@@ -1,8 +1,7 @@
 """The small text files of a log directory and of a partition.
 
-Owns their formats, and the order of writes to a file: whatever is asked for last is what stays. Never decides what is
-written or when. A file that cannot be read counts as absent, as in Kafka: what it holds only saves work, or is found
-again by recovery.
+Owns their formats, and the order of writes to a file: the last requested write wins. Never decides what is written or
+when. An unreadable file counts as absent, as in Kafka: its content only saves work, or recovery finds it again.
 
     *-offset-checkpoint       0 / count / `topic partition offset` per line
     leader-epoch-checkpoint   0 / count / `epoch start_offset` per line
@@ -36,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 def entries_in(text: str) -> list[str]:
-    """Return the lines of entries of a checkpoint's text; raises ValueError for any other text."""
+    """Return the entry lines of a checkpoint's text; raises ValueError for an invalid text."""
     lines = text.split("\n")
     if lines[0] != "0":
         raise ValueError(f"version {lines[0][:20]!r} is not 0")
@@ -50,7 +49,7 @@ def entries_in(text: str) -> list[str]:
 
 
 def _read_lines(path: str) -> list[list[str]]:
-    """Return the entries, split at blanks; nothing for a file that is absent or not of version 0."""
+    """Return the entries, split at blanks; an empty list for a file that is absent or not of version 0."""
     content = read_optional(path)
     try:
         return [] if content is None else [line.split(" ") for line in entries_in(content.decode())]
@@ -65,7 +64,7 @@ def write_lines(path: str, lines: list[str], *, sync: bool = True) -> None:
 
 
 def read_offsets(path: str) -> dict[tuple[str, int], int]:
-    """Read the offset of each (topic, partition); entries that make no sense are passed over."""
+    """Read the offset of each (topic, partition); invalid entries are skipped."""
     offsets = {}
     for entry in _read_lines(path):
         try:
@@ -78,7 +77,7 @@ def read_offsets(path: str) -> dict[tuple[str, int], int]:
 
 
 def is_whole(path: str, offsets: Offsets) -> bool:
-    """Tell whether `offsets`, read from the file, is all that the file ever said; an absent file says nothing."""
+    """Whether `offsets`, read from the file, are all of its entries; true for an absent file."""
     content = read_optional(path)
     return content is None or content.split(b"\n")[:2] == [b"0", b"%d" % len(offsets)]
 
@@ -94,7 +93,7 @@ def offset_line(key: tuple[str, int], offset: int) -> str:
 
 
 def read_epochs(path: str) -> list[tuple[int, int]]:
-    """Read (epoch, start offset) pairs; nothing if any entry makes no sense."""
+    """Read (epoch, start offset) pairs; an empty list if any entry is invalid."""
     try:
         return [(int(epoch), int(start)) for epoch, start in _read_lines(path)]
     except ValueError as error:
@@ -121,22 +120,22 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
 
 
 def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
-    """Write a partition's topic id. It is not forced to disk: the cluster's metadata know it, and write it again."""
+    """Write a partition's topic id, without fsync: the cluster's metadata contains it, and it is written again."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id.bytes)}"
     write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode(), sync=False)
 
 
 def write_clean_shutdown(directory: str, broker_epoch: int) -> None:
-    """Leave the mark that everything in the directory has been flushed."""
+    """Write the mark that everything in the directory has been flushed."""
     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(f"{directory}/{CLEAN_SHUTDOWN}", content.encode())
 
 
 class CheckpointFile:
-    """One `*-offset-checkpoint` file, written at once or by a thread.
+    """One `*-offset-checkpoint` file, written by the caller or by a thread.
 
-    An fsync of even a small file may wait for everything that clients have written meanwhile, so that the periodic
-    checkpoints are no work for the event loop.
+    An fsync of even a small file may wait for all recent writes of clients, so the event loop never writes the periodic
+    checkpoints itself.
     """
 
     __slots__ = ("_asked", "_lock", "_pending", "_written", "path")
@@ -149,26 +148,29 @@ class CheckpointFile:
         self._pending: Future[None] | None = None
 
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
-        """Write now, after a write that is under way; raises OSError. Without `sync` it holds over a crash only."""
+        """Write now, after any running write; raises OSError.
+
+        Without `sync` it survives a crash of the process only.
+        """
         self._asked += 1
         self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread has not written yet what it was last asked for."""
+        """Whether a thread has not yet finished the last requested write."""
         return self._pending is not None and not self._pending.done()
 
     def begin(self) -> int:
-        """Return the number of a write whose entries are gathered from now on, in pieces.
+        """Return the number of a write whose entries are collected from now on, in pieces.
 
-        Whatever is written in between is as it is then, and stays: an entry that was gathered before may be of a
-        partition that has been deleted, and created again.
+        A write in between is newer and stays: an entry collected earlier may belong to a partition that has been
+        deleted and created again.
         """
         self._asked += 1
         return self._asked
 
     def write_by(self, pool: Executor, lines: list[str], number: int | None = None) -> Future[None]:
-        """Have entries written by a thread; raises the OSError of the last time. `number` is from `begin`."""
+        """Have a thread write entries; raises the OSError of the previous write. `number` is from `begin`."""
         pending, self._pending = self._pending, None
         if pending is not None and pending.done():
             pending.result()
@@ -176,7 +178,7 @@ class CheckpointFile:
         return self._pending
 
     def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
-        """Write entries, on any thread, unless what was begun later has been written; raises OSError."""
+        """Write entries, on any thread, unless a later write has been done; raises OSError."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

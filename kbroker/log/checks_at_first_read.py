@@ -1,14 +1,14 @@
-"""Whether the batches that a start found hang together: their offsets and leader epochs, which no CRC covers.
+"""Whether the batches found at start are consistent: their offsets and leader epochs, which no CRC covers.
 
-Owns the check of the two numbers of a batch that no CRC covers, its base offset and its leader epoch, against the
-batches around it, before anything of a file that this process did not write is served. After a crash recovery has
-looked at all that; after a clean stop nothing is read at a start, whatever its size, so it is done here, once, for what
-is asked for. Never looks at CRCs, and never changes a file.
+Owns the check of a batch's base offset and leader epoch, which no CRC covers, against its neighbours, before anything
+of a file that this process did not write is served. After a crash, recovery has checked all that. After a clean stop, a
+start reads nothing, however large the log; so the check is done here, once, for the data requested. Never checks CRCs,
+and never changes a file.
 
-Batches never overlap, and leader epochs never fall. A batch is proven when that holds for it and the one before it,
-and for it and the one behind it: where there are no holes between offsets, no other number would fit. What this cannot
-see: in a compacted log an offset that moves within the hole beside it, a batch between two leader epochs that
-claims the other one of them, and the first batch of a log that claims an older epoch.
+Batches never overlap, and leader epochs never fall. A batch is proven when that holds between it and the batch before
+it, and between it and the batch after it: where offsets have no holes, no other number would fit. Three faults stay
+undetected: in a compacted log, an offset that moves within the hole beside it; a batch between two leader epochs that
+claims the other of the two; and the first batch of a log with an older epoch.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import BatchHeader
 
-# A header is checked in 1 to 2 us, and the event loop waits: a read that meets more of them is cut short.
+# A header is checked in 1 to 2 us while the event loop waits, so a read that needs more of them is shortened.
 HEADERS_AT_ONCE: Final = 1000
 
 
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
-    """Return up to where the batches of segment `index` are proven, from `anchor` on: there a batch begins or all ends.
+    """Return the position up to which the batches of segment `index` are proven, from `anchor` on; a batch border.
 
-    That is not beyond `position` if the batch there is not to be trusted; otherwise it is near to `end`, or as far as
-    one call goes. `anchor` is the beginning of a batch at or before `position`: what lies between counts, too.
+    The result is not beyond `position` if the batch there cannot be trusted; otherwise it is near `end`, or as far as
+    one call goes. `anchor` is the beginning of a batch at or before `position`; the batches in between are checked,
+    too.
     """
     segment = segments[index]
     if anchor >= segment.found.unproven:
@@ -47,7 +48,7 @@ def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, p
 
 
 def _before(segments: Segments, index: int, anchor: int) -> tuple[int, Link]:
-    """Return from where to follow the batches so that the one at `anchor` is held against its predecessor, too."""
+    """Return the position to start from so that the batch at `anchor` is also checked against its predecessor."""
     segment = segments[index]
     if anchor == 0:
         return 0, Link(segment.base_offset, _last_epoch(segments[index - 1]) if index else -1)
@@ -59,7 +60,7 @@ def _before(segments: Segments, index: int, anchor: int) -> tuple[int, Link]:
 
 
 def _last_epoch(segment: Segment) -> int:
-    """Return the leader epoch with which a segment ends, -1 if its end is not to be seen."""
+    """Return the last leader epoch of a segment, -1 if its end cannot be read."""
     if not segment.size:
         return -1
     beyond = segment.base_offset + MAX_RELATIVE_OFFSET
@@ -70,7 +71,7 @@ def _last_epoch(segment: Segment) -> int:
 
 
 def ends_well(segments: Segments, extent: LogExtent, index: int) -> bool:
-    """Whether the end of segment `index` is there, and where it has to be."""
+    """Whether the end of segment `index` is intact and at the right place."""
     segment = segments[index]
     if segment.found.unproven and not segment.found.end_proven:
         anchor = segment.place_before(segment.base_offset + MAX_RELATIVE_OFFSET)
@@ -83,10 +84,10 @@ def ends_well(segments: Segments, extent: LogExtent, index: int) -> bool:
 def _follow(
     segments: Segments, extent: LogExtent, index: int, start: int, position: int, end: int, before: Link
 ) -> tuple[int, Link]:
-    """Follow the batches from `start` on; return where the last proven one ends, and what is known there.
+    """Follow the batches from `start` on; return where the last proven one ends, and the link expected there.
 
-    Where two neighbours contradict each other, the first is right if it follows on from its own predecessor without a
-    hole; else nobody knows which of the two is.
+    Where two neighbours contradict each other, the first is right if it follows its own predecessor without a hole;
+    otherwise either may be wrong.
     """
     segment = segments[index]
     proven, last, place = start, before, start
@@ -107,7 +108,7 @@ def _follow(
 
 
 def _ends_well(segments: Segments, extent: LogExtent, index: int, last: Link) -> bool:
-    """Whether the next segment, or the end of the log, follows on from what is known at the end of a segment."""
+    """Whether the next segment, or the end of the log, follows the end of a segment."""
     offset, epoch = extent.end_offset, extent.latest_epoch
     if index + 1 < len(segments):
         after = segments[index + 1]
@@ -141,9 +142,9 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 
 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
-    """Return (segment, position, header) of the first batch that ends at or after `offset`, seen to be in its place.
+    """Return (segment, position, header) of the first batch that ends at or after `offset`, proven to be in its place.
 
-    None if none is there, or what is there cannot be trusted.
+    Returns None if there is none, or if it cannot be trusted.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

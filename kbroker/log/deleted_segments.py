@@ -1,7 +1,7 @@
-"""The files of deleted segments, until they go.
+"""The files of deleted segments, until their removal.
 
-Owns when they go, and that what somebody is still reading stays open. Never removes a file itself: whoever takes the
-names does, on a thread where one can wait for the disk.
+Owns when they are removed, and that a segment still being read stays open. Never removes a file itself: the caller
+removes the returned names, on a thread that may wait for the disk.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weakref import ref
 from kbroker.log.log_config import LogConfig
 from kbroker.log.segment.segment import Segment
 
-_UNDATED = -1  # deleted by somebody without a clock: the delay begins when somebody with one comes by
+_UNDATED = -1  # deleted by a caller without a clock: the delay begins at the next call with one
 
 
 def _nobody() -> None:
@@ -31,16 +31,16 @@ class DoomedFiles:
         self._undated = 0
 
     def add(self, segment: Segment, paths: list[str], config: LogConfig, now_ms: int) -> None:
-        """Have files removed, which are those of a deleted segment; `now_ms` 0 if nobody knows the time."""
+        """Schedule the removal of a deleted segment's files; `now_ms` is 0 if the time is unknown."""
         self._files.append((now_ms + config.file_delete_delay_ms if now_ms else _UNDATED, paths, ref(segment)))
         self._undated += not now_ms
 
     def add_garbage(self, paths: list[str]) -> None:
-        """Have files removed without delay that nobody can need."""
+        """Schedule the immediate removal of files that nobody can need."""
         self._files.appendleft((0, paths, _nobody))
 
     def take(self, config: LogConfig, now_ms: int, most: int) -> list[str]:
-        """Return the files of at most `most` segments that are due, to be removed now."""
+        """Return the files of at most `most` due segments, to be removed now."""
         if self._undated:
             due = now_ms + config.file_delete_delay_ms
             self._files = deque((due if each[0] == _UNDATED else each[0], *each[1:]) for each in self._files)
@@ -52,7 +52,7 @@ class DoomedFiles:
             taken += paths
             most -= 1
             segment = of_segment()
-            if segment is not None:  # a slice of it is on its way to somebody
+            if segment is not None:  # a slice of it is still being sent
                 with suppress(OSError):
                     segment.handle  # noqa: B018 - opens it, and it stays open
         return taken

@@ -1,7 +1,7 @@
-"""What an error of the disk means: for one log here, for its directory in directories/log_directory.py.
+"""The meaning of a disk error: for one log here, for its directory in directories/log_directory.py.
 
-Owns which errors pass of themselves (a full disk, no descriptors left) and which end the use of a directory, and why a
-log takes no more appends. In a cluster a full disk ends it as well, as in Kafka: others can lead what it held.
+Owns which errors are temporary (a full disk, no free descriptors), which ones take a directory offline, and why a log
+refuses appends. In a cluster a full disk takes it offline as well, as in Kafka: other brokers can lead its partitions.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ logger = logging.getLogger(__name__)
 
 
 class UnplacedError(OSError):
-    """A partition that has no place by its name, or where a link lies in its place: its directory is not to blame."""
+    """A partition with an invalid name, or with a link in its place: its directory is not to blame."""
 
 
 def passes(error: OSError) -> bool:
-    """Whether an error is of the machine or the process, and over once there is room again."""
+    """Whether an error concerns the machine or the process, and ends once resources are free again."""
     return error.errno in _PASSING
 
 
 def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
-    """Whether a log directory is used no more after an error.
+    """Whether an error takes a log directory offline.
 
-    In a cluster a full disk is such an error, as others can lead what it holds: a leader that only refuses would keep
-    its partitions from being written to. A broker alone refuses what needs room until there is some.
+    In a cluster a full disk does, as other brokers can lead its partitions: a leader that only refuses would block
+    their writes. A broker alone refuses what needs room until there is some.
     """
     if isinstance(error, UnplacedError):
         return False
@@ -42,33 +42,33 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
 
 
 class DiskTrouble:
-    """What failed reads, writes and flushes have done to one log."""
+    """The effects of failed reads, writes and flushes on one log."""
 
     __slots__ = ("_complained_ms", "_name", "_told_damage_ms", "damaged_at", "refusal", "report")
 
     def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
-        """`report` hears of every failure, and decides what it means for the other logs of the directory."""
+        """`report` gets every failure, and decides what it means for the other logs of the directory."""
         self._name = name
         self._complained_ms = self._told_damage_ms = -_COMPLAIN_EVERY_MS
         self.report = report
         self.refusal: str | None = None
-        """Why no more is appended, as what is on disk can no longer be known; None while all is well."""
+        """Why appends are refused: the content on disk is no longer known. None while all is well."""
 
         self.damaged_at: int | None = None
-        """The offset at which a read last found that the files make no sense; None if none has."""
+        """The offset at which a read last found damage; None if none has."""
 
     def refuse(self, reason: str) -> None:
         self.refusal = reason
 
     def found_damage(self, offset: int, now_ms: int) -> None:
-        """Hear of a read that found damage; a line a minute is enough: readers try again."""
+        """Handle a read that found damage; a log line a minute is enough, since readers retry."""
         if self.damaged_at is None or now_ms - self._told_damage_ms >= _DAMAGE_EVERY_MS:
             self._told_damage_ms = now_ms
             logger.error("%s: the log is damaged at offset %d: readers get CORRUPT_MESSAGE", self._name, offset)
         self.damaged_at = offset
 
     def append_failed(self, error: OSError, now_ms: int) -> None:
-        """Hear of an append that failed; clients try again many times a second, so not each is worth a line."""
+        """Handle a failed append; clients retry many times a second, so not every failure is logged."""
         if getattr(error, "unrepaired", False):
             self.refuse(f"the file could not be cut back after: {error}")
         if now_ms - self._complained_ms >= _COMPLAIN_EVERY_MS:

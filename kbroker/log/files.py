@@ -1,8 +1,8 @@
-"""Files of a log directory: their names, their descriptors, and the ways to write them so that they survive a crash.
+"""Files of a log directory: their names, their descriptors, and crash-safe writes.
 
-Owns what every other file of this package does to the file system. Never knows what the bytes mean.
+Owns this package's basic operations on the file system. Never knows what the bytes mean.
 
-Names: `%020d` of a segment's base offset, and a suffix; `.deleted` is put behind the name of a file that is to be
+Names: `%020d` of a segment's base offset, and a suffix; `.deleted` is appended to the name of a file that is to be
 removed.
 """
 
@@ -28,32 +28,32 @@ SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFI
 
 
 def offset_name(directory: str, offset: int, suffix: str) -> str:
-    """Path of the file of one segment."""
+    """Return the path of a file of one segment."""
     return f"{directory}/{offset:020d}{suffix}"
 
 
 def offset_of(name: str) -> int | None:
-    """Return the offset in a file's name, None where there is none."""
+    """Return the offset in a file's name, None if there is none."""
     digits = name.split(".", 1)[0]
     return int(digits) if len(digits) == 20 and digits.isdecimal() else None
 
 
 def open_descriptor(path: str, flags: int) -> int:
-    """Open a file; where no descriptor is left, segments give some up first. Raises OSError."""
+    """Open a file; if no descriptor is left, segments close some first. Raises OSError."""
     return retried(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
 
 
 class OpenFile(Protocol):
-    """What can be read: whoever reads keeps it, for a number may stand for another file once it has been closed."""
+    """A readable file. Readers keep the object, since a number may stand for another file once it has been closed."""
 
     @property
     def fd(self) -> int: ...
 
 
 class FileHandle:
-    """An open descriptor that is closed when nobody refers to it any more.
+    """An open descriptor that is closed when the last reference to it is gone.
 
-    A slice that is being sent keeps its file readable by referring to the handle, whatever happens to the file's name.
+    A slice being sent keeps its file readable by referring to the handle, even if the file is renamed or removed.
     """
 
     __slots__ = ("__weakref__", "fd")
@@ -70,7 +70,7 @@ class FileHandle:
 
 
 def write_all(fd: int, data: bytes, position: int) -> None:
-    """Write all of `data` at `position`; raises OSError if less could be written."""
+    """Write all of `data` at `position`; raises OSError after a partial write."""
     written = os.pwrite(fd, data, position)
     if written != len(data):
         raise OSError(errno.ENOSPC, f"no space left on the device: wrote {written} of {len(data)} bytes")
@@ -93,7 +93,7 @@ def read_at(fd: int, size: int, position: int) -> bytes:
 
 
 def write_atomically(path: str, data: bytes, *, sync: bool = True) -> None:
-    """Replace a file so that after a crash it holds either the old or the new content, never a mixture."""
+    """Replace a file so that after a crash it has either the old or the new content, never a mixture."""
     temporary = path + ".tmp"
     fd = open_descriptor(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:

@@ -1,7 +1,7 @@
-"""What the next start makes of segments whose replacing by compacted ones a crash interrupted.
+"""Repairs, at a start, a replacement of segments by compacted ones that a crash interrupted.
 
-Owns which files are kept and which are thrown away. The order in which they are renamed, and why a crash at any point
-leaves either the old segments or the new one, is `cleaner/swap.py`'s.
+Owns which files are kept and which are removed. `cleaner/swap.py` owns the order of the renames, and explains why a
+crash at any point leaves either the old segments or the new one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BEYOND_ALL = 2**63
 
 
 def settle_swap(directory: str) -> None:
-    """Undo a replacing whose new segment was not whole yet; finish one whose new segment was."""
+    """Undo a replacement whose new segment was incomplete; finish one whose new segment was complete."""
     _undo(directory)
     _finish(directory)
 
@@ -35,7 +35,7 @@ def _undo(directory: str) -> None:
     for name in names:
         if name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned:
             remove_quietly(f"{directory}/{name}")
-    # Only now: they tell that those were unfinished, should this be interrupted too.
+    # Last: if this is interrupted too, they show that the removed ones were incomplete.
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
             remove_quietly(f"{directory}/{name}")

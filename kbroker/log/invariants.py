@@ -1,7 +1,7 @@
 """The invariants of a partition's log as assertions, for tests: KBROKER_VERIFY=1.
 
-Owns `log_class`, which whoever opens logs asks for the class to use, and the class that checks itself. Without the
-variable that is PartitionLog itself, so that nothing is paid for what is not asked. Never repairs anything.
+Owns `log_class`, which returns the class to open logs with, and the class that checks itself. Without the variable that
+is PartitionLog itself, so that the checks cost nothing. Never repairs anything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ VARIABLE = "KBROKER_VERIFY"
 
 
 def log_class() -> type[PartitionLog]:
-    """Return the class of logs to open: the one that checks itself where KBROKER_VERIFY=1 is set."""
+    """Return the class of logs to open: the one that checks itself if KBROKER_VERIFY=1 is set."""
     return VerifiedLog if os.environ.get(VARIABLE) == "1" else PartitionLog
 
 
 class VerifiedLog(PartitionLog):
-    """A PartitionLog that raises AssertionError as soon as what it holds is not true to itself."""
+    """A PartitionLog that raises AssertionError as soon as its state is inconsistent."""
 
     __slots__ = ()
 
@@ -89,16 +89,16 @@ def check_offsets(log: PartitionLog) -> None:
 
 
 def check_end(log: PartitionLog) -> None:
-    """Assert what an append may have changed."""
+    """Assert everything that an append may have changed."""
     if log.failed:
-        return  # it says itself that its files are not to be trusted
+        return  # the log itself says that its files cannot be trusted
     check_offsets(log)
     assert log.segments.active is log.segments[-1], "the active segment is not the last one"
     _check_segment(log.segments.active)
 
 
 def check_log(log: PartitionLog) -> None:
-    """Assert all that can be asserted without reading a log file."""
+    """Assert everything that can be checked without reading a log file."""
     if log.failed:
         return
     check_end(log)

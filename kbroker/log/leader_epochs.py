@@ -1,9 +1,8 @@
-"""Which leader epoch began at which offset of a partition.
+"""The first offset of each leader epoch of a partition.
 
 Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. That file
-has no checksum, so it is held against the batches, a few of each epoch, before the first answer of an opened log; where
-the two disagree the epochs are found in the log again. Never decides to truncate a log: it only answers how far an
-epoch reached.
+has no checksum, so the first answer of an opened log compares it with a few batches of each epoch. If they disagree,
+the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderEpochCache:
-    """The leader epochs of one partition; a change is on disk before the call returns, unless it need not be."""
+    """The leader epochs of one partition; a change is on disk before the call returns, unless stated otherwise."""
 
     __slots__ = ("_entries", "_path", "_synced", "latest", "proven", "writes", "written")
 
@@ -32,9 +31,9 @@ class LeaderEpochCache:
         self.latest = -1
         """The newest epoch, -1 without one."""
         self.written = -1
-        """The newest epoch that the file has; whoever appends under another one notes it first."""
+        """The newest epoch in the file; an append under another one records that one first."""
         self.proven = False
-        """Whether the epochs have been held against the batches."""
+        """Whether the epochs have been compared with the batches."""
         self.writes = self._synced = 0
         for epoch, start in read_epochs(self._path):
             self._insert(epoch, start)
@@ -47,11 +46,11 @@ class LeaderEpochCache:
 
     @property
     def unsynced(self) -> str | None:
-        """The file, where what it has may not be on the disk; the next flush of the log brings it there."""
+        """The file, if its content may not be on disk yet; the log's next flush syncs it."""
         return self._path if self._synced < self.writes else None
 
     def synced(self, writes: int) -> None:
-        """Hear that the file is on the disk as it was after so many writes."""
+        """Note that the file is on disk with the content of that many writes."""
         self._synced = max(self._synced, writes)
 
     def move(self, directory: str) -> None:
@@ -60,8 +59,8 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
         """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
 
-        Without `sync` a loss of power may take the file along; then the batches tell (`prove`). An OSError leaves all
-        as it was.
+        Without `sync` a power loss may lose the entry, which is then found in the batches (`prove`). An OSError changes
+        nothing.
         """
         if epoch < 0 or start_offset < 0:
             return
@@ -74,10 +73,10 @@ class LeaderEpochCache:
                 raise
 
     def begin(self, epoch: int, log_end_offset: int) -> None:
-        """Note that `epoch` begins at the end of the log: whoever appends under it writes that down.
+        """Note that `epoch` begins at the end of the log; the first append under it writes the file.
 
-        A start drops epochs that begin there (`truncate_from_end`), so until then there is nothing worth a file, which
-        may have to wait for the file system's journal, in thousands of partitions at once.
+        A start drops epochs that begin there (`truncate_from_end`), so an earlier write would be useless. It might have
+        to wait for the file system's journal, in thousands of partitions at once.
         """
         if epoch >= 0:
             self._insert(epoch, log_end_offset)
@@ -93,7 +92,7 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Return (epoch, end offset) for a requested epoch; (-1, -1) where nothing is known."""
+        """Return (epoch, end offset) for a requested epoch; (-1, -1) if unknown."""
         entries = self._entries
         if epoch == -1 or not entries:
             return UNDEFINED
@@ -110,10 +109,10 @@ class LeaderEpochCache:
         return self._entries[index - 1][0] if index else -1
 
     def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
-        """Forget epochs that begin at or beyond a log's new end.
+        """Drop epochs that begin at or beyond a log's new end.
 
-        Without `sync` a loss of power may bring back what stood there: the start behind it drops that again, or finds
-        other epochs where the log has grown since. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
+        Without `sync` a power loss may bring the dropped entries back. The next start drops them again, or finds the
+        right epochs where the log has grown since. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
         """
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
@@ -121,7 +120,7 @@ class LeaderEpochCache:
             self._write(sync=sync)
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before a log's new start; the one that covers it now begins there."""
+        """Drop epochs that ended before a log's new start; the one that covers it now begins there."""
         index = bisect_right(self._entries, start_offset, key=lambda entry: entry[1])
         if index == 0 or (index == 1 and self._entries[0][1] == start_offset):
             return
@@ -129,7 +128,7 @@ class LeaderEpochCache:
         self._write()
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
-        """Hold the epochs against the log's batches, and take what these tell where they disagree; raises OSError."""
+        """Compare the epochs with the log's batches, and use the batches where they disagree; raises OSError."""
         written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
         if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
@@ -148,8 +147,7 @@ class LeaderEpochCache:
         self.latest = entries[-1][0] if entries else -1
 
     def _write(self, *, sync: bool = True) -> None:
-        # The first epoch of an empty log says nothing that is not known anyway, and thousands of logs may be created at
-        # once.
+        # The first epoch of an empty log adds no information, and thousands of logs may be created at once.
         is_worth_it = self._entries[-1:] not in ([], [(self.latest, 0)])
         write_epochs(self._path, self._entries, sync=sync and is_worth_it)
         self.writes += 1
@@ -159,7 +157,7 @@ class LeaderEpochCache:
 
 
 def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]]) -> bool:
-    """Whether every epoch has the batches from its start to the next one's."""
+    """Whether the batches from each epoch's start to the next one's have that epoch."""
     start, end = extent.start_offset, extent.end_offset
     if not entries or entries[0][1] > start:
         first = _header_at(segments, extent, start)
@@ -172,7 +170,7 @@ def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]
             return False
         if last is not None and last.base_offset < ends and last.leader_epoch > epoch:
             return False
-        # Where compaction has taken an epoch's batches, what is found there is of a later one.
+        # Where compaction has removed an epoch's batches, a later epoch's batch is found.
         whole = first is not None and first.base_offset <= max(begins, start)
         if whole and first is not None and first.leader_epoch != epoch:
             return False
@@ -180,7 +178,7 @@ def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]
 
 
 def _read_epochs(segments: Segments, extent: LogExtent) -> list[tuple[int, int]]:
-    """Find where epochs begin, by halving, because they never fall; nothing where batches are not to be trusted."""
+    """Find where epochs begin, by bisection, because they never fall; an empty list if batches cannot be trusted."""
     found: list[tuple[int, int]] = []
     offset, end = extent.start_offset, extent.end_offset
     while offset < end:

@@ -1,7 +1,7 @@
-"""What can be configured per topic about its log.
+"""The topic settings of a log.
 
 Owns the names, defaults and parsing of the topic configurations that the log reads. Never knows the broker's defaults:
-whoever creates a log passes a LogConfig that already has them.
+the creator of a log passes a LogConfig that already contains them.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class LogConfig:
 
     @classmethod
     def from_map(cls, configs: Mapping[str, str]) -> LogConfig:
-        """Read Kafka's own names and values; names that the log does not use are passed over.
+        """Parse Kafka's own names and values; names that the log does not use are ignored.
 
-        Raises ValueError, naming the key, for a value that is not of the key's type.
+        Raises ValueError, with the key, for a value of the wrong type.
         """
         values: dict[str, Any] = {}
         for field in fields(cls):
@@ -78,12 +78,12 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
     def random_jitter_ms(self) -> int:
-        """Return by how much sooner than after segment.ms a segment is rolled, anew for each."""
+        """Return how much earlier than segment.ms a segment is rolled, at random for each one."""
         most = min(self.segment_jitter_ms, self.segment_ms)
         return random.randrange(most) if most else 0
 
     def level_of(self, codec_name: str) -> int | None:
-        """Return the level to compress with, None for a codec without levels."""
+        """Return the compression level of a codec, None for a codec without levels."""
         levels = {
             "gzip": self.compression_gzip_level,
             "lz4": self.compression_lz4_level,

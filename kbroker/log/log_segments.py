@@ -1,8 +1,8 @@
 """The segments of one log (Kafka's LogSegments).
 
-Owns which segments there are, which one is appended to, and whether the directory has changed since it was last on
-disk. Never decides what is rolled, deleted or replaced, and never knows what their batches mean. There may be many
-thousands: what is done for each of them is done when it is needed.
+Owns the list of segments, which one is appended to, and whether the directory has changed since it was last synced.
+Never decides what is rolled, deleted or replaced, and never knows what their batches mean. There may be many thousands:
+work on each one is done only when it is needed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from kbroker.log.segment.segment import Segment
 
 
 class LogExtent(NamedTuple):
-    """What a log knows of itself that its segments' files do not tell; offsets absolute."""
+    """The facts about a log that its segments' files do not contain; offsets absolute."""
 
     start_offset: int
     end_offset: int
     latest_epoch: int
-    """Of the leader that appends now; -1 without one."""
+    """Of the current leader; -1 without one."""
     may_have_holes: bool
     """Whether the log is compacted, or has been: then offsets between two batches may be missing."""
 
@@ -48,15 +48,15 @@ class Segments:
     )
 
     def __init__(self, directory: str, config: LogConfig, now_ms: int, files: OpenFiles) -> None:
-        """Open what the directory holds, or begin at offset 0; raises OSError."""
+        """Open the segments in the directory, or begin at offset 0; raises OSError."""
         self._directory = directory
         self._files = files
         self.directory_changed = True
-        """Whether files came or changed their names since `take_directory`."""
+        """Whether files were created or renamed since `take_directory`."""
         self.doomed = DoomedFiles()
-        """The files of those that were deleted."""
+        """The files of deleted segments."""
         self._idle_size = -1
-        self._sealed_size: int | None = None  # bytes of all but the active one, None if somebody has to add them up
+        self._sealed_size: int | None = None  # bytes of all but the active one, None if they have to be added up
         names = os.listdir(directory)
         bases = {base for n in names if n.endswith(LOG_SUFFIX) and (base := offset_of(n)) is not None}
         self.bases = sorted(bases)
@@ -64,7 +64,7 @@ class Segments:
         for name in names:
             if name.endswith(SEGMENT_SUFFIXES[1:]) and offset_of(name) not in bases:
                 remove_quietly(f"{directory}/{name}")
-        self._aborting: list[int] = []  # bases of those that may know of aborted transactions, and of some that went
+        self._aborting: list[int] = []  # bases of segments that may have aborted transactions, and of some removed ones
         self.items = [self._watched(Segment.open(directory, base, config, now_ms, files)) for base in self.bases]
         self.were_none = not self.items
         """Whether the directory held no segment."""
@@ -95,11 +95,11 @@ class Segments:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def index_at(self, offset: int) -> int:
-        """Return the place of the segment in which `offset` lies, the first one for all before it."""
+        """Return the index of the segment in which `offset` lies, the first one for all before it."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def index_of(self, segment: Segment) -> int:
-        """Return a segment's place, -1 if it is not here any more."""
+        """Return a segment's index, -1 if it was removed."""
         index = bisect_left(self.bases, segment.base_offset)
         return index if index < len(self.items) and self.items[index] is segment else -1
 
@@ -108,7 +108,7 @@ class Segments:
         return self.bases[index + 1] if index + 1 < len(self.bases) else log_end
 
     def end_position(self, index: int, upper_bound: int) -> int:
-        """Return where in a segment's file the first batch begins that reaches to `upper_bound`, or the file's end."""
+        """Return the position of the first batch in a segment's file that reaches `upper_bound`, or the file's end."""
         segment = self.items[index]
         if index + 1 < len(self.bases) and self.bases[index + 1] <= upper_bound:
             return segment.size
@@ -116,7 +116,7 @@ class Segments:
         return segment.size if found is None else found[0]
 
     def aborting_from(self, index: int) -> Iterator[int]:
-        """Yield the places, from `index` on, of the segments that may know of aborted transactions: few of many."""
+        """Yield the indexes, from `index` on, of the segments that may have aborted transactions: few of many."""
         base = self.bases[index]
         while (place := bisect_left(self._aborting, base)) < len(self._aborting):
             base = self._aborting[place]
@@ -128,7 +128,7 @@ class Segments:
                 del self._aborting[place]
 
     def _watched(self, segment: Segment) -> Segment:
-        """Hear of it when a segment gets its first aborted transaction, unless it may have one already."""
+        """Register for a segment's first aborted transaction, unless it may have one already."""
         segment.txns.on_first = self._note_aborting
         if not segment.txns.is_void():
             self._note_aborting(segment.base_offset)
@@ -142,7 +142,7 @@ class Segments:
     # -- changing ---------------------------------------------------------------------------------------------
 
     def add(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        """Create an empty segment and append to it from now on; raises OSError."""
+        """Create an empty segment and make it the active one; raises OSError."""
         jitter_ms = config.random_jitter_ms()
         segment = Segment.create(self._directory, base_offset, config, now_ms, self._files, jitter_ms=jitter_ms)
         if self.items and self._sealed_size is not None:
@@ -154,7 +154,7 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Take a segment out; its files are `doomed`. Raises OSError, and it is out all the same."""
+        """Remove a segment from the list; its files are `doomed`. It is removed even if this raises OSError."""
         index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:
@@ -163,9 +163,9 @@ class Segments:
         self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
-        """Take the first `count` segments out, of which the active one must not be one, as `remove` does.
+        """Remove the first `count` segments, not including the active one, as `remove` does.
 
-        Where a file cannot be renamed those from there on stay, for another attempt. Raises OSError.
+        If a file cannot be renamed, its segment and those after it stay, for another attempt. Raises OSError.
         """
         gone: list[Segment] = []
         try:
@@ -180,7 +180,7 @@ class Segments:
         return gone
 
     def remove_behind(self, index: int) -> None:
-        """Take all segments behind one out, and their files at once."""
+        """Remove all segments after one, and their files at once."""
         for later in self.items[index + 1 :]:
             for path in later.mark_deleted():
                 remove_quietly(path)
@@ -190,10 +190,10 @@ class Segments:
             self.active = self.items[-1]
 
     def replace(self, old: list[Segment], doomed: list[list[str]], config: LogConfig, now_ms: int) -> None:
-        """Let the files that now stand at the base of the first one serve in the place of `old`, which are neighbours.
+        """Replace `old`, which are neighbours, by the segment whose files now have the base of the first one.
 
-        `doomed` are the present names of each one's files that are removed as those of deleted segments are. Raises
-        OSError.
+        `doomed` contains the current names of each one's files, which are removed like those of deleted segments.
+        Raises OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset
         segment = Segment.open(self._directory, base, config, now_ms, self._files)
@@ -207,30 +207,30 @@ class Segments:
     # -- files ------------------------------------------------------------------------------------------------
 
     def sealed_paths_from(self, offset: int) -> Iterator[str]:
-        """Return the log files, but the active one's, that hold what lies at or beyond `offset`; for any thread."""
-        # By their offsets: who holds a segment keeps its file open when that is deleted.
+        """Return the log files, without the active one, that hold data at or beyond `offset`; for any thread."""
+        # By their offsets: a reference to a segment would keep its file open when it is deleted.
         directory, bases = self._directory, self.bases[self.index_at(offset) : -1]
         return (offset_name(directory, base, LOG_SUFFIX) for base in bases)
 
     def use(self, files: OpenFiles) -> None:
-        """Close all files; from now on `files` says how many may be open."""
+        """Close all files; from now on `files` limits how many may be open."""
         self.release()
         self._files = files
         for segment in self.items:
             segment.files = files
 
     def take_directory(self) -> str | None:
-        """Return the directory, for a flush, if that is due."""
+        """Return the directory for a flush, if it has changed."""
         changed, self.directory_changed = self.directory_changed, False
         return self._directory if changed else None
 
     def seal_active(self) -> None:
-        """Bring the last segment's files into the form in which they rest; raises OSError."""
+        """Seal the last segment's files; raises OSError."""
         self.active.seal()
         self.directory_changed = True
 
     def release_idle(self, *, force: bool) -> None:
-        """Close the files that nobody has used since the last call, or all; they are opened again when needed."""
+        """Close the files not used since the last call, or all; they are opened again when needed."""
         for segment in self.items:
             idle = segment is not self.active or segment.size == self._idle_size
             segment.release_unused(force=force, idle=idle)
@@ -244,4 +244,4 @@ class Segments:
         self._directory = directory
         for segment in self.items:
             segment.move(directory)
-        self.doomed.clear()  # they go with the directory
+        self.doomed.clear()  # they are removed with the directory

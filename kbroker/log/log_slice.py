@@ -1,8 +1,8 @@
-"""A range of a segment's file that a reader was given.
+"""A range of a segment's file for a reader.
 
-Owns which file that is, whatever becomes of its name, and keeps it open from when its descriptor is asked for. Before,
-a slice holds no descriptor: thousands may wait for a client that does not read. Never copies or looks at the bytes
-before somebody asks for them.
+Owns which file that is, even if it is renamed, and keeps it open once its descriptor has been requested. Before that, a
+slice holds no descriptor: thousands may wait for a client that does not read. Never copies or reads the bytes before
+they are requested.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from kbroker.log.segment.segment import Segment
 class LogSlice:
     """Bytes `position` to `position + size` of a segment's log file; the last batch may be cut off, as in Kafka.
 
-    Keep the slice for as long as `fd` is in use: the descriptor may be closed once nobody refers to the slice. After a
-    truncation of the log, which only ever removes what was not committed, fewer bytes than `size` may be left. A file
-    that has been removed stays for its slices, unless too many are kept so; then reading raises OSError.
+    Keep the slice as long as `fd` is in use: the descriptor may be closed once nothing refers to the slice. After a
+    truncation of the log, which only removes uncommitted data, fewer bytes than `size` may be left. A removed file
+    stays readable for its slices, unless too many removed files are kept; then reading raises OSError.
     """
 
     segment: Segment | None
     position: int
     size: int
     start_offset: int = 0
-    """What was asked for."""
+    """The requested offset."""
     end_offset: int = 0
-    """Up to where the reader may see."""
+    """The end of the range visible to the reader."""
     cut_short: bool = False
-    """Whether more could have been served than one read looks at (checks_at_first_read.py)."""
+    """Whether more could have been served than one read checks (checks_at_first_read.py)."""
     _handle: FileHandle | None = field(default=None, init=False)
 
     @property

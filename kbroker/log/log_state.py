@@ -1,7 +1,7 @@
-"""What a partition's log is made of, how it is opened, and how it is brought to the disk.
+"""The parts of a partition's log, its opening, and its flushes.
 
-Owns its offsets, and whether it takes appends. Who changes it (truncation.py, appending.py, partition_log.py) keeps
-segments, producers and leader epochs true to them. Never moves the high watermark of itself.
+Owns its offsets, and whether it accepts appends. The subclasses (truncation.py, appending.py, partition_log.py) keep
+segments, producers and leader epochs consistent with them. Never moves the high watermark by itself.
 
 log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
 """
@@ -27,11 +27,11 @@ from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Makes long work."""
+"""Creates a coroutine of long work."""
 
 
 class LogState:
-    """One partition's log as it is; offsets are absolute, `size` in bytes, times in ms."""
+    """The state of one partition's log; offsets are absolute, `size` in bytes, times in ms."""
 
     __slots__ = (
         "_later",
@@ -80,21 +80,21 @@ class LogState:
         later: Callable[[Work], None] = lambda make: whole(make()),
         on_holes: Callable[[], None] = lambda: None,
     ) -> None:
-        """Open the directory, which must exist; the offsets are what the checkpoints say.
+        """Open the directory, which must exist; the offsets come from the checkpoints.
 
-        `compacted` tells that the log has been compacted at some time, and may have holes; no segment has that begins
-        at `uncompacted_from` or later (None: nobody knows). `progress` hears of the bytes that recovery has read,
-        `on_disk_error` of every failure of the disk from then on: whoever keeps the directory decides what it means for
-        the others in it. `files` bounds how many segments have files open, of this log and of others; without it the
-        log has a bound of its own. A log that has just been opened holds no file.
-        `later` is given work that an append must not wait for, to be done in pieces. `on_holes` hears of the first hole
-        that a leader's log leaves in one that was not thought to have any, before it is there, and may raise OSError.
+        `compacted` means that the log has been compacted at some time, and may have holes. No segment that begins at
+        `uncompacted_from` or later has holes (None: unknown). `progress` gets the bytes that recovery has read,
+        `on_disk_error` every later failure of the disk: the owner of the directory decides what it means for the other
+        logs. `files` bounds how many segments have files open, of this log and of others; without it the log has its
+        own bound. A log that has just been opened holds no file.
+        `later` gets work in pieces that an append must not wait for. `on_holes` is called before the first hole that a
+        leader's log leaves in a log without known holes, and may raise OSError.
         """
         self.topic = topic
         self.partition = partition
         self.directory = directory
         self.name_unsynced = False
-        """Whether the directory was made just now, and a loss of power may take it away with all that is in it."""
+        """Whether the directory is new, so that a power loss may remove it with all its content."""
         self.config = config
         self._rules = BatchRules(f"{topic}-{partition}", config)
         self.may_have_holes = compacted or config.compact
@@ -117,14 +117,14 @@ class LogState:
         self._snapshots = loaded.snapshots
         self._later = later
         self._on_holes = on_holes
-        self._rebuilding: Coroutine[Any, Any, None] | None = None  # the producers, as they are after a truncation
+        self._rebuilding: Coroutine[Any, Any, None] | None = None  # of the producers, after a truncation
         self._times = TimestampSearch(self.segments)
         self._trouble = DiskTrouble(self._rules.name, on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
         self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
-        self.producers.on_high_watermark(self.high_watermark)  # which may never move again
+        self.producers.on_high_watermark(self.high_watermark)  # it may never move again
         self.last_flush_ms = now_ms
         self.truncations = 0
         self.topic_id = checkpoints.read_topic_id(directory)
@@ -133,7 +133,7 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where a reader of committed transactions has to stop."""
+        """The end of the range visible to readers of committed transactions."""
         unstable = self.producers.first_unstable
         if unstable < 0:
             return self.high_watermark
@@ -145,50 +145,50 @@ class LogState:
         return self.segments.size
 
     def set_topic_id(self, topic_id: uuid.UUID) -> None:
-        """Write down whose log this is; raises OSError."""
+        """Write the topic id; raises OSError."""
         checkpoints.write_topic_id(self.directory, topic_id)
         self.topic_id = topic_id
 
     def update_config(self, config: LogConfig) -> None:
-        """Use other settings from now on; index settings count from the next segment on."""
+        """Use other settings from now on; index settings apply from the next segment on."""
         self.config = config
         self.may_have_holes |= config.compact
         self._rules = BatchRules(self._rules.name, config)
 
     @property
     def failed(self) -> bool:
-        """Whether appends are refused because what is on disk can no longer be known."""
+        """Whether appends are refused because the content on disk is no longer known."""
         return self._trouble.refusal is not None
 
     def refuse_appends(self, reason: str) -> None:
-        """Take no more appends: what is on disk can no longer be known."""
+        """Refuse all further appends: the content on disk is no longer known."""
         self._trouble.refuse(reason)
 
     @property
     def damaged_at(self) -> int | None:
-        """The offset at which a read has found the files damaged, where that is still part of the log."""
+        """The offset at which a read found damage, if it is still part of the log."""
         offset = self._trouble.damaged_at
         return offset if offset is not None and self.log_start_offset <= offset < self.log_end_offset else None
 
     def report_damage(self, offset: int, now_ms: int) -> None:
-        """Hear that the files make no sense at an offset, of whoever read there."""
+        """Handle a reader's report of damage at an offset."""
         self._trouble.found_damage(offset, now_ms)
 
     def report_failure(self, error: OSError) -> None:
-        """Hear of a read that failed, of whoever asked for it."""
+        """Handle a reader's report of a failed read."""
         self._trouble.report(error)
 
     def set_high_watermark(self, offset: int) -> None:
-        """Set what is committed; kept between the log's start and its end."""
+        """Set the high watermark, bounded by the log's start and end."""
         offset = min(max(offset, self.log_start_offset), self.log_end_offset)
         self.high_watermark = offset
         if self.producers.unreplicated:
             self.producers.on_high_watermark(offset)
 
     def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
-        """Return the work of a flush, which may be done on another thread; None if all is on disk.
+        """Return the work of a flush, which may run on another thread; None if all is on disk.
 
-        Without `snapshots` those of the producers are left to the next one: there may be megabytes of them.
+        Without `snapshots` those of the producers are left to the next flush: there may be megabytes of them.
         """
         unsynced = self._snapshots.to_sync() if snapshots else {}
         epochs = self.leader_epochs.unsynced
@@ -205,15 +205,16 @@ class LogState:
 
     @property
     def wants_flush(self) -> bool:
-        """Whether closed segments, or snapshots of the producers, are still to be brought to the disk."""
+        """Whether closed segments, or snapshots of the producers, are not on disk yet."""
         return self.recovery_point < self.segments.active.base_offset or bool(self._snapshots.unsynced)
 
     def end_flush(self, task: FlushTask, now_ms: int) -> None:
         self.last_flush_ms = now_ms
         if task.has_lost_nothing:
-            self.segments.directory_changed = True  # the next flush does it all
+            self.segments.directory_changed = True  # the next flush does everything
         elif task.error is not None:
-            # After a failed fsync the kernel may have dropped the pages: a second one would succeed and prove nothing.
+            # After a failed fsync the kernel may have dropped the pages: a second fsync would succeed and prove
+            # nothing.
             self.refuse_appends(f"flush failed: {task.error}")
             self.report_failure(task.error)
         elif task.truncations == self.truncations:
@@ -224,7 +225,7 @@ class LogState:
                 self.segments.doomed.add_garbage(outlived)
 
     def set_recovery_point(self, offset: int) -> None:
-        """Count as on disk what lies before `offset`, and nothing else."""
+        """Count everything before `offset` as on disk, and nothing else."""
         self.recovery_point = offset
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:

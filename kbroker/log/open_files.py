@@ -1,15 +1,15 @@
-"""How many files of segments are open at a time.
+"""The bound on open files of segments.
 
-Owns the bound, and which segment gives its files up when another one needs some. Never opens or closes a file itself:
-a segment does, and opens them again when it is asked for something.
+Owns the bound, and which segment closes its files when another one needs some. Never opens or closes a file itself: a
+segment does, and opens them again when needed.
 
-An open segment takes up to three descriptors (its log and, mapped, two indexes) and two mappings. The process has a
-limit of the first (RLIMIT_NOFILE) and the kernel one of the second (vm.max_map_count, 65,530 unless changed), and
-partitions have as many segments as clients and configs make. Half of the descriptors are for segments, the other half
-is for connections and all else; where that other half is used up nevertheless, segments give theirs up at once.
+An open segment takes up to three descriptors (its log and, mapped, two indexes) and two mappings. The process limits
+descriptors (RLIMIT_NOFILE) and the kernel limits mappings (vm.max_map_count, 65,530 unless changed), and the number of
+segments depends on clients and configs. Half of the descriptors are for segments, the other half for connections and
+everything else. If that other half is used up nevertheless, segments close files at once.
 
-Which one gives up is found as a clock does it: the one that was opened first, unless it has been used since it was
-last looked at. So nothing has to be noted where a file that is open is used.
+The choice works like a clock: the segment that was opened first closes its files, unless they have been used since the
+last check. So the use of an open file need not be recorded in order.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from weakref import WeakSet
 _PER_SEGMENT: Final = 3
 _MOST: Final = 16_000  # two mappings each leave half of vm.max_map_count to others
 _FEWEST: Final = 16
-_SPARED_AT_ONCE: Final = 64  # of those looked at in one go, so that a look is short however many are in use
+_SPARED_AT_ONCE: Final = 64  # of those checked in one go, which bounds the time however many are in use
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")
 
 
 class Holder(Protocol):
-    """A segment that has files open."""
+    """A segment with open files."""
 
     def release(self) -> None:
-        """Close them, and say so by `OpenFiles.closed`."""
+        """Close them, and call `OpenFiles.closed`."""
 
     def was_used(self) -> bool:
-        """Whether they have been used since this was last asked."""
+        """Whether they have been used since the last call."""
 
 
 def most_segments(descriptors: int) -> int:
-    """Return how many segments may have files open where the process may have so many descriptors."""
+    """Return how many segments may have files open, from the process's limit of descriptors."""
     return max(_FEWEST, min(_MOST, descriptors // 2 // _PER_SEGMENT))
 
 
 class OpenFiles:
-    """The segments with open files of one broker, or of whoever else opens logs; at most `most` at a time.
+    """The segments with open files of one broker, or of another owner of logs; at most `most` at a time.
 
-    Belongs to the thread that uses it first: no other may take a file away that this one is using.
+    Belongs to the thread that uses it first: no other thread may close a file that this one is using.
     """
 
     def __init__(self, most: int | None = None) -> None:
-        """Derive `most` from the process's limit of descriptors as it is now, unless it is told."""
+        """Derive `most` from the process's current limit of descriptors, unless it is given."""
         self.most = most or most_segments(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._ring: dict[Holder, None] = {}  # the one that is looked at next comes first
+        self._ring: dict[Holder, None] = {}  # the next one to check comes first
         self._kept: WeakSet[Holder] = WeakSet()
         self._thread = 0
         with _all_lock:
@@ -67,9 +67,9 @@ class OpenFiles:
         return len(self._ring) + len(self._kept)
 
     def opened(self, segment: Holder) -> None:
-        """Count a segment that has just opened files; others may lose theirs."""
+        """Count a segment that has just opened files; others may have to close theirs."""
         self._thread = self._thread or threading.get_ident()
-        self._ring.pop(segment, None)  # it goes last, also if it was counted: what opens a file must not lose another
+        self._ring.pop(segment, None)  # moved to the end even if counted already: it must not lose its files next
         self._ring[segment] = None
         while len(self._ring) > self.most:
             self._give_up_one()
@@ -79,7 +79,7 @@ class OpenFiles:
         self._ring.pop(segment, None)
 
     def keep(self, segment: Holder) -> None:
-        """Count the files of a deleted segment that somebody still reads, open until nobody does; raises OSError."""
+        """Count the files of a deleted segment that is still being read, until the reading ends; raises OSError."""
         if len(self._kept) >= max(1, self.most // 4):
             raise OSError(errno.EMFILE, "too many deleted segments are being read")
         self._kept.add(segment)
@@ -94,12 +94,12 @@ class OpenFiles:
                 ring[oldest] = None
                 spared += 1
             else:
-                with contextlib.suppress(OSError):  # an index that could not be trimmed is looked at when it is opened
+                with contextlib.suppress(OSError):  # an index that could not be trimmed is checked when it is opened
                     oldest.release()
                 return
 
     def give_up_some(self) -> bool:
-        """Let half of the segments close their files, those that have not been used for longest; whether any could."""
+        """Make the half of the segments that was unused for longest close their files; return whether any could."""
         before = len(self._ring)
         if self._thread != threading.get_ident() or before < 2:
             return False
@@ -109,7 +109,7 @@ class OpenFiles:
 
 
 _all: WeakSet[OpenFiles] = WeakSet()
-_all_lock = threading.Lock()  # logs are opened, and files needed, on several threads
+_all_lock = threading.Lock()  # several threads open logs and files
 
 
 def _everybodys() -> list[OpenFiles]:
@@ -118,7 +118,7 @@ def _everybodys() -> list[OpenFiles]:
 
 
 def retried(work: Callable[[], T]) -> T:
-    """Do what opens a file; if there is no descriptor left, have segments give some up and do it once more."""
+    """Run `work`, which opens a file; if no descriptor is left, make segments close some and run it once more."""
     try:
         return work()
     except OSError as error:

@@ -1,10 +1,9 @@
 """The log of one partition (Kafka's UnifiedLog).
 
-Owns what is read of it, and what time does to it: retention and deletion. What it is made of, and its flush, are in
-log_state.py; it is cut by truncation.py and appended to by appending.py; an append, a truncation or a deletion changes
-all or none of segments, producers and leader epochs. Each of these owns its own state (log_segments.py, producers/,
-leader_epochs.py), and what is only asked of them is beside it (timestamp_search.py, aborted_transactions.py,
-retention.py). Never waits, and never knows who asks.
+Owns its reads, retention and deletion. Its parts and its flush are in log_state.py; truncation.py truncates it and
+appending.py appends to it. An append, a truncation or a deletion changes all or none of segments, producers and leader
+epochs. Each of these owns its own state (log_segments.py, producers/, leader_epochs.py), and queries over them have
+their own modules (timestamp_search.py, aborted_transactions.py, retention.py). Never waits, and never knows the caller.
 
     <topic>-<partition>/   segments (segment/), *.snapshot (producers/producer_snapshots.py),
                            leader-epoch-checkpoint and partition.metadata (checkpoints.py)
@@ -33,22 +32,23 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 
 class PartitionLog(AppendableLog):
-    """One partition's log, whole; offsets are absolute, `size` in bytes, times in ms."""
+    """One partition's complete log; offsets are absolute, `size` in bytes, times in ms."""
 
     __slots__ = ()
 
     # -- reading ----------------------------------------------------------------------------------------------
 
     def extent(self) -> LogExtent:
-        """Return what whoever reads the segments has to know besides."""
+        """Return the facts that readers of the segments need besides the files."""
         return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
 
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return batches from the one that holds `fetch_offset` on, none that reaches to `upper_bound`.
+        """Return batches from the one that contains `fetch_offset` on, without any that reaches `upper_bound`.
 
-        At most `max_bytes`, of which the last batch may be cut off; nothing if that is less than the first batch, which
-        `min_one` lets through whatever its size. Raises ApiError(OFFSET_OUT_OF_RANGE), or CORRUPT_MESSAGE where the
-        file makes no sense from there on: of what this process wrote last, the first batch's header is looked at.
+        The result has at most `max_bytes`, and its last batch may be cut off. It is empty if the first batch is larger,
+        unless `min_one` is set, which always allows the first batch. Raises ApiError(OFFSET_OUT_OF_RANGE), or
+        CORRUPT_MESSAGE if the file is damaged there: of the latest batches written by this process, the first one's
+        header is checked.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -60,7 +60,7 @@ class PartitionLog(AppendableLog):
             found = segment.find(fetch_offset)
             if found is None:
                 if not is_whole_from(self.segments, self.extent(), index, fetch_offset):
-                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would go past what it cannot see
+                    raise ApiError(ErrorCode.CORRUPT_MESSAGE)  # or the reader would skip data that it cannot see
                 continue
             position, first_size = found
             if fetch_offset >= segment.tail_start and not segment.shows(position, first_size, fetch_offset):
@@ -112,15 +112,15 @@ class PartitionLog(AppendableLog):
         return await self._times.largest(self.extent)
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int, int] | None:
-        """Do `find_timestamp` at once."""
+        """Run `find_timestamp` to its end at once."""
         return whole(self.find_timestamp(timestamp))
 
     def max_timestamp_offset(self) -> tuple[int, int, int] | None:
-        """Do `find_max_timestamp` at once."""
+        """Run `find_max_timestamp` to its end at once."""
         return whole(self.find_max_timestamp())
 
     def proven_epochs(self) -> LeaderEpochCache:
-        """Return the leader epochs, once they have been seen to be those of the batches; raises OSError."""
+        """Return the leader epochs after comparing them with the batches; raises OSError."""
         if not self.leader_epochs.proven:
             self.leader_epochs.prove(self.segments, self.extent())
         return self.leader_epochs
@@ -128,9 +128,9 @@ class PartitionLog(AppendableLog):
     # -- offsets ----------------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
-        """Delete what lies below `offset`; False if that changes nothing. Raises ApiError(OFFSET_OUT_OF_RANGE).
+        """Delete the records below `offset`; False if that changes nothing. Raises ApiError(OFFSET_OUT_OF_RANGE).
 
-        Of many segments only the first few go at once, the others with the next `delete_below_start`.
+        Of many segments only the first few are deleted at once, the others with the next `delete_below_start`.
         """
         if offset > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -145,11 +145,14 @@ class PartitionLog(AppendableLog):
     # -- housekeeping -----------------------------------------------------------------------------------------
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Apply retention by start offset, size and time; returns how many segments went. Nothing >= HW is touched."""
+        """Apply retention by start offset, size and time; returns the number of deleted segments.
+
+        Nothing >= HW is touched.
+        """
         return whole(self.delete_what_is_due(now_ms))
 
     async def delete_what_is_due(self, now_ms: int) -> int:
-        """Do as `delete_old_segments`, in pieces."""
+        """Do the same as `delete_old_segments`, in pieces."""
         deleted = await self.delete_below_start(now_ms)
         for count_due in (retention.beyond_size, retention.too_old):
             due = AT_ONCE
@@ -167,7 +170,7 @@ class PartitionLog(AppendableLog):
             return 0
         if count == len(self.segments):
             self.roll(now_ms)
-        # The log's start moves first: whoever reads an offset below it is told so, not that a segment is missing.
+        # The log start moves first, so that a reader below it gets that error, not a missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
         self.leader_epochs.truncate_from_start(self.log_start_offset)
         return self._delete_some_below_start(now_ms)
@@ -187,7 +190,7 @@ class PartitionLog(AppendableLog):
         if len(self.producers.entries) > FEW_PRODUCERS and (
             self.producers.taking is not None or self._snapshots.newest_offset in self._snapshots.unsynced
         ):
-            # Until that is on disk, only the log tells a start what producers have done since the one before it.
+            # Until that is on disk, a start needs the log for the changes of producers since the previous snapshot.
             below = min(below, self.segments.index_at(self._snapshots.newest_synced))
         if not below:
             return 0
@@ -197,12 +200,12 @@ class PartitionLog(AppendableLog):
             self.segments.doomed.add_garbage(snapshots)
         untold = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
         if untold and self.producers.taking is None:
-            # The snapshot that was due there has failed, and now the log does not tell of its producers either.
+            # The snapshot due there has failed, and now the log does not contain its producers either.
             self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
         return len(gone)
 
     def exchange_segments(self, old: list[Segment], doomed: list[list[str]], garbage: list[str], now_ms: int) -> None:
-        """Let compacted files serve in the place of `old`, as Segments.replace does; raises OSError.
+        """Replace `old` by compacted files, as Segments.replace does; raises OSError.
 
         `garbage` are files of theirs that nobody needs.
         """
@@ -211,11 +214,11 @@ class PartitionLog(AppendableLog):
         self.segments.doomed.add_garbage(garbage + snapshots)
 
     def take_doomed(self, now_ms: int, most: int) -> list[str]:
-        """Return the files of at most `most` deleted segments that are due, for somebody to remove now."""
+        """Return the files of at most `most` deleted segments that are due, for the caller to remove now."""
         return self.segments.doomed.take(self.config, now_ms, most)
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Remove the files of deleted segments that are due; returns how many."""
+        """Remove the due files of deleted segments; returns their number."""
         paths = self.take_doomed(now_ms, sys.maxsize)
         for path in paths:
             remove_quietly(path)
@@ -225,7 +228,7 @@ class PartitionLog(AppendableLog):
         return list(self.producers.entries.values())
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that have been silent for so long; returns how many."""
+        """Drop producers that have been silent for this long; returns their number."""
         return whole(self.producers.expire(now_ms, expiration_ms))
 
     def release_idle(self, *, force: bool = False) -> None:
@@ -240,7 +243,7 @@ class PartitionLog(AppendableLog):
     def close(self, *, clean: bool = True) -> None:
         """Close the files; a clean close also flushes, snapshots the producers and completes the indexes.
 
-        Raises OSError or AppendError when that failed; the files are closed all the same.
+        The files are closed even if this raises OSError or AppendError.
         """
         self.producers.taking = None
         try:

@@ -1,8 +1,8 @@
-"""A batch's records in another codec, or in order, with memory for a few of them and for what comes out.
+"""Rewrites a batch's records with another codec or with ordered offsets, in memory for a few records and the result.
 
-Owns the new bytes of records and their header. Never judges: the records have been looked at (record_walk.py) and are
-well formed. What comes out is what building the batch anew from its records would give: offsets from 0 on, timestamps
-counted from the first record's, and no more of the header than the producer's identity.
+Owns the new bytes of records and their header. Never validates: the records have been checked (record_walk.py) and are
+well formed. The result is the same as that of building the batch anew from its records: offsets from 0 on, timestamps
+relative to the first record's, and of the old header only the producer's identity.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ async def rebuild(
     times: tuple[int, int],
     unpacked: Sequence[bytes] = (),
 ) -> bytearray | None:
-    """Return the batch in another codec; None as soon as it is larger than it may be.
+    """Return the batch with another codec; None as soon as it exceeds its size limit.
 
-    Its records have `size` bytes, which are `unpacked` where they are not many. `times` are the first and the largest
-    timestamp, in ms.
+    Its records have `size` bytes; a small number of them are passed as `unpacked`. `times` are the first and the
+    largest timestamp, in ms.
     """
     batch = bytearray(HEADER_SIZE)
     if unpacked:
@@ -62,7 +62,7 @@ async def rebuild(
 async def renumber(
     records: memoryview, header: BatchHeader, codec: int, rules: BatchRules, size: int, times: tuple[int, int]
 ) -> bytearray | None:
-    """Do what `rebuild` does, with offsets from 0 on, and timestamps that count from the first record's."""
+    """Do what `rebuild` does, with offsets from 0 on, and timestamps relative to the first record's."""
     batch = bytearray(HEADER_SIZE)
     pieces = unpack(header.codec, records[HEADER_SIZE : header.size], size)
     for piece in pack(codec, _renumbered(pieces, header, times[0]), -1, rules.level):
@@ -84,7 +84,7 @@ def _sealed(batch: bytearray, header: BatchHeader, codec: int, times: tuple[int,
 
 
 def _renumbered(pieces: Iterator[bytes], header: BatchHeader, first_timestamp: int) -> Iterator[bytes]:
-    """Yield records with other timestamp deltas and offset deltas; what follows these in each goes through as it is."""
+    """Yield records with new timestamp and offset deltas; the rest of each record is unchanged."""
     data, position, rest, index = b"", 0, 0, 0
     out = bytearray()
     for piece in chain(pieces, (None,)):
@@ -103,7 +103,7 @@ def _renumbered(pieces: Iterator[bytes], header: BatchHeader, first_timestamp: i
             _, position = read_number(data, place, 5)
             rest = body + size - position
             timestamp = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
-            numbers = bytearray(1)  # attributes, of which none is defined
+            numbers = bytearray(1)  # attributes, all of them undefined
             put_number(numbers, wrap(timestamp - first_timestamp))
             put_number(numbers, index)
             put_number(out, len(numbers) + rest)

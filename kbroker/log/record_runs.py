@@ -1,8 +1,8 @@
-"""Where the records of a batch lie, found for many records at once.
+"""The positions of a batch's records, found for many records at once.
 
-Owns the division of a batch's (decompressed) records into runs: neighbours of one size whose keys lie at one place.
-What is true of a run is checked and read column by column, with slices whose stride is the record's size, so that the
-work per record is done in C. Records that are like no neighbour are read one by one. Never changes records.
+Owns the division of a batch's (decompressed) records into runs: neighbours of one size whose keys have one position. A
+run is checked and read column by column, with slices whose stride is the record's size, so that the work per record is
+done in C. Records unlike their neighbours are read one by one. Never changes records.
 
     length varint | attributes i8 | timestamp delta varlong | offset delta varint | key size varint | key | value...
 """
@@ -25,7 +25,7 @@ _FEW: Final = 6  # runs of a batch whose shape is worth keeping
 _MOST_SHAPES: Final = 256
 _MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
 _LOOK_ON: Final = 16  # how many times further to look as long as records are alike
-_LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint goes on behind the byte
+_LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint continues after the byte
 _NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size says that it is negative: null
 _MANY_HEADERS: Final = 16  # of a record, which is then not worth comparing with others
 _U64: Final = 2**64 - 1
@@ -40,7 +40,7 @@ class Run(NamedTuple):
     stride: int
     number: int
     delta: int
-    """Offset delta of the first record; those that follow are consecutive."""
+    """Offset delta of the first record; the others follow consecutively."""
     key_at: int
     key_size: int
     """-1 for records without a key."""
@@ -64,7 +64,7 @@ class Run(NamedTuple):
         return chain.from_iterable(_picker(0, self.stride, 0).iter_unpack(memoryview(data)[self.position : self.end]))
 
     def nulls(self, data: bytes) -> bytes | None:
-        """Return 1 for each record without a value and 0 for the others; None where all have one."""
+        """Return 1 for each record without a value and 0 for the others; None if all have one."""
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
         nulls = column.translate(_NULL)
         return nulls if 1 in nulls else None
@@ -78,7 +78,7 @@ class Run(NamedTuple):
         return self.delta + self.number - 1
 
     def largest_stamp(self, data: bytes, keep: bytes) -> int:
-        """Return the largest timestamp delta of the records to keep, of which there is one at least."""
+        """Return the largest timestamp delta of the records to keep, at least one of which exists."""
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         if 0 in keep:
@@ -90,19 +90,19 @@ class Run(NamedTuple):
         return self.delta == delta
 
     def stamps(self, data: bytes) -> Iterable[int]:
-        """Return each timestamp delta that there is, once or more."""
+        """Return every timestamp delta that occurs, once or more."""
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         return map(zigzag, set(zip(*columns, strict=True)))
 
     def each_stamp(self, data: bytes) -> Iterator[int]:
-        """Return the timestamp delta of each record, in their order."""
+        """Return the timestamp delta of each record, in order."""
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether value and headers of each record end where it ends, and are laid out alike; raises Malformed."""
+        """Whether value and headers of each record end at its end, with the same layout; raises Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -117,7 +117,7 @@ class Run(NamedTuple):
 
 
 class Scattered:
-    """Neighbouring records of any sizes, all with keys; what a Run tells, told from lists."""
+    """Neighbouring records of any sizes, all with keys; has the methods of a Run, based on lists."""
 
     __slots__ = ("_deltas", "_ends", "_keys", "_nulls", "_stamps", "_values", "end", "key_size", "number", "position")
 
@@ -125,7 +125,7 @@ class Scattered:
         self.position = self.end = position
         self.number = 0
         self.key_size = 0
-        """Of the largest key."""
+        """Size of the largest key."""
         self._keys: list[bytes] = []
         self._ends: list[int] = []
         self._deltas: list[int] = []
@@ -134,7 +134,7 @@ class Scattered:
         self._values: list[int] = []
 
     def read(self, data: bytes, most: int) -> None:
-        """Take in up to `most` more records, fewer before one without a key; raises Malformed, IndexError."""
+        """Read up to `most` more records, stopping before one without a key; raises Malformed, IndexError."""
         position = self.end
         for _ in range(most):
             size, place = data[position], position + 1
@@ -201,7 +201,7 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether value and headers of each record end where it ends; raises Malformed, IndexError."""
+        """Whether value and headers of each record end at its end; raises Malformed, IndexError."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
             # Nearly all: a value of less than 64 bytes, or else of less than 8 KiB, and no headers.
@@ -224,7 +224,7 @@ def _picker(skipped: int, taken: int, rest: int) -> Struct:
 
 
 class _Shape:
-    """The runs of one batch, and what must be true of another one of its size for them to be its runs, too."""
+    """The runs of one batch, and the conditions under which another batch of its size has the same runs."""
 
     __slots__ = ("_ascii", "_equal", "_high", "runs")
 
@@ -301,9 +301,9 @@ def _divide(data: bytes, count: int) -> list[Part]:
 
 
 def find_run(data: bytes, position: int, most: int, largest: int) -> Run | None:
-    """Return the well-formed records of one layout that begin at `position`, of at most `most`; None for a few.
+    """Return the well-formed records of one layout from `position` on, at most `most`; None if they are only a few.
 
-    Records of more than `largest` bytes are not looked at, nor is anything that is broken or cut off.
+    Stops before records of more than `largest` bytes, and before broken or incomplete ones.
     """
     if most < _WORTH_A_RUN:
         return None
@@ -334,9 +334,9 @@ def _read_one(data: bytes, position: int) -> Run:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Return a number of 32 bits and the place behind it; raises Malformed or IndexError.
+    """Return a number of 32 bits and the position after it; raises Malformed or IndexError.
 
-    Of 5 bytes the bits above the 32nd count for nothing, as in Kafka's ByteUtils and in `protocol/records.py`.
+    In 5 bytes the bits above the 32nd are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
     """
     byte = data[position]
     if byte < 0x80:
@@ -355,9 +355,9 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
-    """Return the place of each byte of a record, from its value's size on, that says how it is laid out.
+    """Return the position of each byte that defines a record's layout, from its value's size on.
 
-    None where value and headers do not end at `end`, a header has no name, or there are many. Raises Malformed or
+    None if value and headers do not end at `end`, a header has no name, or there are many headers. Raises Malformed or
     IndexError.
     """
     places: list[int] = []
@@ -376,20 +376,20 @@ def fields_at(data: bytes, place: int, end: int) -> list[int] | None:
 
 
 def _pass_field(data: bytes, place: int, places: list[int]) -> int:
-    """Note the places of a field's size; returns where the next field begins."""
+    """Note the positions of a field's size; returns where the next field begins."""
     size, content = read_varint(data, place)
     places += range(place, content)
     return content + max(size, 0)
 
 
 def _extend(data: bytes, run: Run, left: int) -> Run:
-    """Return the run with all neighbours that are like its first record."""
+    """Return the run with all neighbours that have the layout of its first record."""
     size_at = run.stamp_at + run.stamp_size  # of the offset delta
     size = _delta_size(run.delta)
     if not size or data[run.position + size_at + size - 1] > 0x7F:
         return run
     most = min(left, (len(data) - run.position) // run.stride, _DELTA_LIMITS[size - 1] - run.delta)
-    # Step by step: a look at all that is left for each run of a few records would take a time that grows by its square.
+    # Step by step: comparing everything left for each run of a few records would take quadratic time.
     look = min(most, _FIRST_LOOK)
     alike = _alike(data, run, look, size_at, size)
     while alike == look < most:
@@ -440,7 +440,7 @@ def _delta_column(size: int, index: int) -> bytes:
 
 
 def zigzag(stamp: Sequence[int]) -> int:
-    """Return the number that the bytes of a varlong are."""
+    """Return the number encoded in the bytes of a varlong."""
     if len(stamp) == 1:
         return (stamp[0] >> 1) ^ -(stamp[0] & 1)
     result = 0

@@ -1,12 +1,12 @@
-"""What the records of a batch must be before it may be appended, where its header is not enough to tell.
+"""The checks of a batch's records before an append, where the header does not suffice.
 
-Owns Kafka's checks of single records (LogValidator), their order and texts, the bounds on what a batch may come to, and
-what is rewritten where the topic's settings or the header's errors ask for it. Never appends, and never holds more of
-a batch than some records of it (record_walk.py).
+Owns Kafka's checks of single records (LogValidator), their order and texts, the bounds on a batch's unpacked size, and
+the rewriting that the topic's settings or the header's errors require. Never appends, and never holds more of a batch
+than some of its records (record_walk.py).
 
-`open_batch` is work in slices, and most batches are small: `open_at_once` does a few and leaves the rest to whoever can
-wait. Most batches are in order: `is_in_order` unpacks a small one whole, and finds that out in one compiled call. It
-never refuses: where it is not sure, `open_batch` gives the verdict.
+`open_batch` is work in slices, but most batches are small: `open_at_once` does a few slices and leaves the rest to a
+caller that can wait. Most batches are valid: `is_in_order` unpacks a small one whole, and checks it in one compiled
+call. It never refuses: if it is not sure, `open_batch` decides.
 """
 
 from __future__ import annotations
@@ -29,37 +29,37 @@ from kbroker.protocol.errors import EndlessNumber, ErrorCode, Malformed, Undecod
 from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT, BatchHeader, wrap
 
 MOST_ERRORS: Final = 1000
-"""Records of a batch of which an answer says what is wrong with them. Kafka names all."""
-_AT_ONCE_SECONDS: Final = 0.001  # which nearly every batch is done in
-_REGAINED: Final = 0.8  # of the time that passes: a request of many batches does not take that of each
-_FEW: Final = 20_000  # records that are looked at in one call: 0.2 ms
-_MOST_AT_ONCE: Final = 512 << 10  # bytes that are unpacked whole: 0.1 to 0.6 ms by codec
+"""Maximum of record errors in one response. Kafka lists all."""
+_AT_ONCE_SECONDS: Final = 0.001  # nearly every batch is done in this time
+_REGAINED: Final = 0.8  # share of the elapsed time: a request of many batches does not get the whole time for each
+_FEW: Final = 20_000  # records checked in one call: 0.2 ms
+_MOST_AT_ONCE: Final = 512 << 10  # bytes unpacked whole: 0.1 to 0.6 ms by codec
 _NO_TIMESTAMP: Final = -1
 _I64: Final = 2**63
 
 
 class Opened(NamedTuple):
-    """A batch whose records have been looked at."""
+    """A batch whose records have been checked."""
 
     batch: memoryview
-    """As it is to be stored."""
+    """The form to be stored."""
     rules: BatchRules
-    """By which they were judged."""
+    """The rules of the check."""
 
 
 class Opening(NamedTuple):
     """A batch that is being opened."""
 
     work: Coroutine[Any, Any, Opened]
-    """What remains to be done. It holds memory."""
+    """The remaining work. It holds memory."""
     again: Callable[[], Coroutine[Any, Any, Opened]]
-    """Begins all of it once more."""
+    """Starts all of it again."""
 
 
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
     """A batch must be opened, which takes more than a moment. Nothing has changed.
 
-    Whoever goes on with the `opening` keeps that and not the exception, which knows where it was raised.
+    A caller that continues the `opening` keeps that and not the exception, whose traceback holds more memory.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -75,14 +75,14 @@ class _Allowance(threading.local):
         self._since = 0.0
 
     def begin(self) -> float:
-        """Return until when to go on (`perf_counter`)."""
+        """Return the deadline (`perf_counter`)."""
         now = perf_counter()
         self._left = min(self._left + (now - self._since) * _REGAINED, _AT_ONCE_SECONDS)
         self._since = now
         return now + self._left
 
     def end(self) -> None:
-        """Count what has been used."""
+        """Deduct the time used."""
         now = perf_counter()
         self._left -= now - self._since
         self._since = now
@@ -92,7 +92,7 @@ _allowance = _Allowance()
 
 
 def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether `open_batch` would surely find nothing wrong, and nothing to rewrite; False may mean anything.
+    """Whether `open_batch` would surely find no error and nothing to rewrite; False may mean anything.
 
     `records` are exactly one batch of a client.
     """
@@ -118,7 +118,7 @@ def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now
 
 
 def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
-    """Return what a batch holds; None where that is much, is broken, or where this moment's allowance is used up."""
+    """Return a batch's unpacked records; None if they are large or broken, or the time budget is used up."""
     if len(body) > _MOST_AT_ONCE:
         return None
     until = _allowance.begin()
@@ -142,7 +142,7 @@ def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
 def open_at_once(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Do `open_batch` if it is soon done; raises TakesLonger or AppendError."""
+    """Run `open_batch` if it is soon done; raises TakesLonger or AppendError."""
     again = partial(open_batch, records, header, rules, now_ms, origin)
     work = again()
     until = _allowance.begin()
@@ -161,12 +161,12 @@ def open_at_once(
 async def open_batch(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Check every record; returns the batch, rewritten where that is asked for. Raises AppendError.
+    """Check every record; returns the batch, rewritten where required. Raises AppendError.
 
-    What may be written to is written to, at the end: attributes, largest timestamp and CRC.
+    A writable buffer is changed in place, at the end: attributes, largest timestamp and CRC.
     """
     if header.is_control:
-        return Opened(records, rules)  # written by a coordinator of ours, stored as it is
+        return Opened(records, rules)  # written by one of our coordinators, stored unchanged
     if header.record_count > rules.max_records:
         detail = f"batch of {header.record_count} records, of which {rules.max_records} may be"
         raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)
@@ -205,7 +205,7 @@ async def open_batch(
 
 
 class _Look:
-    """What has been seen of one batch's records."""
+    """The results for one batch's records so far."""
 
     def __init__(self, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
         self._header = header
@@ -217,17 +217,17 @@ class _Look:
         self._error_count = 0
         self._bad_timestamp = False
         self.size = 0
-        """Bytes of the records, without compression."""
+        """Bytes of the records, uncompressed."""
         self.first = self.largest = _NO_TIMESTAMP
         """The first and the largest timestamp in ms."""
         self.smallest = _NO_TIMESTAMP
         """The smallest timestamp in ms, at most NO_TIMESTAMP."""
         self.in_order = True
         self.begins_at_base = True
-        """Whether the timestamps count from the first record's, as in every batch that this broker builds."""
+        """Whether the base timestamp is the first record's, as in every batch that this broker builds."""
 
     def take(self, found: Slice, *, judge: bool) -> None:
-        """Take in the next records; with `judge`, note what is wrong with them."""
+        """Add the next records; with `judge`, note their errors."""
         header = self._header
         smallest, largest = self._times(found)
         if not self._seen:
@@ -286,12 +286,12 @@ class _Look:
                     self._errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
 
     def _may_say_more(self) -> bool:
-        """Count an error; whether there is room for its text."""
+        """Count an error; return whether there is room for its text."""
         self._error_count += 1
         return self._error_count <= MOST_ERRORS
 
     def refuse(self) -> None:
-        """Raise AppendError if anything is wrong."""
+        """Raise AppendError if there is any error."""
         errors = self._errors
         if not errors:
             return

@@ -1,10 +1,10 @@
-"""A look at every record of a batch, without an object for each and without all of its bytes at once.
+"""Checks every record of a batch, without an object for each and without all of its bytes at once.
 
-Owns the way through a batch that is unpacked piece by piece, and the columns in which neighbouring records are told:
-what the batch holds is known in slices of some hundred records, of which one is kept at a time. Whether a batch is well
-formed is decided as `read_records` does, to the kind of error. Never judges what a record holds, never changes one.
+Owns the walk through a batch that is unpacked piece by piece, and the columns that describe neighbouring records: the
+result comes in slices of some hundred records, one of which is kept at a time. A batch counts as well formed by the
+rules of `read_records`, down to the kind of error. Never validates a record's content, never changes one.
 
-A record of up to 16 kB is looked at where it lies; of a larger one only as much is kept as is unpacked in one step.
+A record of up to 16 kB is read in place; of a larger one only the part unpacked in one step is kept.
 """
 
 from __future__ import annotations
@@ -27,17 +27,19 @@ _LARGE: Final = 16384  # bytes of a record; one of 8,000 empty headers takes som
 _AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond its end
 _NUMBER: Final = 10  # bytes of the longest
 _MOST: Final = 512  # records in a slice that are read one by one: some hundred us
-_MOST_ALIKE: Final = 4096  # in a slice of those that are looked at all together
+_MOST_ALIKE: Final = 4096  # in a slice of records that are compared together
 _FIRST_LOOK: Final = 32  # records to read one by one before looking for neighbours that are alike again
-_HEADERS: Final = 512  # of a large record, looked at in one step
+_HEADERS: Final = 512  # of a large record, read in one step
 _HEADER_BYTES: Final = 8192  # of small records' headers, likewise
 
-_KEPT: Final = 65536  # bytes that are kept rather than unpacked again
+_KEPT: Final = 65536  # bytes that are kept for later instead of unpacking them twice
 
 Scan = Callable[[bytes | memoryview, int, int, int], tuple[int, int, int, int, int, bool, bool, int]]
 scan: Scan | None = None
-"""The compiled way past well-formed records (_record_scan.c). None where kbroker was installed without a C compiler, or
-where KBROKER_PURE_PYTHON is set."""
+"""The compiled scan over well-formed records (_record_scan.c).
+
+None if kbroker was installed without a C compiler, or if KBROKER_PURE_PYTHON is set.
+"""
 if not os.environ.get("KBROKER_PURE_PYTHON"):
     with suppress(ImportError):
         scan = import_module("kbroker.log._record_scan").scan
@@ -55,7 +57,7 @@ def announce_scan() -> None:
 
 
 Row = tuple[int, int, int, int]
-"""What is told of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""
+"""Fields of a record: offset delta, timestamp delta in ms, sizes of its key and value, negative for null."""
 
 
 class RecordSlice:
@@ -65,9 +67,9 @@ class RecordSlice:
 
     def __init__(self, deltas: list[int], stamps: list[int], keys: list[int], values: list[int], headers: int) -> None:
         self.headers = headers
-        """How many headers they have."""
+        """Their number of headers."""
         self.end = 0
-        """Where they end, in bytes from the batch's first record on, without compression."""
+        """Their end, in bytes from the batch's first record on, uncompressed."""
         self._deltas = deltas
         self._stamps = stamps
         self._keys = keys
@@ -90,12 +92,12 @@ class RecordSlice:
         return min(self._keys) < 0
 
     def rows(self) -> Iterator[Row]:
-        """Return what there is to tell, record by record."""
+        """Yield the fields of each record."""
         return zip(self._deltas, self._stamps, self._keys, self._values, strict=True)
 
 
 class AlikeRecords:
-    """Some neighbouring records of one layout; tells what a RecordSlice does."""
+    """Some neighbouring records of one layout; has the methods of a RecordSlice."""
 
     __slots__ = ("_data", "_run", "end", "headers", "number")
 
@@ -129,7 +131,7 @@ def _header_count(run: Run, data: bytes) -> int:
 
 
 class ScannedRecords:
-    """Some neighbouring records that the compiled scan has passed; tells what a RecordSlice does."""
+    """Some neighbouring records that the compiled scan has read; has the methods of a RecordSlice."""
 
     __slots__ = ("_data", "_in_order", "_lacks_keys", "_position", "_stamps", "end", "headers", "number")
 
@@ -140,7 +142,7 @@ class ScannedRecords:
         self._position = position
 
     def in_order(self, delta: int) -> bool:
-        del delta  # the scan was asked about it
+        del delta  # it was an argument of the scan
         return self._in_order
 
     def stamps(self) -> Iterable[int]:
@@ -172,11 +174,11 @@ def record_slices(
     max_headers: int | None = None,
     kept: list[bytes] | None = None,
 ) -> Iterator[Slice | None]:
-    """Yield a batch's records; None where there is nothing to tell yet, so that others may go first.
+    """Yield a batch's records; None for a pause, so that others may go first.
 
-    Unpacks to at most `max_bytes`, and reads at most `max_headers` of the records' headers; raises Malformed, which may
-    come behind records that were told already. Of a small batch, `kept` has all that was unpacked in the end, and
-    nothing of another.
+    Unpacks at most `max_bytes`, and reads at most `max_headers` of the records' headers. Raises Malformed, possibly
+    after valid records were yielded. In the end `kept` has all unpacked bytes of a small batch, and nothing of a larger
+    one.
     """
     left = header.record_count
     if left < 0:
@@ -221,7 +223,7 @@ def _keep(pieces: Iterator[bytes], kept: list[bytes]) -> Iterator[bytes]:
 
 
 class _Window:
-    """The part of a batch's records that is unpacked and not passed yet. `size` of all, where that is known."""
+    """The unpacked part of a batch's records that is not read yet. `size` of all, if known."""
 
     __slots__ = ("_before", "_data", "_ended", "_look", "_pieces", "_position", "size")
 
@@ -236,7 +238,7 @@ class _Window:
 
     @property
     def place(self) -> int:
-        """How many bytes of the batch's records have been passed."""
+        """The number of bytes of the batch's records read so far."""
         return self._before + self._position
 
     def is_short_of(self, size: int) -> bool:
@@ -247,7 +249,7 @@ class _Window:
         return self._position >= len(self._data)
 
     def fill(self) -> None:
-        """Unpack a piece more, which may be empty; raises Malformed."""
+        """Unpack one more piece, which may be empty; raises Malformed."""
         piece = next(self._pieces, None)
         if piece is None:
             self._ended = True
@@ -257,8 +259,9 @@ class _Window:
             self._position = 0
 
     def take(self, most: int, delta: int) -> Slice | None:
-        """Pass some of the next `most` records, which should count from offset `delta` on; None if the first is large.
+        """Read some of the next `most` records, whose offsets should count from `delta`.
 
+        Returns None if the first one is large.
         Raises Malformed.
         """
         if scan is not None:
@@ -286,12 +289,12 @@ class _Window:
         return found if found.number else None
 
     def number(self, longest: int) -> int:
-        """Pass a number; `longest` bytes must be there unless there are no more. Raises Malformed."""
+        """Read a number; `longest` bytes must be available unless the data ends. Raises Malformed."""
         number, self._position = read_number(self._data, self._position, longest)
         return number
 
     def skip(self, size: int) -> int:
-        """Pass up to `size` bytes; returns how many are left to pass."""
+        """Skip up to `size` bytes; returns how many are left to skip."""
         left = len(self._data) - self._position
         if size <= left:
             self._position += size
@@ -310,7 +313,7 @@ def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[Rec
     for _ in range(most):
         if position > stop:
             break
-        # Nearly every number has one byte or two, and a call costs more than all that is done with them.
+        # Nearly every number has one byte or two, and a call costs more than decoding it.
         place = position
         size = data[place]
         if size < 0x80:
@@ -396,7 +399,7 @@ def _pass_headers(data: bytes, place: int, end: int, count: int) -> int:
 
 
 def _large_record(window: _Window, most_headers: int) -> Generator[None, None, RecordSlice]:
-    """Pass one record of any size, field by field; yields where others may go first."""
+    """Read one record of any size, field by field; yields to let others go first."""
     size = yield from _number(window, 5)
     end = window.place + size
     if window.size is not None and end > window.size:
@@ -406,7 +409,7 @@ def _large_record(window: _Window, most_headers: int) -> Generator[None, None, R
     except Undecodable:
         raise
     except Malformed:
-        # As whoever unpacks a record before reading it: bytes that cannot be unpacked come before what they mean.
+        # Like a reader that unpacks a record before parsing it: an unpacking error comes before a parsing error.
         yield from _skip(window, end - window.place)
         raise
     if window.place != end:
@@ -436,7 +439,7 @@ def _fields(window: _Window, end: int, most_headers: int) -> Generator[None, Non
 
 
 def _field(window: _Window, end: int) -> Generator[None, None, int]:
-    """Pass bytes that may be null; returns their size."""
+    """Read bytes that may be null; returns their size."""
     size = yield from _number(window, 5)
     if size >= 0:
         if window.place + size > end:

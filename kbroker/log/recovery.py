@@ -1,4 +1,4 @@
-"""Open a partition's directory, whatever state it was left in.
+"""Opens a partition's directory, whatever state it is in.
 
 Owns the order of the steps (Kafka's LogLoader): leftovers of interrupted work, segments, the search for the first bad
 batch after an unclean stop, producers. Never runs once the log is open, and never goes below the recovery point.
@@ -30,14 +30,14 @@ from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _OPEN_WHILE_LOADING = 4
-"""Segments of a log that have files open while it is loaded: it goes from one to the next, and looks at neighbours."""
+"""Segments with open files while a log is loaded: loading goes from one to the next, and reads neighbours."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class LoadedLog:
-    """All that a directory told; offsets are absolute."""
+    """The state loaded from a directory; offsets are absolute."""
 
     segments: Segments
     epochs: LeaderEpochCache
@@ -63,10 +63,10 @@ def load_log(
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `compacted` says that there may be holes between offsets, whatever the topic's policy is now, and `uncompacted_from`
-    that no segment has been compacted that begins there or later (None: nobody knows). `progress` is told of the bytes
-    that recovery has read. No file is open at the end; `files` says how many may be from then on. Until then a bound of
-    its own does, for several logs may be loaded at a time, each on its thread.
+    `compacted` means that there may be holes between offsets, whatever the topic's current policy; `uncompacted_from`
+    that no segment from that base on has been compacted (None: unknown). `progress` gets the bytes that recovery has
+    read. No file is open at the end; `files` bounds the open files from then on. Until then the load has its own bound,
+    since several logs may be loaded at a time, each on its thread.
     """
     remove_leftovers(directory)
     loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), compacted, uncompacted_from)
@@ -76,13 +76,13 @@ def load_log(
     producers_end = 0 if clean else loader.recover(recovery_point, progress)
     log_end = segments.active.become_active(recovery_point if clean else 0)
     if not segments.active.ends_whole:
-        # The mark of a clean stop was wrong: somebody else wrote to the file.
+        # The mark of a clean stop was wrong: another process wrote to the file.
         producers_end = loader.recover(segments.active.base_offset)
         log_end = segments.active.become_active()
     if clean and log_end < recovery_point:
         logger.warning("%s ends at %d, where a clean stop had left %d", directory, log_end, recovery_point)
     if log_end < log_start_offset:
-        # The log lost more than what DeleteRecords had already given up: nothing of it may be shown again.
+        # The log lost more than DeleteRecords had already deleted: none of it may be shown again.
         loader.start_afresh(log_start_offset)
         log_end = producers_end = segments.active.become_active()
     log_start = max(log_start_offset, segments.bases[0])
@@ -105,7 +105,7 @@ def load_log(
 
 
 def remove_leftovers(directory: str) -> None:
-    """Finish or undo what a crash interrupted: deletions, and the replacing of segments by compacted ones."""
+    """Finish or undo work that a crash interrupted: deletions, and replacements by compacted segments."""
     for name in os.listdir(directory):
         if name.endswith((DELETED_SUFFIX, ".tmp")):
             remove_quietly(f"{directory}/{name}")
@@ -146,27 +146,27 @@ class _Loader:
         self.producers.reset([])
 
     def _remove_behind(self, index: int) -> None:
-        """Remove the segments behind one that is about to be cut off, for good: they must not outlive what it loses."""
+        """Durably remove the segments after one about to be truncated: they must not outlive its lost batches."""
         self.segments.remove_behind(index)
         sync_directory(self._directory)
         passed("recovery.cut")
 
     def recover(self, recovery_point: int, progress: Callable[[int], None] | None = None) -> int:
-        """Check all batches from the recovery point's segment on; cut the log off at the first bad one.
+        """Check all batches from the recovery point's segment on; truncate the log at the first bad one.
 
-        Returns the offset up to which the producers know the log.
+        Returns the offset up to which the producers are known.
         """
         if self.segments.were_none:
             return 0
         if recovery_point > self.segments.active.become_active():
-            recovery_point = 0  # whatever wrote that did not know this log
+            recovery_point = 0  # the checkpoint belongs to another log
         first = self.segments.index_at(recovery_point)
         end, was_whole = self.segments.bases[first], True
         rebuild_producers(self.producers, self.snapshots, self.segments[:first], end)
         for index in range(first, len(self.segments)):
             segment = self.segments[index]
-            # What is appended is gapless, and only compaction leaves holes. It never touches the last segment, and what
-            # is not flushed has hardly been compacted; without a recovery point nobody knows.
+            # Appends leave no holes, only compaction does. It never touches the last segment, and unflushed segments
+            # have hardly been compacted; without a recovery point this is unknown.
             is_known = recovery_point > 0 or segment is self.segments.active
             gapless = not self._compacted and is_known
             follows = gapless or (is_known and index > first and was_whole and self._is_uncompacted(index - 1))
@@ -175,9 +175,9 @@ class _Loader:
                 self._remove_behind(index - 1)
                 break
             end = max(end, segment.base_offset)
-            # What a snapshot from before the crash says of offsets from here on may not be true any more.
+            # A snapshot from before the crash may be wrong about offsets from here on.
             self.snapshots.remove_outside(-1, segment.base_offset)
-            # Not forced to disk: the CRC tells, and the flush that moves the recovery point on syncs it.
+            # Not synced: the CRC shows damage, and the flush that moves the recovery point syncs it.
             self.snapshots.take(self.producers.entries.values(), end, sync=False)
             size = segment.size
             after = self.segments[index + 1] if segment is not self.segments.active else None
@@ -197,10 +197,10 @@ class _Loader:
         return end
 
     def _is_uncompacted(self, index: int) -> bool:
-        """Whether a segment's end is where it was when the next one was begun: else a loss of power took it.
+        """Whether a segment's end is where the next one began: otherwise a power loss has cut it.
 
-        Compaction whose checkpoint a crash cut off does not matter: ours leaves the last batch of what it replaces, and
-        what Kafka's has been through is seldom whole.
+        A compaction whose checkpoint a crash prevented does not matter: kbroker's compaction keeps the last batch of a
+        replaced segment, and after Kafka's a segment is seldom whole.
         """
         known = self._uncompacted_from
         return known is not None and self.segments.bases[index] >= known
@@ -215,11 +215,11 @@ def recover_segment(
     gapless: bool,
     after: Segment | None = None,
 ) -> tuple[int, bool]:
-    """Read every batch of a segment, rebuild all its indexes, and cut it off at the first bad batch.
+    """Read every batch of a segment, rebuild all its indexes, and truncate it at the first bad batch.
 
-    Returns the segment's end, and whether it has a record at every offset up to there, as what was never compacted.
-    `before_cut` is called before anything is cut off: a crash between the two must leave the reason for both. `after`
-    is the segment behind this one.
+    Returns the segment's end, and whether it has a record at every offset up to there, like an uncompacted one.
+    `before_cut` is called before anything is truncated: a crash between the two must leave the reason for both. `after`
+    is the next segment.
     """
 
     def note(completed: CompletedTxn) -> None:
@@ -233,7 +233,8 @@ def recover_segment(
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
         if header.base_offset > next_offset or header.leader_epoch > epochs.latest:
-            # Neither number is under the CRC. Compaction leaves holes, and epochs grow; but the next batch may deny it.
+            # The CRC covers neither number. Compaction leaves holes, and epochs grow; but the next batch may contradict
+            # it.
             behind = read_header(file, position + header.size, segment.size)
             if behind is not None and not _may_follow(behind, header):
                 break
@@ -243,7 +244,7 @@ def recover_segment(
             apply_to_producers(producers, header, batch.toreadonly, note)
         except Malformed:
             break
-        # A batch that compaction emptied still has a timestamp, but no record to show for it.
+        # A batch emptied by compaction still has a timestamp, but no record with it.
         segment.indexes.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
         if header.leader_epoch > epochs.latest and not _is_denied(header, position, segment, after):
             epochs.assign(header.leader_epoch, header.base_offset)

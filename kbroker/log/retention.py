@@ -1,7 +1,7 @@
-"""Which segments may go.
+"""Decides which segments may be deleted.
 
-Owns the rules of retention: beyond retention.bytes, older than retention.ms; what lies below the log's start goes
-anyway. Never touches a segment that reaches to the high watermark or beyond, and never deletes (PartitionLog does).
+Owns the rules of retention: beyond retention.bytes, older than retention.ms; segments below the log start are deleted
+anyway. Never selects a segment that reaches the high watermark or beyond, and never deletes (PartitionLog does).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.log.segment.segment import Segment
 def beyond_size(
     segments: Segments, config: LogConfig, log_end: int, high_watermark: int, _now_ms: int, most: int
 ) -> int:
-    """Return how many of the first `most` segments go so that no more than retention.bytes are left."""
+    """Return how many of the first `most` segments can be deleted with at least retention.bytes left."""
     excess = segments.size - config.retention_bytes
 
     def is_excess(segment: Segment) -> bool:
@@ -37,7 +37,7 @@ def too_old(segments: Segments, config: LogConfig, log_end: int, high_watermark:
 
 
 def _written_ms(segment: Segment) -> int:
-    """Return the largest timestamp, or the file's modification time where no record has one."""
+    """Return the largest timestamp, or the file's modification time if no record has one."""
     largest = segment.max_timestamp
     return largest if largest >= 0 else int(os.stat(segment.path()).st_mtime * 1000)
 

@@ -1,7 +1,7 @@
-"""The search for an offset by its timestamp (ListOffsets), which needs a look at single records.
+"""The search for an offset by its timestamp (ListOffsets), which needs single records.
 
-Owns that search over the segments of a log, in slices: a batch that is stored may unpack to any size. Never changes
-what a log holds, though it repairs indexes on the way.
+Owns that search over the segments of a log, in slices: a stored batch may unpack to any size. Never changes a log's
+content, though it repairs indexes on the way.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
-_MAX_DECOMPRESSED = 1 << 30  # these batches have been accepted already; the bound only stops a broken file
+_MAX_DECOMPRESSED = 1 << 30  # these batches were accepted before; the bound only stops a broken file
 _I64 = 2**63
-_SEGMENTS = 8  # looked at in one go: the first look at one opens three files
-_CHECKED_BYTES = 1 << 20  # of what a search passes over; the time index brings it nearer than that, but for odd times
+_SEGMENTS = 8  # checked in one go: the first check of one opens three files
+_CHECKED_BYTES = 1 << 20  # of skipped batches; the time index leads nearer than that, except with unordered timestamps
 
 
 Found = tuple[int, int, int]
@@ -29,7 +29,7 @@ Found = tuple[int, int, int]
 
 
 class TimestampSearch:
-    """The search in one log. It is work in slices: whatever the log holds between two of them is what counts."""
+    """The search in one log. It works in slices, and each slice uses the log's current content."""
 
     __slots__ = ("_segments",)
 
@@ -54,7 +54,7 @@ class TimestampSearch:
     async def _first_batch(
         self, timestamp: int, extent: Callable[[], LogExtent], start: int
     ) -> tuple[BatchHeader, bytes] | None:
-        """Return the first batch from `start` on that says it holds such a timestamp."""
+        """Return the first batch from `start` on whose header claims such a timestamp."""
         segments = self._segments
         for index in _places(segments, segments.index_at(start - 1) if start else 0):
             if index is None:
@@ -65,14 +65,14 @@ class TimestampSearch:
         return None
 
     async def largest(self, extent: Callable[[], LogExtent]) -> Found | None:
-        """Find the first record with the largest timestamp, -1 where none has one; raises ApiError(CORRUPT_MESSAGE)."""
+        """Find the first record with the largest timestamp, -1 if none has one; raises ApiError(CORRUPT_MESSAGE)."""
         segments = self._segments
         while True:
             timestamp, segment = await self._newest()
-            if timestamp < 0:  # nothing has one: the first record is as good as any, as UnifiedLog answers
+            if timestamp < 0:  # no record has one: the answer is the first record, as in UnifiedLog
                 return await self.first_at(timestamp, extent)
             start = segment.base_offset
-            while (index := segments.index_of(segment)) >= 0:  # or it has been deleted or compacted meanwhile
+            while (index := segments.index_of(segment)) >= 0:  # negative if it has been deleted or compacted meanwhile
                 found = next(_batches_at(segments, extent(), index, timestamp, start), None)
                 if found is None:
                     return None
@@ -97,9 +97,9 @@ class TimestampSearch:
 
 
 def _places(segments: Segments, index: int) -> Iterator[int | None]:
-    """Yield the places of all segments from `index` on; None now and then, so that others may go first.
+    """Yield the indexes of all segments from `index` on; None now and then, so that others may go first.
 
-    Whatever becomes of the segments then, none is left out of what comes behind those that were told.
+    However the segments change meanwhile, none after the yielded ones is left out.
     """
     count = 0
     while True:
@@ -115,7 +115,7 @@ def _places(segments: Segments, index: int) -> Iterator[int | None]:
 
 
 def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
-    """Whether a closed segment surely holds nothing so late; of one whose end is not proven nothing is sure."""
+    """Whether a closed segment surely has no such late timestamp; false if its end is not proven."""
     segment = segments[index]
     if segment is segments.active or segment.max_timestamp >= timestamp or segment.indexes.damaged:
         return False
@@ -125,10 +125,10 @@ def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
 def _batches_at(
     segments: Segments, extent: LogExtent, index: int, timestamp: int, start_offset: int
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Yield (header, bytes) of a segment's batches from `start_offset` on that hold `timestamp` or a later one.
+    """Yield (header, bytes) of a segment's batches from `start_offset` on that contain `timestamp` or a later one.
 
-    What is passed over is part of the answer: what a start found is checked before it counts, as far as that is near.
-    Raises ApiError(CORRUPT_MESSAGE).
+    Skipped batches are part of the answer: those that existed at the start are checked first, within a limited
+    distance. Raises ApiError(CORRUPT_MESSAGE).
     """
     segment = segments[index]
     anchor = segment.place_by_time(timestamp, start_offset)

@@ -1,7 +1,7 @@
-"""Transaction indexes, which have no checksum, held against the log before they count.
+"""Checks transaction indexes, which have no checksum, against the log before their first use.
 
-Owns what makes an index count, and finds it again in the log where its file says what the log does not. Never changes
-what a log holds. What it cannot see: an index that was cut off between two entries.
+Owns the conditions for trusting an index, and rebuilds it from the log if the two contradict each other. Never changes
+a log's content. One fault stays undetected: an index that was cut off between two entries.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from kbroker.protocol.records import BatchHeader
 
 
 class TransactionIndexChecks(NamedTuple):
-    """The checks of the segments of a log as it is now."""
+    """The checks of the segments of a log in its current state."""
 
     segments: Segments
     extent: LogExtent
     snapshots: Snapshots
 
     def proven(self, index: int) -> TxnIndex:
-        """Return a segment's transaction index, found again in the log if the file says what the log does not."""
+        """Return a segment's transaction index, rebuilt from the log if the file contradicts it."""
         txns = self.segments[index].txns
         if not txns.proven:
             entries = txns.entries
@@ -37,7 +37,10 @@ class TransactionIndexChecks(NamedTuple):
         return txns
 
     def _is_true(self, index: int, entry: AbortedTxn) -> bool:
-        """Whether the log does not deny a transaction's marker or first batch. A damaged batch denies nothing."""
+        """Whether the log does not contradict a transaction's marker or first batch.
+
+        A damaged batch contradicts nothing.
+        """
         base, behind = self.segments.bases[index], self.segments.end_of(index, self.extent.end_offset)
         if not base <= entry.last_offset < behind or entry.last_stable_offset > entry.last_offset + 1:
             return False
@@ -59,7 +62,7 @@ class TransactionIndexChecks(NamedTuple):
         return (header.producer_id, header.base_offset) == (entry.producer_id, entry.first_offset)
 
     def _batch_at(self, offset: int) -> tuple[bytes, BatchHeader] | None:
-        """Return the batch that holds `offset`, or the next one of its segment; None if it cannot be trusted."""
+        """Return the batch that contains `offset`, or the next one of its segment; None if it cannot be trusted."""
         found = batch_at(self.segments, self.extent, offset)
         if found is None or found[0] is not self.segments[self.segments.index_at(offset)]:
             return None
@@ -67,7 +70,7 @@ class TransactionIndexChecks(NamedTuple):
         return read_at(segment.handle.fd, header.size, position), header
 
     def _rebuild(self, index: int) -> None:
-        """Find a segment's aborted transactions again, from a snapshot below it and the log."""
+        """Rebuild a segment's aborted transactions from a snapshot below it and the log."""
         segment = self.segments[index]
         state = ProducerState()
         snapshot = self.snapshots.newest(segment.base_offset)

@@ -1,8 +1,7 @@
-"""A log that is cut back, or begins again elsewhere.
+"""Truncates a log, or restarts it at another offset.
 
-Owns the order in which that is done, so that a crash or an error half-way leaves nothing that is appended to, and the
-producers that are found again behind it, in pieces. Never decides where: followers do, as
-their leaders say.
+Owns the order of the steps, so that no append follows a crash or an error half-way, and the rebuilding of the producers
+afterwards, in pieces. Never decides the offset: followers do, from their leaders' answers.
 """
 
 from __future__ import annotations
@@ -18,24 +17,24 @@ from kbroker.long_work import step, turn, whole
 from kbroker.protocol.errors import ErrorCode
 
 AT_ONCE: Final = 8
-"""Segments deleted in one go: each takes five renames, so that this is about a millisecond."""
+"""Segments deleted in one go: each takes five renames, so that this takes about a millisecond."""
 
 
 class TruncatedLog(LogState):
-    """The part of a log that cuts it."""
+    """The part of a log that truncates it."""
 
     __slots__ = ()
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove everything from `offset` on; batches are removed whole. Raises OSError, or AppendError after one."""
+        """Remove everything from `offset` on, in whole batches. Raises OSError, or AppendError after an earlier one."""
         self._cut(offset, now_ms)
         self.finish_truncation()
 
     async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do as `truncate_to`: some segments at a time, and in pieces what is to be read, which may be a whole segment.
+        """Do the same as `truncate_to`, some segments at a time, and with long reads in pieces.
 
-        It can be read meanwhile. If this is not carried to its end, `finish_truncation` comes before the next leader's
-        append; all else that needs it calls for it.
+        The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next
+        leader's append; other methods that need it call it themselves.
         """
         while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
             self._cut(self.segments.bases[-AT_ONCE], now_ms)
@@ -44,7 +43,7 @@ class TruncatedLog(LogState):
         await self._finishing()
 
     async def _finishing(self) -> None:
-        """Do what is left of a truncation, in pieces."""
+        """Do the rest of a truncation, in pieces."""
         work = self._rebuilding
         while work is not None and self._rebuilding is work:
             if step(work):
@@ -52,14 +51,14 @@ class TruncatedLog(LogState):
             await turn
 
     def finish_truncation(self) -> None:
-        """Do at once what is left of a truncation."""
+        """Do the rest of a truncation at once."""
         if self._rebuilding is not None:
             whole(self._rebuilding)
 
     def _cut(self, offset: int, now_ms: int) -> None:
         self._require_whole()
         if offset >= self.log_end_offset:
-            # A leader that wrote nothing has left its epoch here, of which its successor's log knows nothing.
+            # A leader without appends has left its epoch here, which its successor's log does not have.
             self.leader_epochs.truncate_from_end(self.log_end_offset, sync=False)
             return
         segments = self.segments
@@ -78,20 +77,20 @@ class TruncatedLog(LogState):
             raise
 
     def _cut_half_way(self, error: OSError) -> None:
-        # What is still there is not known to this process; to append behind what is gone would leave a hole.
+        # This process no longer knows what is left; an append after the removed part would leave a hole.
         self.refuse_appends(f"a truncation did not come to its end: {error}")
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
-        """Remove everything and go on at `offset`."""
+        """Remove everything and restart at `offset`."""
         self._cut_fully(offset, now_ms)
         self.finish_truncation()
 
     async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do as `truncate_fully`, the oldest segments first and some at a time, as if they were deleted.
+        """Do the same as `truncate_fully`, oldest segments first and some at a time, as in a deletion.
 
-        If this is not carried to its end, the log goes on with what is left of it.
+        If this is interrupted, the log continues with the remaining segments.
         """
-        await self._finishing()  # it may read what is about to go
+        await self._finishing()  # it may read segments that are about to be deleted
         while len(self.segments) > AT_ONCE:
             self.log_start_offset = self.segments.bases[AT_ONCE]
             self.set_high_watermark(self.high_watermark)
@@ -131,7 +130,7 @@ class TruncatedLog(LogState):
         self._rebuilding = self._rebuild(offset)
 
     async def _rebuild(self, end_offset: int) -> None:
-        """Find the producers again. Until then those of before tell, to whom no transaction seems too far."""
+        """Rebuild the producers. Until then the old state applies, which knows every open transaction."""
         fresh = ProducerState()
         try:
             await rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)

@@ -1,1 +1,1 @@
-"""What a broker asks of other brokers: one client stack for fetchers, markers and the controller."""
+"""Requests to other brokers: one client stack for fetchers, markers and the controller."""

@@ -1,6 +1,6 @@
-"""Ways to the brokers of a cluster by their ids, wherever they are at the moment.
+"""Connections to the brokers of a cluster by id, wherever they currently are.
 
-Owns one way to each broker that was asked, and gives it up when the broker has moved. Never asks again.
+Owns one connection per requested broker, and drops it when the broker has moved. Never retries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Endpoint = tuple[str, int]
 
 
 class PeersByNode:
-    """Asks brokers by id. `endpoint_of` returns where one is reached, None where it is not known to live."""
+    """Sends requests to brokers by id. `endpoint_of` returns an address, None for a broker not known to live."""
 
     def __init__(self, peers: Peers, endpoint_of: Callable[[int], Endpoint | None], client_id: str) -> None:
         self._peers = peers
@@ -24,11 +24,11 @@ class PeersByNode:
         self._ways: dict[int, tuple[Endpoint, Peer]] = {}
 
     def knows(self, node_id: int) -> bool:
-        """Whether a broker can be asked."""
+        """Whether a broker's address is known."""
         return self._endpoint_of(node_id) is not None
 
     async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """As Peer.ask; raises PeerGone as well where the broker is not known."""
+        """Do the same as Peer.ask; raises PeerGone also for an unknown broker."""
         endpoint = self._endpoint_of(node_id)
         known = self._ways.get(node_id)
         if known is not None and known[0] != endpoint:
@@ -42,7 +42,7 @@ class PeersByNode:
         return await known[1].ask(request, version, answer, timeout_ms)
 
     def close(self) -> None:
-        """Ask nothing more; whoever waits hears PeerGone."""
+        """Stop all requests; waiting callers get PeerGone."""
         for _, peer in self._ways.values():
             peer.close()
         self._ways.clear()

@@ -1,6 +1,6 @@
-"""A connection to another broker, plain or by TLS: frames out, frames in, each answer to who waits for it.
+"""A connection to another broker, plain or with TLS: sends and receives frames, and matches responses to requests.
 
-Owns the socket and what is in flight on it. Never asks again: whoever asked knows whether that may be.
+Owns the socket and its requests in flight. Never retries: only the caller knows whether that is allowed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from kbroker.security.sasl.reauthentication import log_in_again_after_s
 Answer = TypeVar("Answer")
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the connection: a follower asks for 10 MB and gets one batch more at most."""
+"""A larger frame ends the connection: a follower requests 10 MB and gets at most one batch more."""
 _CONNECT_SECONDS = 10
-"""socket.connection.setup.timeout.ms: the system tries for minutes, also after the way is open again."""
+"""socket.connection.setup.timeout.ms: the system retries for minutes, even after the network is back."""
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
 Tls = Callable[[], ssl.SSLContext | None]
-"""In what context a connection that is made now speaks TLS; None: it does not."""
+"""Returns the TLS context of a new connection; None without TLS."""
 
 
 def _plain() -> None:
@@ -48,9 +48,9 @@ def _plain() -> None:
 
 
 class TcpPeers:
-    """Makes ways to brokers over TCP, and TLS where `tls` has a context.
+    """Creates connections to brokers over TCP, with TLS if `tls` returns a context.
 
-    `login` begins an authentication where they ask for one.
+    `login` begins an authentication if the broker requires one.
     """
 
     def __init__(self, tls: Tls = _plain, login: Login | None = None) -> None:
@@ -69,7 +69,7 @@ class TcpPeer:
         self._tls = tls
         self._login = login
         self._log_in_at = math.inf
-        """When to log in anew, by the loop's clock: before the session ends."""
+        """When to log in again, by the loop's clock: before the session ends."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -86,7 +86,7 @@ class TcpPeer:
                     frames = await self._connected()
                 body = await frames.exchange(self._framed(request, version), self._correlation)
         except TimeoutError:
-            # The answer may still come, and the next one must not be taken for it.
+            # The response may still arrive, and must not be taken for the next one.
             self._drop("no answer in time")
             raise PeerGone(f"no answer from {self} within {timeout_ms:.0f} ms") from None
         except OSError as error:
@@ -116,13 +116,14 @@ class TcpPeer:
     async def _connected(self) -> _Frames:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-            # All who waited may have given up before it fails: then that is nobody's news.
+            # All waiting callers may have given up before it fails: then nobody needs the exception.
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            # Others may wait for the same connection: who gives up must not take it from them.
+            # Others may wait for the same connection: a caller that gives up must not cancel it.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
-            # `close` has ended the attempt; unless whoever waits was to end, which nothing may take from them.
+            # `close` has ended the attempt, unless the waiting caller itself was cancelled, which must not be
+            # suppressed.
             task = asyncio.current_task()
             if self._closed and (task is None or not task.cancelling()):
                 raise PeerGone("closed") from None
@@ -150,7 +151,7 @@ class TcpPeer:
         context = self._tls()
         name = self._address[0] if context is not None else None
         loop = asyncio.get_running_loop()
-        # By itself: uvloop logs a traceback for a name that is not found once nobody waits for it any more.
+        # A separate step: uvloop logs a traceback for an unknown name once nobody waits for it any more.
         found = await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
         for number, each in enumerate(found, 1):
             try:
@@ -166,7 +167,7 @@ class TcpPeer:
         raise OSError("the name has no address")
 
     async def _authenticate(self, frames: _Frames, login: Login) -> None:
-        """Log in; raises PeerGone where the other broker does not let this one in."""
+        """Log in; raises PeerGone if the other broker refuses."""
         try:
             mechanism, client = login()
             answer = await self._exchange(frames, SaslHandshakeRequest(mechanism), 1, SaslHandshakeResponse)
@@ -177,7 +178,7 @@ class TcpPeer:
                 said = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
                 if said.error_code:
                     raise PeerGone(f"{self} does not let this broker in: {said.error_message}")
-                # A password is salted by some ms of work, in which others are served.
+                # Salting a password takes some ms, in which others are served.
                 token = await asyncio.to_thread(client.respond, bytes(said.auth_bytes))
         except (AuthenticationFailed, ConfigError) as error:
             raise PeerGone(f"{self} could not be logged in to: {error}") from None
@@ -198,7 +199,7 @@ class TcpPeer:
 
 
 class _Frames(asyncio.BufferedProtocol):
-    """Frames of a connection: each is received into memory of its own, of which answers hold views."""
+    """Frames of a connection: each is received into its own memory, which responses refer to."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -209,13 +210,13 @@ class _Frames(asyncio.BufferedProtocol):
         self.is_gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(str(exc) if exc else "the connection was closed")
 
     def exchange(self, frame: bytes, correlation: int) -> asyncio.Future[memoryview]:
-        """Send a frame; return what becomes the answer's. Raises PeerGone."""
+        """Send a frame; return a future of the response. Raises PeerGone."""
         if self.is_gone or self._transport is None:
             raise PeerGone("the connection was closed")
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
@@ -252,7 +253,7 @@ class _Frames(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end(self, why: str) -> None:
-        """Close the connection; whoever waits hears `why`."""
+        """Close the connection; waiting callers get `why`."""
         self.is_gone = True
         if self._transport is not None:
             self._transport.abort()
@@ -263,7 +264,7 @@ class _Frames(asyncio.BufferedProtocol):
 
 
 def _header_bytes(request: Any, version: int, body: memoryview) -> int:
-    """Return how many bytes the response header takes; Malformed for tags that cannot be."""
+    """Return the size of the response header in bytes; Malformed for invalid tags."""
     pos = _CORRELATION.size
     if version not in request.FLEXIBLE:
         return pos

@@ -1,6 +1,6 @@
-"""The seam between who asks other brokers (controller, fetchers, transactions) and how the question gets there.
+"""The interface between the requesters of other brokers (controller, fetchers, transactions) and the transport.
 
-Owns the two protocols and their errors; connection.py stands behind them in production, queues in memory in tests.
+Owns the two protocols and their errors; connection.py implements them in production, queues in memory in tests.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ Answer = TypeVar("Answer")
 
 
 class PeerGone(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """No answer came: not connected, cut off, or too late. Whether the request was carried out is not known."""
+    """No response arrived: not connected, cut off, or too late. Whether the request was carried out is unknown."""
 
 
 class Peer(Protocol):
-    """A way to one broker. Requests arrive in the order in which they were asked, and are answered in it."""
+    """A connection to one broker. Requests arrive in the order of sending, and are answered in it."""
 
     async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Send a message of kbroker.protocol and return its answer; raises PeerGone.
+        """Send a message of kbroker.protocol and return its response; raises PeerGone.
 
-        Connects when there is no connection. What is in flight when a connection ends is gone with it. A `records`
-        field of the answer may be a view on what was received.
+        Connects if necessary. Requests in flight are lost when a connection ends. A `records` field of the response may
+        be a view on the received data.
         """
 
     def close(self) -> None:
-        """Ask nothing more; whoever waits hears PeerGone."""
+        """Stop all requests; waiting callers get PeerGone."""
 
 
 class Peers(Protocol):
-    """Where peers come from."""
+    """A factory of peers."""
 
     def peer(self, host: str, port: int, client_id: str) -> Peer:
-        """Return a new way to the broker at an address; nothing is connected yet."""
+        """Return a new peer for the broker at an address; nothing is connected yet."""

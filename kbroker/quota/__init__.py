@@ -1,1 +1,1 @@
-"""Quotas of clients: pure rules; where they are stored and what becomes of them is others' business."""
+"""Quotas of clients: pure rules, without storage or enforcement."""

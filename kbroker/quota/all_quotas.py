@@ -1,7 +1,7 @@
-"""All quotas of a cluster as a value, made of the configs of users, clients and addresses.
+"""All quotas of a cluster as a value, built from the configs of users, clients and addresses.
 
-Owns that value, `Quotas`: who has which limits. It changes only where a limit does, whatever else users' configs have
-(credentials), and says what has changed, so that who follows it need not look at all of it. Never stores anything.
+Owns that value, `Quotas`: the limits of each entity. It changes only with a limit, whatever other configs users have
+(credentials), and records the last change, so that followers need not compare all of it. Never stores anything.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ Configs = Mapping[str, Mapping[str, str]]
 
 
 class Quotas(dict[Entity, Values]):
-    """Limits by whom they are for. Never changed once it is made."""
+    """Limits by entity. Never changed once created."""
 
     __slots__ = ("_altered", "_before", "_mark")
 
     def __init__(self, values: Mapping[Entity, Values] | None = None) -> None:
         super().__init__(values or {})
         self._mark = object()
-        self._before: object = None  # not what was before: that would keep all there ever were
+        self._before: object = None  # not the previous value, which would keep all earlier ones alive
         self._altered: Entity | None = None
 
     def altered_since(self, old: Quotas) -> Entity | None:
-        """Return who alone has other limits than in `old`; None: more may have changed than one."""
+        """Return the only entity with other limits than in `old`; None if more than one may have changed."""
         return self._altered if self._before is old._mark else None
 
     def altered(self, entity: Entity, values: Values) -> Quotas:
-        """Return the quotas with other limits of one."""
+        """Return the quotas with other limits of one entity."""
         new = Quotas(self)
         new.pop(entity, None)
         if values:
@@ -41,7 +41,7 @@ class Quotas(dict[Entity, Values]):
 
 
 def quotas_in(by_kind: Mapping[str, Configs]) -> Quotas:
-    """Return all quotas that stand among configs."""
+    """Return all quotas in the configs."""
     found = Quotas()
     for kind, all_of_it in by_kind.items():
         for name, configs in all_of_it.items():
@@ -53,7 +53,7 @@ def quotas_in(by_kind: Mapping[str, Configs]) -> Quotas:
 
 
 def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) -> Quotas:
-    """Return the quotas once something has other configs: the same value where none has changed."""
+    """Return the quotas after a change of configs: the same value if no limit has changed."""
     entity = entity_at(kind, name)
     if entity is None:
         return quotas

@@ -1,7 +1,7 @@
-"""What clients have used of their quotas, and for how long they have to pause (Apache Kafka 4.3: ClientQuotaManager).
+"""Clients' use of their quotas, and the resulting pauses (Apache Kafka 4.3: ClientQuotaManager).
 
-Owns the counts by user and client id, and the arithmetic of the four quotas that requests have. Never mutes anybody:
-who asks is told for how many ms nothing more may come of the client. While there is no quota at all, nobody asks.
+Owns the counts by user and client id, and the arithmetic of the four request quotas. Never mutes a connection: the
+result is for how many ms the client must pause. Without any quota it is not called.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.quota.sensors import Sensors, key_of
 
 
 class Used(NamedTuple):
-    """What was used of one limit, by the second (of tokens: what is left), and for how many ms it calls for a pause."""
+    """The use of one limit, per second (of tokens: the remaining ones), and the required pause in ms."""
 
     user: str | None
     client_id: str | None
@@ -27,7 +27,7 @@ class Used(NamedTuple):
 
 
 class RateQuota:
-    """A limit of something by the second, averaged over a window."""
+    """A limit on a rate per second, averaged over a window."""
 
     def __init__(self, window: Window, at_most_ms: float = LONGEST_MS) -> None:
         self._window = window
@@ -39,7 +39,7 @@ class RateQuota:
         return self._sensors.get(key_of(limit.bucket), now_ms)
 
     def record(self, user: str, client_id: str | None, value: float, now_ms: float) -> int:
-        """Count something, and return for how many ms the client has to pause; 0: not at all."""
+        """Count a value, and return for how many ms the client has to pause; 0 for no pause."""
         limit = self.limits.of(user, client_id)
         if limit is None:
             return 0
@@ -48,20 +48,20 @@ class RateQuota:
         return sensor.excess_ms(limit.value, now_ms, self._at_most_ms)
 
     def note(self, user: str, client_id: str | None, value: float, now_ms: float) -> None:
-        """Count something, also less than nothing, for what comes next."""
+        """Count a value, possibly negative, without a pause."""
         limit = self.limits.of(user, client_id)
         if limit is not None:
             self._sensor(limit, now_ms).record(value, now_ms)
 
     def at_once(self, user: str, client_id: str | None) -> float | None:
-        """Return how much may happen at once without a pause for it alone; None: anything."""
+        """Return the largest amount that needs no pause on its own; None for no limit."""
         limit = self.limits.of(user, client_id)
         if limit is None:
             return None
         return limit.value * (self._window.samples - 1) * self._window.sample_ms / 1000
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Tell of so many limits at most, one by one, of those that were used last."""
+        """Yield at most this many limits, the most recently used ones."""
         for bucket, sensor in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None:
@@ -71,21 +71,21 @@ class RateQuota:
         return len(self._sensors)
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Drop all counts."""
         self._sensors.clear()
 
 
 class MutationQuota:
-    """A limit of partitions that are created or deleted by the second, with tokens that may be saved up (KIP-599)."""
+    """A limit on created or deleted partitions per second, with tokens that may be saved up (KIP-599)."""
 
     def __init__(self, window: Window) -> None:
         self._sensors: Sensors[Bucket, TokenBucket] = Sensors(lambda: TokenBucket(window))
         self.limits = Limits({})
 
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
-        """Ask to create or delete partitions: whether that may be, and for how many ms to pause.
+        """Request to create or delete partitions: return whether that is allowed, and for how many ms to pause.
 
-        Where it is `strict` nothing may be done while tokens are owed; else all may be, and the client pauses for it.
+        If `strict`, nothing is allowed while tokens are owed; otherwise everything is, and the client pauses for it.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):
@@ -101,7 +101,7 @@ class MutationQuota:
         return True, bucket.owed_ms(limit.value, now_ms)
 
     def used(self, now_ms: float, most: int) -> Iterator[Used]:
-        """Tell of so many limits at most, one by one, of those that were used last."""
+        """Yield at most this many limits, the most recently used ones."""
         for bucket, tokens in self._sensors.latest(most):
             limit = self.limits.of_bucket(bucket)
             if limit is not None and not math.isinf(limit):
@@ -111,12 +111,12 @@ class MutationQuota:
         return len(self._sensors)
 
     def clear(self) -> None:
-        """Forget what was counted."""
+        """Drop all counts."""
         self._sensors.clear()
 
 
 class ClientQuotas:
-    """The four quotas of requests. `now_ms` is a clock that does not go back."""
+    """The four request quotas. `now_ms` is a monotonic clock."""
 
     def __init__(self, now_ms: Callable[[], float], window: Window, mutation_window: Window) -> None:
         self.now_ms = now_ms
@@ -139,7 +139,7 @@ class ClientQuotas:
         """Called when `active` has changed."""
 
     def replace(self, quotas: Mapping[Entity, Values]) -> None:
-        """Go by other quotas from now on; what was counted is kept where there still is a limit of that key."""
+        """Use other quotas from now on; counts are kept if there still is a limit of that key."""
         by_key: dict[str, dict[Bucket, float]] = {key: {} for key in CLIENT_KEYS}
         for entity, values in quotas.items():
             if entity.ip is None:
@@ -150,14 +150,14 @@ class ClientQuotas:
         self._look()
 
     def alter(self, entity: Entity, values: Values) -> None:
-        """Go by other limits of one from now on."""
+        """Use other limits of one entity from now on."""
         if entity.ip is None:
             for key, quota in self._by_key.items():
                 quota.limits.alter(_bucket(entity), values.get(key))
             self._look()
 
     def limit(self, user: str, client_id: str | None) -> bool:
-        """Tell whether there is any limit for a client."""
+        """Whether there is any limit for a client."""
         return any(quota.limits.of(user, client_id) is not None for quota in self._by_key.values())
 
     def _look(self) -> None:

@@ -1,7 +1,7 @@
-"""How many new connections a second may come: to a broker, to one of its listeners, from one address.
+"""The rate of new connections: to a broker, to one of its listeners, from one address.
 
-Owns these counts (Apache Kafka 4.3: ConnectionQuotas). Never accepts nor closes anything: who asks is told for how many
-ms to accept nothing, or to hold a connection that is not let in.
+Owns these counts (Apache Kafka 4.3: ConnectionQuotas). Never accepts nor closes anything: the result is for how many ms
+to accept nothing, or to hold a refused connection.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kbroker.quota.rate import SampledRate, Window
 from kbroker.quota.sensors import Sensors
 
 UNLIMITED: Final = 2**31 - 1
-"""The value of max.connection.creation.rate that stands for no limit."""
+"""The value of max.connection.creation.rate for no limit."""
 
 
 class ConnectionRates:
-    """The counts of one broker. `now_ms` is a clock that does not go back."""
+    """The counts of one broker. `now_ms` is a monotonic clock."""
 
     def __init__(self, now_ms: Callable[[], float], window: Window) -> None:
         self._now_ms = now_ms
@@ -26,10 +26,10 @@ class ConnectionRates:
         self._default: float | None = None
         self._by_ip: dict[str, float] = {}
         self._ips: Sensors[str, SampledRate] = Sensors(lambda: SampledRate(window))
-        self._shared: dict[str, tuple[float, SampledRate]] = {}  # by listener, "" being the broker
+        self._shared: dict[str, tuple[float, SampledRate]] = {}  # by listener, "" for the broker
 
     def limit_ip(self, ip: str | None, limit: float | None) -> None:
-        """Go by another limit of an address from now on, which is as `canonical` has it; None: of all without one."""
+        """Use another limit of an address from now on, in the form of `canonical`; None for all without their own."""
         if ip is None:
             self._default = limit
         elif limit is None:
@@ -40,7 +40,7 @@ class ConnectionRates:
             self._ips.clear()
 
     def limit_all(self, by_listener: Mapping[str, int]) -> None:
-        """Go by other limits of listeners from now on, and by one of the broker, whose name is ""."""
+        """Use other limits of listeners from now on; that of the broker has the name ""."""
         self._shared = {
             name: (rate, self._shared[name][1] if name in self._shared else SampledRate(self._window))
             for name, rate in by_listener.items()
@@ -53,9 +53,9 @@ class ConnectionRates:
         return bool(self._shared or self._by_ip) or self._default is not None
 
     def pause_ms(self, listener: str, *, protected: bool) -> int:
-        """Count a connection that has come; return for how long it, and all behind it, have to wait.
+        """Count a new connection; return for how long it, and all after it, have to wait.
 
-        `protected`: it has come by the listener of brokers, and the limit of the broker is not for that.
+        `protected`: it uses the listener of brokers, to which the broker's limit does not apply.
         """
         now_ms, pause_ms = self._now_ms(), 0
         for name in (listener,) if protected else ("", listener):
@@ -66,9 +66,9 @@ class ConnectionRates:
         return pause_ms
 
     def refused_ms(self, host: str, listener: str, *, protected: bool) -> int:
-        """Count a connection from an address; return for how long to hold it, as it is not let in, 0 where it is.
+        """Count a connection from an address; return for how long to hold it if it is refused, 0 if it is accepted.
 
-        What is not let in counts neither for its address nor for its listener.
+        A refused connection counts neither for its address nor for its listener.
         """
         if self._default is None and not self._by_ip:
             return 0
@@ -89,7 +89,7 @@ class ConnectionRates:
 
 
 def canonical(host: str) -> str:
-    """Return an address in the one form that it is compared in; anything else as it is."""
+    """Return an address in the form used for comparisons; any other text unchanged."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

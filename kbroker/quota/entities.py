@@ -1,6 +1,6 @@
-"""Whom a quota is for, and how that stands in a path among the configs of users, clients and addresses.
+"""The entity of a quota, and its path among the configs of users, clients and addresses.
 
-Owns `Entity`, and its way into a path and out of it (Apache Kafka 3.9: /config/users/U/clients/C and its like). Never
+Owns `Entity`, and its conversion to a path and back (Apache Kafka 3.9: /config/users/U/clients/C and similar). Never
 knows what a quota limits.
 """
 
@@ -14,28 +14,28 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 DEFAULT: Final = ""
-"""Stands for all that have nothing of their own: nobody and nothing has an empty name."""
+"""Stands for all without their own: no entity has an empty name."""
 CLIENTS: Final = "clients"
 IPS: Final = "ips"
 KINDS: Final = (USERS, CLIENTS, IPS)
-"""The kinds of configs among which quotas stand."""
+"""The kinds of configs that contain quotas."""
 _DEFAULT_SEGMENT: Final = "<default>"
 
 
 class Entity(NamedTuple):
-    """A user, a client id, both, or an address. None: it does not matter; DEFAULT: what has nothing of its own."""
+    """A user, a client id, both, or an address. None: any; DEFAULT: all without their own."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
     def parts(self) -> dict[str, str | None]:
-        """Return the names by type as messages have them, where the default is null."""
+        """Return the names by type as in messages, where the default is null."""
         both = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return {kind: name or None for kind, name in both if name is not None}
 
     def path(self) -> tuple[str, str]:
-        """Return the kind of configs and the name there, which is "" for all of a kind."""
+        """Return the kind of configs and the name there, which is "" for the default of a kind."""
         if self.ip is not None:
             return IPS, entity_name(self.ip)
         if self.user is None:
@@ -46,7 +46,7 @@ class Entity(NamedTuple):
 
 
 def entity_at(kind: str, name: str) -> Entity | None:
-    """Return whom the configs at a path are for; None where that is nobody a quota could be for."""
+    """Return the entity of the configs at a path; None if no quota can be for it."""
     if kind == IPS:
         return Entity(ip=_name(name))
     if kind == CLIENTS:

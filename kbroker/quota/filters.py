@@ -1,6 +1,6 @@
-"""Which quotas a DescribeClientQuotas means (Apache Kafka 4.3: ClientQuotasImage).
+"""The quotas that a DescribeClientQuotas selects (Apache Kafka 4.3: ClientQuotasImage).
 
-Owns the checks of a filter with Kafka's words, and what it matches.
+Owns the checks of a filter, in Kafka's words, and its matching.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.quota.entities import CLIENT_ID, IP, USER, Entity
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
-"""A name; the default; anything of the type."""
+"""A name; the default; any entity of the type."""
 _TEXTS: Final = {EXACT: "MATCH_TYPE_EXACT", OF_DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 
 
 class QuotaFilter:
-    """What a request's components match, each a type of entity, a kind of match and a name. Raises ApiError."""
+    """The components of a request, each a type of entity, a kind of match and a name. Raises ApiError."""
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
-        """`strict`: entities must have no other types than those named."""
+        """`strict`: entities must not have types that are not named."""
         self._strict = strict
         self._wanted: dict[str, str | None] = {}
-        """By type: what messages call it; None: anything."""
+        """By type: the name as in messages; None for any."""
         self._defaults: set[str] = set()
         for kind, match_type, match in components:
             self._add(kind, match_type, match)
@@ -51,7 +51,7 @@ class QuotaFilter:
             self._defaults.add(kind)
 
     def matches(self, entity: Entity) -> bool:
-        """Tell whether an entity is meant."""
+        """Whether an entity matches."""
         parts = entity.parts()
         if self._strict and (len(parts) != len(self._wanted) or not parts):
             return False

@@ -1,7 +1,7 @@
-"""Which limit holds for a client: the most specific one, in Kafka's order (ClientQuotaManager).
+"""The limit of a client: the most specific one, in Kafka's order (ClientQuotaManager).
 
-Owns that order. What one limit holds for together is a bucket: a user's connections, whatever their client ids, where
-the limit is the user's; one client id of one user where it is for both; all with one client id where it is for that.
+Owns that order. A bucket shares one limit: all connections of a user, whatever their client ids, if the limit is the
+user's; one client id of one user if it is for both; all with one client id if it is for that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import NamedTuple
 from kbroker.quota.entities import DEFAULT
 
 Bucket = tuple[str | None, str | None]
-"""A user and a client id; None: whichever."""
+"""A user and a client id; None for any."""
 _SPECIFIC: tuple[tuple[bool | None, bool | None], ...] = (
     (True, True), (True, False), (True, None),
     (False, True), (False, False), (False, None),
     (None, True), (None, False),
 )  # fmt: skip
-"""From the most specific on, of user and client id: True its own, False the default, None neither."""
+"""From most to least specific, by user and client id: True for its own, False for the default, None for neither."""
 
 
 class Limit(NamedTuple):
-    """What holds for a client."""
+    """The limit of a client."""
 
     bucket: Bucket
     value: float
@@ -33,13 +33,13 @@ class Limits:
     """Limits of one key by user and client id."""
 
     def __init__(self, limits: Mapping[Bucket, float]) -> None:
-        """`limits` are by the names of entities, of which DEFAULT is one."""
+        """`limits` are by entity names, including DEFAULT."""
         self._limits = dict(limits)
         self._counts = Counter(map(_specific, self._limits))
         self._look()
 
     def _look(self) -> None:
-        """See which levels there are: of the others none is looked up."""
+        """Find the levels in use: the others need no look-up."""
         self._levels = [level for level in _SPECIFIC if self._counts[level]]
 
     def alter(self, bucket: Bucket, value: float | None) -> None:
@@ -56,7 +56,7 @@ class Limits:
         return bool(self._limits)
 
     def of(self, user: str, client_id: str | None) -> Limit | None:
-        """Return what holds for a client; None: nothing does. Without a client id no limit of client ids does."""
+        """Return a client's limit; None without one. A client without an id has no limit by client id."""
         for by_user, by_client in self._levels:
             if by_client is not None and not client_id:
                 continue
@@ -67,7 +67,7 @@ class Limits:
         return None
 
     def of_bucket(self, bucket: Bucket) -> float | None:
-        """Return what holds for a bucket that `of` has named; None where its limit has gone since."""
+        """Return the limit of a bucket from `of`; None if it was removed since."""
         user, client_id = bucket
         for by_user, by_client in self._levels:
             if (by_user is None, by_client is None) == (user is None, client_id is None):

@@ -1,6 +1,6 @@
-"""What can be limited, by which keys, and what of it may be written (Apache Kafka 4.3: ClientQuotaControlManager).
+"""The keys of quotas, and the checks of their values (Apache Kafka 4.3: ClientQuotaControlManager).
 
-Owns the keys, the checks with Kafka's words, and the text that a value is stored as. Never stores anything.
+Owns the keys, the checks in Kafka's words, and the stored text of a value. Never stores anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CLIENT_KEYS: Final = (PRODUCER, CONSUMER, REQUEST, MUTATION)
 IP_KEYS: Final = (CONNECTION,)
 KEYS: Final = frozenset({*CLIENT_KEYS, *IP_KEYS})
 _LARGEST: Final = {PRODUCER: (2.0**63, "LONG"), CONSUMER: (2.0**63, "LONG"), CONNECTION: (2.0**31 - 1, "INT")}
-"""Of those that are whole numbers: the largest, and its type."""
+"""Of whole-number keys: the largest value, and its type."""
 _ROUGHLY_WHOLE: Final = 1e-6
 
 Values = Mapping[str, float]
@@ -29,7 +29,7 @@ Values = Mapping[str, float]
 
 
 def checked_entity(parts: Mapping[str, str | None]) -> Entity:
-    """Return whom names by type mean; raises ApiError. Whether an address is one is left to who can look it up."""
+    """Return the entity with these names by type; raises ApiError. The caller checks whether an address is valid."""
     if not parts:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in parts.items():
@@ -66,7 +66,7 @@ def _invalid(text: str) -> ApiError:
 
 
 def revised(old: Mapping[str, str], ops: Iterable[tuple[str, float | None]]) -> dict[str, str]:
-    """Return an entity's configs with limits set, or removed where they are None; what else stands there stays."""
+    """Return an entity's configs with limits set, or removed if None; other configs stay."""
     new = dict(old)
     for key, value in ops:
         if value is None:
@@ -78,14 +78,14 @@ def revised(old: Mapping[str, str], ops: Iterable[tuple[str, float | None]]) -> 
 
 
 def stored_text(key: str, value: float) -> str:
-    """Return a limit as configs have it: Java's brokers read it, too."""
+    """Return a limit's text in configs, which Java's brokers can read, too."""
     if key in _LARGEST and value == int(value):
         return str(int(value))
     return "Infinity" if math.isinf(value) else repr(float(value))
 
 
 def values_of(entity: Entity, configs: Mapping[str, str]) -> dict[str, float]:
-    """Return the limits among an entity's configs; what is no limit, whoever wrote it, is none."""
+    """Return the limits in an entity's configs; invalid ones are ignored, whoever wrote them."""
     found = {}
     for key in CLIENT_KEYS if entity.ip is None else IP_KEYS:
         if key in configs:

@@ -1,6 +1,6 @@
-"""How fast something goes, and for how long it has to pause: Kafka's Rate over a WindowedSum, and its TokenBucket.
+"""Rates and the pauses they require: Kafka's Rate over a WindowedSum, and its TokenBucket.
 
-Owns the samples and the arithmetic. Times are ms of whatever clock does not go back; a rate is by the second.
+Owns the samples and the arithmetic. Times are ms of any monotonic clock; a rate is per second.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import math
 from typing import NamedTuple
 
 LONGEST_MS = 2**31 - 1
-"""What fits into throttle_time_ms."""
+"""The largest value of throttle_time_ms."""
 
 
 class Window(NamedTuple):
-    """How many samples are looked at, and how long each is (quota.window.num, quota.window.size.seconds)."""
+    """The number of samples, and the length of each (quota.window.num, quota.window.size.seconds)."""
 
     samples: int
     sample_ms: int
 
 
 class SampledRate:
-    """The mean rate of the last samples, of which the newest is incomplete."""
+    """The mean rate of the last samples, the newest of which is incomplete."""
 
     __slots__ = ("_current", "_samples", "_window")
 
@@ -30,7 +30,7 @@ class SampledRate:
         self._current = 0
 
     def record(self, value: float, now_ms: float) -> None:
-        """Count something that has just happened."""
+        """Count a value at the current time."""
         if not self._samples:
             self._samples.append(_Sample(now_ms))
         sample = self._samples[self._current]
@@ -40,7 +40,7 @@ class SampledRate:
         sample.last_ms = now_ms
 
     def _next(self, now_ms: float) -> _Sample:
-        # One more than are looked at: the oldest overlaps the time that is.
+        # One more than the window has: the oldest partly overlaps it.
         self._current = (self._current + 1) % (self._window.samples + 1)
         if self._current == len(self._samples):
             self._samples.append(_Sample(now_ms))
@@ -49,7 +49,7 @@ class SampledRate:
         return self._samples[self._current]
 
     def window_ms(self, now_ms: float) -> float:
-        """Return over how long the rate is the mean."""
+        """Return the time over which the rate is averaged."""
         samples, sample_ms = self._window
         oldest = now_ms
         for each in self._samples:
@@ -68,7 +68,7 @@ class SampledRate:
         return sum(each.value for each in self._samples) * 1000 / window_ms
 
     def excess_ms(self, limit: float, now_ms: float, at_most_ms: float = LONGEST_MS) -> int:
-        """Return for how long nothing may happen until the rate is back at `limit`; 0: it is not above it."""
+        """Return for how long to pause until the rate is back at `limit`; 0 if it is not above it."""
         window_ms = self.window_ms(now_ms)
         rate = sum(each.value for each in self._samples) * 1000 / window_ms
         if rate <= limit:
@@ -90,7 +90,7 @@ class _Sample:
 
 
 class TokenBucket:
-    """Tokens that come back at a rate, up to what comes in all samples together; they may be owed."""
+    """Tokens that are refilled at a rate, up to the amount of all samples together; they may be owed."""
 
     __slots__ = ("_at_ms", "_tokens", "_window")
 
@@ -100,14 +100,14 @@ class TokenBucket:
         self._at_ms = 0.0
 
     def tokens(self, rate: float, now_ms: float) -> float:
-        """Return how many there are."""
+        """Return the number of tokens."""
         burst = self._window.samples * self._window.sample_ms / 1000 * rate
         self._tokens = min(burst, self._tokens + rate * (now_ms - self._at_ms) / 1000)
         self._at_ms = now_ms
         return self._tokens
 
     def take(self, count: float, rate: float, now_ms: float) -> None:
-        """Take some, whether or not they are there."""
+        """Take tokens, even if there are not enough."""
         self._tokens = self.tokens(rate, now_ms) - count
 
     def owed_ms(self, rate: float, now_ms: float) -> int:

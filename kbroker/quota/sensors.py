@@ -1,6 +1,6 @@
-"""What was counted for each bucket, as many as are in use, and never more than a bound.
+"""The counters of all buckets in use, bounded in number.
 
-Owns when a count is forgotten: after an hour without use, as in Kafka, or sooner where there would be too many, the
+Owns when a counter is dropped: after an hour without use, as in Kafka, or earlier if there would be too many, the
 longest unused first. Never counts anything.
 """
 
@@ -17,14 +17,14 @@ EXPIRY_MS: Final = 3_600_000
 MOST: Final = 10_000
 """Buckets of one kind: some 15 MB."""
 _LONGEST_NAME: Final = 256
-"""Characters of a client id that are kept; of a longer one its digest stands for it."""
+"""Longest client id that is kept; a longer one is replaced by its digest."""
 
 K = TypeVar("K", bound=Hashable)
 S = TypeVar("S")
 
 
 class Sensors(Generic[K, S]):
-    """One of a kind for each key; `make` makes them."""
+    """One counter for each key, created by `make`."""
 
     def __init__(self, make: Callable[[], S], most: int = MOST) -> None:
         self._make = make
@@ -35,7 +35,7 @@ class Sensors(Generic[K, S]):
         return len(self._known)
 
     def get(self, key: K, now_ms: float) -> S:
-        """Return what belongs to a key, new where there is none."""
+        """Return the counter of a key, a new one if missing."""
         known = self._known.pop(key, None)
         if known is None:
             self._make_room(now_ms)
@@ -51,16 +51,16 @@ class Sensors(Generic[K, S]):
             del self._known[oldest]
 
     def latest(self, most: int) -> list[tuple[K, S]]:
-        """Return those of so many keys, the last used first."""
+        """Return the counters of at most this many keys, the last used first."""
         return [(key, self._known[key][0]) for key in islice(reversed(self._known), most)]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all."""
         self._known.clear()
 
 
 def key_of(bucket: Bucket) -> Bucket:
-    """Return what stands for a bucket: clients choose their ids, which may be long."""
+    """Return the key of a bucket: clients choose their ids, which may be long."""
     user, client_id = bucket
     if client_id is None or len(client_id) <= _LONGEST_NAME:
         return bucket

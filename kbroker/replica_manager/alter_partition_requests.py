@@ -1,7 +1,7 @@
-"""Changes of in-sync replicas on their way to the controller (AlterPartition; Apache Kafka: AlterPartitionManager).
+"""Requests to the controller to change in-sync replicas (AlterPartition; Apache Kafka: AlterPartitionManager).
 
-Owns which proposals wait, the one request that is in flight, and what its answer means for each of them. Never decides
-who is in sync: the partitions do (replicated_partition.py), and the controller grants.
+Owns the waiting proposals, the one request in flight, and how its response applies to each of them. Never decides which
+replicas are in sync: the partitions do (replicated_partition.py), and the controller grants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _VERSION: Final = 3
 _RETRY_MS: Final = 50
 _LOOK_MS: Final = 100
-"""Pause between two looks at who is the controller."""
+"""Pause between two look-ups of the controller."""
 _AT_ONCE: Final = 1000
 """Partitions in one request."""
 
@@ -39,7 +39,7 @@ Endpoint = tuple[str, int]
 
 
 class InSyncChanges:
-    """Sends proposals, one request at a time. `request_timeout_ms` is how long an answer may take."""
+    """Sends proposals, one request at a time. `request_timeout_ms` is the time limit for a response."""
 
     def __init__(
         self,
@@ -63,10 +63,10 @@ class InSyncChanges:
         self.shrinks = 0
         self.expands = 0
         self.failed = 0
-        """How often replicas went, came, and were refused."""
+        """How often replicas were removed, added, and refused."""
 
     def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
-        """Have the controller asked; a newer proposal of a partition takes the place of what waits."""
+        """Queue a proposal; it replaces an earlier one of the same partition."""
         if self._closed:
             return
         self._waiting[partition.key] = partition, proposal
@@ -74,10 +74,10 @@ class InSyncChanges:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     def controller_changed(self) -> None:
-        """Take in that somebody else may be the controller: nothing is waited for of the one before.
+        """Handle a possible change of the controller: do not wait for the previous one.
 
-        It may be frozen, and its connection stand until the request's time is over. What it has done of it or not shows
-        in the partition epochs (Apache Kafka: NodeToControllerRequestThread turns to the new one as well).
+        That one may be frozen, with its connection open until the request's timeout. The partition epochs show whether
+        it applied the request (Apache Kafka: NodeToControllerRequestThread turns to the new one as well).
         """
         endpoint = self._controller_endpoint()
         if self._peer is not None and endpoint is not None and endpoint != self._endpoint:
@@ -85,7 +85,7 @@ class InSyncChanges:
             self._peer = None
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop all requests."""
         self._closed = True
         self._waiting.clear()
         if self._sending is not None:
@@ -96,7 +96,7 @@ class InSyncChanges:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # let others of this turn of the loop come along
+                await asyncio.sleep(0)  # collects other proposals of this turn of the loop
                 try:
                     await in_slices(self._send_some())
                 except Exception:
@@ -113,7 +113,7 @@ class InSyncChanges:
             await asyncio.sleep(_RETRY_MS / 1000)
 
     def _is_current(self, partition: ReplicatedPartition, proposal: Proposal) -> bool:
-        """Tell whether a proposal still stands; what does not is dropped."""
+        """Whether a proposal is still valid; an invalid one is dropped."""
         if partition.leading and partition.leadership.proposed is proposal:
             return True
         self._forget(partition, proposal)
@@ -125,7 +125,7 @@ class InSyncChanges:
             del self._waiting[partition.key]
 
     async def _ask(self, batch: list[tuple[ReplicatedPartition, Proposal]]) -> AlterPartitionResponse | None:
-        """Return the controller's answer; None where the batch is to be sent again."""
+        """Return the controller's response; None if the batch has to be sent again."""
         if not batch:
             return None
         peer = self._controller()
@@ -148,7 +148,7 @@ class InSyncChanges:
         return None
 
     def _say(self, trouble: str) -> None:
-        """Write a line, not for each of many attempts."""
+        """Log a problem once, not for each of many attempts."""
         if trouble != self._said:
             self._said = trouble
             log.warning("the controller does not change in-sync replicas, and is asked again: %s", trouble)
@@ -165,7 +165,7 @@ class InSyncChanges:
         return self._peer
 
     async def _take(self, batch: list[tuple[ReplicatedPartition, Proposal]], answer: AlterPartitionResponse) -> bool:
-        """Take an answer; return whether any of what was asked is to be asked again."""
+        """Apply a response; return whether any proposal has to be sent again."""
         again = False
         found = {(topic.topic_id, each.partition_index): each for topic in answer.topics for each in topic.partitions}
         for partition, proposal in batch:

@@ -1,4 +1,4 @@
-"""What replication is told by the broker's configuration (replica.*, num.replica.fetchers)."""
+"""The replication settings in the broker's configuration (replica.*, num.replica.fetchers)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class ReplicationConfig:
     """Times in ms, sizes in bytes."""
 
     lag_max_ms: int = 30_000
-    """After which a follower that has not had all leaves the in-sync replicas."""
+    """A follower that lags for longer leaves the in-sync replicas."""
     fetch_wait_max_ms: int = 500
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 1 << 20
-    """Of one partition, in one answer."""
+    """Of one partition, in one response."""
     response_max_bytes: int = 10 << 20
     backoff_ms: int = 1000
     socket_timeout_ms: int = 30_000
@@ -27,11 +27,11 @@ class ReplicationConfig:
     rack_aware: bool = False
     """Whether consumers are sent to the replica of their rack."""
     quota_window: Window = Window(11, 1000)  # noqa: RUF009 - a tuple
-    """Over which the rate of throttled replicas is the mean."""
+    """The window for the rate of throttled replicas."""
 
 
 def replication_config(config: BrokerConfig) -> ReplicationConfig:
-    """Return what a broker's configuration says."""
+    """Return the replication settings of a broker's configuration."""
     return ReplicationConfig(
         lag_max_ms=config.get_int("replica.lag.time.max.ms"),
         fetch_wait_max_ms=config.get_int("replica.fetch.wait.max.ms"),

@@ -1,9 +1,9 @@
-"""Copying partitions from one leader: one task, one connection (Apache Kafka: ReplicaFetcherThread).
+"""Copies partitions from one leader: one task, one connection (Apache Kafka: ReplicaFetcherThread).
 
-Owns the requests to the leader and which partitions rest, and does to their logs what `Following` makes of an answer.
-Never decides who leads, and stops fetching a partition only when it is told to. What goes wrong with one partition is
-no matter of others. An answer is taken in pieces of a few milliseconds; after each, whatever concerns a partition is
-looked at anew, as it may lead by then.
+Owns the requests to the leader and which partitions pause, and applies the steps of `Following` to their logs. Never
+decides about leadership, and stops fetching a partition only on request. A failure of one partition does not affect
+others. A response is applied in pieces of a few milliseconds; after each, a partition's state is checked again, as it
+may be a leader by then.
 """
 
 from __future__ import annotations
@@ -55,8 +55,10 @@ _FETCH_VERSION: Final = 17
 _LIST_OFFSETS_VERSION: Final = 9
 _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_MS: Final = 50
-"""The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms. A leader that has not
-heard of its leadership yet does so soon."""
+"""The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms.
+
+A leader that does not know its leadership yet learns it soon.
+"""
 _BATCHES: Final = 8
 """Batches that are appended to one partition between two turns."""
 
@@ -64,7 +66,7 @@ Endpoint = tuple[str, int]
 
 
 class Followed:
-    """A partition that is copied; another one each time that it begins to follow."""
+    """A partition that is copied; a new object each time that it begins to follow."""
 
     __slots__ = ("partition", "pause_ms", "said", "way")
 
@@ -72,16 +74,16 @@ class Followed:
         self.partition = partition
         self.way = way
         self.said = ErrorCode.NONE
-        """The last error that a line was written about."""
+        """The last logged error."""
         self.pause_ms = _FIRST_PAUSE_MS
-        """How long it rests the next time."""
+        """The length of its next pause."""
 
     @property
     def id(self) -> Key:
         return self.partition.topic_id, self.partition.index
 
     def wish(self, max_bytes: int) -> FetchPartition:
-        """Return what to ask the leader for."""
+        """Return the partition's part of a fetch request."""
         way = self.way
         return FetchPartition(
             partition=self.partition.index,
@@ -97,7 +99,7 @@ class Followed:
 
 
 class Fetcher:
-    """Copies what one broker leads. Ends by itself when nothing is left to copy, and says so by `on_idle`."""
+    """Copies partitions from one broker. Ends by itself when none is left, and calls `on_idle`."""
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class Fetcher:
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    # --- what is copied
+    # --- copied partitions
 
     def add(self, followed: Followed) -> None:
         """Copy a partition from now on."""
@@ -141,7 +143,7 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, key: Key) -> None:
-        """Copy a partition no more; nothing is done to its log from now on."""
+        """Stop copying a partition; its log is not touched from now on."""
         if self._followed.pop(key, None) is not None:
             self._resting.pop(key, None)
             self._session.drop(key)
@@ -150,13 +152,13 @@ class Fetcher:
                 asyncio.get_running_loop().call_soon(self._end_idle)
 
     def _end_idle(self) -> None:
-        """End where nothing is left to copy: what is under way may be a question to a broker that never answers."""
+        """End if no partition is left: the running request may be to a broker that never answers."""
         if not self._followed:
             self._on_idle(self)
             self.close()
 
     def close(self) -> None:
-        """Copy nothing more."""
+        """Stop copying."""
         self._followed.clear()
         self._task.cancel()
         if self._peer is not None:
@@ -169,7 +171,7 @@ class Fetcher:
         self._session.want(followed.id, followed, followed.wish(self._config.fetch_max_bytes))
 
     def _rest(self, followed: Followed) -> None:
-        """Leave a partition alone for a while."""
+        """Pause a partition for a while."""
         if self._is_current(followed):
             pause_ms = min(followed.pause_ms, self._config.backoff_ms)
             followed.pause_ms = pause_ms * 2
@@ -215,7 +217,7 @@ class Fetcher:
             self._on_idle(self)
 
     async def _pause(self, ms: float | None) -> None:
-        """Wait until something is to be copied anew, or for so long."""
+        """Wait until a partition is added or removed, or for `ms`."""
         try:
             async with asyncio.timeout(None if ms is None else ms / 1000):
                 await self._wake.wait()
@@ -228,7 +230,7 @@ class Fetcher:
         return max(min(self._resting.values()) - self._clock.monotonic_ms(), 0)
 
     def _leader(self) -> Peer:
-        """Return the way to the leader, another one where it has moved; raises PeerGone where it cannot be found."""
+        """Return the leader's peer, a new one if it has moved; raises PeerGone if it cannot be found."""
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:
             raise PeerGone("nobody knows where it is")
@@ -258,7 +260,7 @@ class Fetcher:
         elif answer.error_code not in SESSION_ERRORS:
             raise PeerGone(f"it answers error {answer.error_code}")
 
-    # --- answers
+    # --- responses
 
     async def _take(self, peer: Peer, answer: FetchResponse) -> None:
         lost: list[Followed] = []
@@ -266,7 +268,7 @@ class Fetcher:
             for data in topic.partitions:
                 sent = self._session.sent((topic.topic_id, data.partition_index))
                 if sent is None or not self._is_current(sent.owner):
-                    continue  # it was asked for before something changed
+                    continue  # it was requested before something changed
                 step = await self._take_one(sent.owner, sent.asked, data)
                 if isinstance(step, AskOffsets):
                     self._session.drop(sent.owner.id)
@@ -276,7 +278,7 @@ class Fetcher:
             await self._ask_offsets(peer, lost)
 
     async def _take_one(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> Step | None:
-        """Do to a partition's log what an answer means; None where it fails."""
+        """Apply a response to a partition's log; None on failure."""
         try:
             step = self._judge(followed, asked, data)
             if isinstance(step, Append):
@@ -315,7 +317,7 @@ class Fetcher:
         )
 
     async def _do(self, followed: Followed, step: Step, code: ErrorCode) -> None:
-        """Do what is no append."""
+        """Do a step that is not an append."""
         way, partition_log = followed.way, followed.partition.log
         if isinstance(step, Truncate | Restart):
             before = partition_log.log_end_offset, way.last_fetched_epoch
@@ -330,7 +332,7 @@ class Fetcher:
             self._session.renew()
             self._ask_for(followed)
             if before == (partition_log.log_end_offset, way.last_fetched_epoch):
-                self._rest(followed)  # or the same would be asked at once, and answered so, for ever
+                self._rest(followed)  # otherwise the same request and response would repeat for ever
         elif isinstance(step, BackOff):
             self._say(followed, code, "")
             self._rest(followed)
@@ -342,14 +344,14 @@ class Fetcher:
         partition_log = followed.partition.log
         level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
         if offset >= partition_log.log_end_offset:
-            level = logging.DEBUG  # nothing goes: the two logs are one as far as they reach
+            level = logging.DEBUG  # nothing is removed: the two logs agree as far as they reach
         text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
         end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
         log.log(level, text, self._name, followed, offset, end, high_watermark)
         return await partition_log.truncate_in_pieces(offset, self._clock.now_ms())
 
     async def _is_carried_out(self, followed: Followed, work: Coroutine[Any, Any, None]) -> bool:
-        """Do something to a partition's log, in slices; return whether it was, and is followed still."""
+        """Do work on a partition's log, in slices; return whether it is complete, and the partition still followed."""
         try:
             while not step(work):
                 await turn
@@ -360,7 +362,7 @@ class Fetcher:
             work.close()
 
     def _fail(self, followed: Followed) -> None:
-        """Copy a partition no more until the controller says who leads it now."""
+        """Stop copying a partition until the controller names its leader again."""
         followed.way.broken()
         if self._is_current(followed):
             self._session.drop(followed.id)
@@ -373,7 +375,7 @@ class Fetcher:
     # --- appending
 
     async def _append(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> None:
-        """Append whole batches of the leader's as they are; what is cut off comes again."""
+        """Append whole batches of the leader's unchanged; an incomplete one will be fetched again."""
         view = memoryview(data.records or b"")
         now_ms = self._clock.now_ms()
         try:
@@ -384,7 +386,7 @@ class Fetcher:
                     raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"a batch of {size} bytes")
                 epoch = int.from_bytes(view[position + 12 : position + 16], signed=True)
                 if position + size > len(view) or epoch > followed.way.leader_epoch:
-                    break  # cut off; or a later leader wrote it, which the controller will name
+                    break  # cut off; or written by a later leader, which the controller will name
                 followed.partition.log.append_as_follower(view[position : position + size], now_ms)
                 followed.partition.traffic.replicated_in += size
                 position += size
@@ -405,7 +407,7 @@ class Fetcher:
             self._ask_for(followed)
 
     def _throttle(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
-        """Count what a throttled replica took, and let it rest where that was too much and it has not all yet."""
+        """Count the bytes of a throttled replica, and pause it if they were too many and it has not caught up."""
         partition = followed.partition
         if not partition.is_throttled_follower:
             return
@@ -422,7 +424,7 @@ class Fetcher:
             self._ask_for(followed)
 
     def _take_offsets(self, followed: Followed, data: PartitionData) -> None:
-        """Follow the leader's high watermark and log start, and wake who reads here."""
+        """Follow the leader's high watermark and log start, and wake waiting readers."""
         partition = followed.partition
         partition_log = partition.log
         high_watermark = min(data.high_watermark, partition_log.log_end_offset)
@@ -435,10 +437,10 @@ class Fetcher:
             for waiter in tuple(partition.waiters):
                 waiter.poke()
 
-    # --- offsets that are out of range
+    # --- offsets out of range
 
     async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
-        """Find out where the leader's logs begin and end, and go on from there; later, where that is not found out."""
+        """Request where the leader's logs begin and end, and continue from there; retry later on failure."""
         try:
             ends = await self._list_offsets(peer, lost, _LATEST)
             starts = await self._list_offsets(peer, lost, _EARLIEST)
@@ -468,13 +470,13 @@ class Fetcher:
             self._rest(followed)
             return
         except Exception:
-            # It may have been cut or not: where it goes on from is found out anew, and the others are to go on.
+            # It may have been truncated or not: its position is determined anew, and the others must continue.
             log.exception("%s: %s is not copied for a while", self._name, followed)
             followed.way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)
             return
         if isinstance(step, Ignore):
-            self._rest(followed)  # it is not out of range, and yet the leader has said so
+            self._rest(followed)  # it is in range, although the leader reported otherwise
 
     async def _list_offsets(
         self, peer: Peer, lost: list[Followed], timestamp: int

@@ -1,7 +1,7 @@
-"""Which fetcher copies which partition (Apache Kafka: ReplicaFetcherManager).
+"""The assignment of partitions to fetchers (Apache Kafka: ReplicaFetcherManager).
 
-Owns the fetchers, one or more for each broker that leads what is followed here, and where those brokers are. Never
-touches a log but to find where to begin.
+Owns the fetchers, one or more for each leader of followed partitions, and those brokers' addresses. Never touches a log
+except to determine where to begin.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Fetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._where: dict[Key, tuple[Fetcher, Followed]] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
-        """What could not be begun, and when that is tried again."""
+        """Partitions that could not be followed yet, with the timers of their retries."""
         self._closed = False
 
     def meet(self, broker: int, endpoint: Endpoint) -> None:
-        """Hear of the controller where a leader is: it may say so before it tells of all live brokers."""
+        """Record a leader's address from the controller: it may arrive before the list of all live brokers."""
         self._met[broker] = endpoint
 
     def _find(self, broker: int) -> Endpoint | None:
@@ -65,8 +65,8 @@ class Fetchers:
     def follow(self, partition: ReplicatedPartition, leader: int) -> None:
         """Copy a partition from its leader, from the end of its log on; it must not be followed already.
 
-        Where its own log cannot be looked at, as with a full table of files, that is tried again until it can
-        (replica.fetch.backoff.ms), or until `remove`.
+        If its own log cannot be read, for example with a full table of files, that is retried
+        (replica.fetch.backoff.ms) until it succeeds, or until `remove`.
         """
         self._follow(partition, leader, "")
 
@@ -77,7 +77,7 @@ class Fetchers:
         partition_log = partition.log
         try:
             last_epoch = self._last_epoch(partition_log)
-        except Exception as error:  # noqa: BLE001 - told of below, and tried again whatever it is
+        except Exception as error:  # noqa: BLE001 - logged below, and retried in any case
             if str(error) != said:
                 log.error("%s-%d cannot be followed yet: %r", partition.topic, partition.index, error)
             again = partial(self._follow, partition, leader, str(error))
@@ -93,7 +93,10 @@ class Fetchers:
         self._where[partition.key] = fetcher, followed
 
     def _last_epoch(self, partition_log: PartitionLog) -> int:
-        """Return the last epoch of a log that is as far as it may be the leader's; raises OSError or ApiError."""
+        """Return the last epoch of a log that is cut to the part certain to match the leader's.
+
+        Raises OSError or ApiError.
+        """
         last_epoch = partition_log.proven_epochs().latest
         end_offset = partition_log.log_end_offset
         cut_at = certain_end(last_epoch, end_offset, partition_log.high_watermark)
@@ -102,7 +105,7 @@ class Fetchers:
         return last_epoch
 
     def remove(self, key: Key) -> None:
-        """Copy a partition no more."""
+        """Stop copying a partition."""
         later = self._later.pop(key, None)
         if later is not None:
             later.cancel()
@@ -112,7 +115,7 @@ class Fetchers:
             fetcher.remove(followed.id)
 
     def close(self) -> None:
-        """Copy nothing more."""
+        """Stop copying."""
         self._closed = True
         for each in self._later.values():
             each.cancel()
@@ -123,11 +126,10 @@ class Fetchers:
         self._fetchers.clear()
 
     async def resize(self, count: int) -> None:
-        """Copy with so many fetchers for each leader (num.replica.fetchers).
+        """Use this many fetchers for each leader (num.replica.fetchers).
 
-        What another one copies from now on begins at the end of its log, as when it was told whom to follow. What
-        waits for the controller, as it could not be copied, goes on waiting. (Apache Kafka:
-        AbstractFetcherManager.resizeThreadPool)
+        A partition that changes its fetcher begins at the end of its log, as when it began to follow. One that failed,
+        and waits for the controller, stays so. (Apache Kafka: AbstractFetcherManager.resizeThreadPool)
         """
         if count == self._count:
             return

@@ -1,7 +1,7 @@
-"""A fetch session as the follower has it (KIP-227; Apache Kafka: FetchSessionHandler).
+"""The follower's side of a fetch session (KIP-227; Apache Kafka: FetchSessionHandler).
 
-Owns which partitions are wanted, what the leader remembers of them, and so what the next request has to say: all of
-them at first, and then what has changed. Pure: it never sends anything.
+Owns the wanted partitions, the leader's knowledge of them, and so the content of the next request: all of them at
+first, and then the changes. Pure: it never sends anything.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SESSION_ERRORS: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""After which everything is said again, at once."""
+"""After these, the next request contains everything."""
 
 
 class Wish(NamedTuple, Generic[Owner]):
-    """What was asked of a partition, and for whom."""
+    """The request for a partition, and its owner."""
 
     owner: Owner
     asked: FetchPartition
@@ -49,7 +49,7 @@ class FollowerSession(Generic[Owner]):
         return len(self._wanted)
 
     def want(self, key: Key, owner: Owner, asked: FetchPartition) -> None:
-        """Fetch a partition so from the next request on."""
+        """Fetch a partition in this way from the next request on."""
         sent = self._sent.get(key)
         if sent is not None and sent.owner is not owner:
             self.renew()
@@ -57,16 +57,16 @@ class FollowerSession(Generic[Owner]):
         self._changed.add(key)
 
     def drop(self, key: Key) -> None:
-        """Fetch a partition no more."""
+        """Stop fetching a partition."""
         if self._wanted.pop(key, None) is not None:
             self._changed.add(key)
 
     def sent(self, key: Key) -> Wish[Owner] | None:
-        """Return what an answer to the last request is about."""
+        """Return the request for a partition that the last response answers."""
         return self._sent.get(key)
 
     def put_into(self, request: FetchRequest) -> None:
-        """Let a request say what is wanted."""
+        """Put the wanted partitions into a request."""
         if self._anew:
             self._epoch, self._anew = _INITIAL, False
         request.session_id, request.session_epoch = self._id, self._epoch
@@ -75,7 +75,7 @@ class FollowerSession(Generic[Owner]):
             request.topics = _topics(self._sent)
             request.forgotten_topics_data = []
         else:
-            # In the order in which they are wanted, so that none is always the last.
+            # In the order in which they are wanted, so that no partition is always last.
             fresh = {key: self._wanted[key] for key in self._changed if key in self._wanted}
             gone = [key for key in self._changed if key not in self._wanted and key in self._sent]
             self._sent.update(fresh)
@@ -86,14 +86,14 @@ class FollowerSession(Generic[Owner]):
         self._changed.clear()
 
     def answered(self, answer: FetchResponse) -> bool:
-        """Take an answer's word of the session; return whether it tells anything of partitions."""
+        """Apply a response to the session; return whether it contains partitions."""
         if answer.error_code:
             if answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
                 self._id = 0
             self._epoch = _INITIAL
             return False
         if not answer.session_id:
-            self._id, self._epoch = 0, _INITIAL  # the leader has no room for it, or nothing is left in it
+            self._id, self._epoch = 0, _INITIAL  # the leader has no room for the session, or it is empty
         elif self._epoch == _INITIAL:
             self._id, self._epoch = answer.session_id, 1
         else:
@@ -101,18 +101,18 @@ class FollowerSession(Generic[Owner]):
         return True
 
     def lost(self) -> None:
-        """Hear that no answer came: the leader may have taken the request or not."""
+        """Handle a missing response: the leader may have processed the request or not."""
         self._anew = True
 
     def renew(self) -> None:
-        """Say everything again with the next request: what an answer told of a partition was not taken.
+        """Repeat everything with the next request, since a partition's part of a response was not applied.
 
-        The leader would keep a high watermark to itself that it has told before.
+        Otherwise the leader would not repeat a high watermark that it has sent before.
         """
         self._anew = True
 
     def restart(self) -> None:
-        """Begin again, with another broker process."""
+        """Start again, with another broker process."""
         self._id, self._epoch = 0, _INITIAL
 
 

@@ -1,10 +1,10 @@
 """The replicas of one broker in a cluster (Apache Kafka: ReplicaManager).
 
-Owns becoming leader and follower as the controller says, and stopping; which controller is the newest that was heard
-of; and when followers are looked at that fall behind. What a partition then does is its own
-(replicated_partition.py), copying is the fetchers' (fetchers.py). Never decides who leads, and never parses a request's
-bytes. The table of hosted partitions is `Replicas`, as on one node; here nothing is hosted because the cluster's state
-says so, but because a request of the controller does.
+Owns becoming leader and follower on the controller's requests, and stopping; the newest known controller epoch; and the
+periodic check of lagging followers. A partition's behaviour is its own (replicated_partition.py), copying is the
+fetchers' (fetchers.py). Never decides about leadership, and never parses a request's bytes. The table of hosted
+partitions is `Replicas`, as on one node; here only a request of the controller hosts a partition, not the cluster's
+state.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ log = logging.getLogger(__name__)
 
 _UNCHECKED: Final = -1
 _WHATEVER: Final = frozenset({-1, -2})
-"""Leader epochs of a StopReplica that count as newer than any: it does not say one, or the topic is being deleted."""
+"""Leader epochs of a StopReplica that count as newer than any: it has none, or the topic is being deleted."""
 _DELETED_AT_ONCE: Final = 16
 
 Key = tuple[str, int]
 
 
 class ReplicaManager:
-    """What a broker of a cluster leads and follows.
+    """The partitions that a broker of a cluster leads and follows.
 
-    `controller_epoch` is that of the newest controller heard of, whatever it asked for.
+    `controller_epoch` is that of the newest known controller, whatever its request.
     """
 
     def __init__(
@@ -77,13 +77,13 @@ class ReplicaManager:
         on_change: Callable[[ReplicatedPartition], None] = lambda _partition: None,
         on_stopped: Callable[[ReplicatedPartition, bool], None] = lambda _partition, _deleted: None,
     ) -> None:
-        """Prepare; `begin` starts what is done by itself.
+        """Prepare; `begin` starts the background work.
 
-        `broker_epoch()` is that of this broker's registration; `endpoint_of(broker)` where a live broker is reached by
-        other brokers, `controller_endpoint()` where the controller is; None where that is not known. `live_brokers()`
-        are the ids of brokers that may be in sync. `topic_configs(name)` are the configs that are set on a topic.
-        `on_change(partition)` hears that a partition leads or follows now, in a new leader epoch;
-        `on_stopped(partition, deleted)` that it does neither any more.
+        `broker_epoch()` is that of this broker's registration. `endpoint_of(broker)` is a live broker's address for
+        other brokers, `controller_endpoint()` the controller's; None if unknown. `live_brokers()` are the ids of
+        brokers that may be in sync. `topic_configs(name)` are a topic's own configs. `on_change(partition)` is called
+        when a partition leads or follows in a new leader epoch; `on_stopped(partition, deleted)` when it does neither
+        any more.
         """
         self.node_id = node_id
         self.controller_epoch = 0
@@ -105,22 +105,22 @@ class ReplicaManager:
 
     @property
     def in_sync_changes(self) -> InSyncChanges:
-        """What was proposed to the controller."""
+        """The proposals to the controller."""
         return self._changes
 
     @property
     def is_rack_aware(self) -> bool:
-        """Whether consumers that tell their rack are sent to the replica there (replica.selector.class)."""
+        """Whether consumers with a rack are directed to the replica there (replica.selector.class)."""
         return self._config.rack_aware
 
-    # --- life
+    # --- lifecycle
 
     def begin(self) -> None:
-        """Begin to look at followers that fall behind."""
+        """Start the periodic check of lagging followers."""
         self._spawn(self._watch_followers)
 
     def close(self) -> None:
-        """Fetch no more, propose nothing more; whoever waits for a partition is told when `Replicas` closes."""
+        """Stop fetching and proposing; callers waiting for a partition are notified when `Replicas` closes."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -128,7 +128,7 @@ class ReplicaManager:
         self._changes.close()
 
     def stop_fetching(self) -> None:
-        """Fetch no more, as this broker is about to stop; what is led is led on."""
+        """Stop fetching before this broker's shutdown; its leaderships continue."""
         self._fetchers.close()
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -147,7 +147,7 @@ class ReplicaManager:
             await self.let_out_late()
 
     async def let_out_late(self) -> None:
-        """Propose to go on without followers that have fallen behind, partition by partition."""
+        """Propose to remove lagging followers from the in-sync replicas, partition by partition."""
         for each in list(self._replicas):
             if isinstance(each, ReplicatedPartition) and each.leading and not each.alone:
                 each.let_out_late()
@@ -156,9 +156,9 @@ class ReplicaManager:
     # --- the controller
 
     def accept(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """Judge a request of a controller: of an older one, or meant for an earlier registration, it changes nothing.
+        """Check a controller's request: one of an older controller, or for an earlier registration, is refused.
 
-        (KafkaApis.isBrokerEpochStale; -1 and what is larger than known pass.) UpdateMetadata is judged so, too.
+        (KafkaApis.isBrokerEpochStale; -1 and epochs larger than the known one pass.) UpdateMetadata is checked, too.
         """
         if broker_epoch != _UNCHECKED and broker_epoch < self._broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH
@@ -168,11 +168,11 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def controller_changed(self) -> None:
-        """Take in that somebody else may be the controller now."""
+        """Handle a possible change of the controller."""
         self._changes.controller_changed()
 
     def brokers_changed(self) -> None:
-        """Take in, in slices, that other brokers live now than before."""
+        """Handle, in slices, a change of the live brokers."""
         self._spawn(self._brokers_changed)
 
     async def _brokers_changed(self) -> None:
@@ -182,12 +182,12 @@ class ReplicaManager:
             await turn
 
     def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
-        """Refuse what is left of a request while which a newer controller was heard of."""
+        """Refuse the rest of a request if a newer controller has appeared meanwhile."""
         is_older = request.controller_epoch < self.controller_epoch
         return ErrorCode.STALE_CONTROLLER_EPOCH if is_older else ErrorCode.NONE
 
     def has_new(self, request: LeaderAndIsrRequest) -> bool:
-        """Whether a LeaderAndIsr tells of partitions that are not hosted here."""
+        """Whether a LeaderAndIsr has partitions that are not hosted here."""
         get = self._replicas.get
         return any(
             get((topic.topic_name, state.partition_index)) is None
@@ -197,9 +197,9 @@ class ReplicaManager:
         )
 
     async def make_ahead(self, request: LeaderAndIsrRequest) -> list[MadeAhead]:
-        """Have the files of a LeaderAndIsr's new partitions made by threads, for `become_leader_or_follower`.
+        """Have threads make the files of a LeaderAndIsr's new partitions, for `become_leader_or_follower`.
 
-        Whoever makes a file may wait for the file system's journal, a tenth of a second and more beside busy disks.
+        Making a file may wait for the file system's journal, a tenth of a second or more on busy disks.
         """
         made: list[MadeAhead] = []
         if not self._outdated(request):
@@ -224,7 +224,7 @@ class ReplicaManager:
         return found
 
     async def with_files(self, request: LeaderAndIsrRequest, made: list[MadeAhead]) -> LeaderAndIsrResponse:
-        """Do as `become_leader_or_follower`, with the files that were made for it."""
+        """Do the work of `become_leader_or_follower`, with the files made for it."""
         logs = self._replicas.logs
         logs.offer(made)
         try:
@@ -233,7 +233,7 @@ class ReplicaManager:
             logs.withdraw(made)
 
     async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Do as a LeaderAndIsr says, partition by partition; each has its own answer."""
+        """Apply a LeaderAndIsr, partition by partition; each has its own result."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("LeaderAndIsr of controller %d is refused: %s", request.controller_id, refused.name)
@@ -254,7 +254,7 @@ class ReplicaManager:
         return answer
 
     async def _sync(self) -> None:
-        """Wait until the directories of new partitions are on the disk."""
+        """Wait until the directories of new partitions are on disk."""
         self._unsynced = False
         for each in self._replicas.logs.sync_by_threads():
             try:
@@ -263,12 +263,12 @@ class ReplicaManager:
                 log.error("directories of new partitions may not survive a loss of power: %s", error)
 
     def _become(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Judge one partition's state, and follow it."""
+        """Check one partition's state, and apply it."""
         try:
             code = self._judge(topic, state)
             return code or self._change(topic, state)
         except Exception:
-            # Others of the request must not suffer.
+            # Others of the request must not be affected.
             log.exception("%s-%d cannot lead or follow", topic.topic_name, state.partition_index)
             return ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -289,7 +289,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _known_id(self, key: Key) -> bytes | None:
-        """Return the id of the topic whose log is there."""
+        """Return the topic id of an existing log."""
         partition = self._replicas.get(key)
         if partition is not None:
             return partition.topic_id
@@ -322,9 +322,9 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _host(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ReplicatedPartition | None:
-        """Return a partition, whose log is created where there is none; None where that cannot be.
+        """Return a partition, whose log is created if missing; None if that is not possible.
 
-        One that is not new may lie in a directory that is offline, and must not begin again in another one.
+        An existing partition may be in an offline directory, and must not be created again in another one.
         """
         name, index, logs = topic.topic_name, state.partition_index, self._replicas.logs
         if not state.is_new and logs.some_offline and (name, index) not in logs:
@@ -345,10 +345,10 @@ class ReplicaManager:
         return partition
 
     async def leave(self, request: UpdateMetadataRequest) -> None:
-        """Host no more what was moved to others, who may have been told alone; its files stay.
+        """Stop hosting partitions that were moved to other brokers; their files stay.
 
-        A broker whose session had expired meanwhile is not among those who are told to stop, and would answer clients
-        as the leader that it was, or from a copy that does not grow, for as long as they ask it.
+        A broker whose session had expired meanwhile gets no StopReplica. It would continue to answer clients as the
+        former leader, or from a copy that does not grow.
         """
         for topic in request.topic_states:
             for state in topic.partition_states:
@@ -373,7 +373,7 @@ class ReplicaManager:
     # --- stopping
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Do as a StopReplica says: follow and lead no more, and delete what is to be deleted."""
+        """Apply a StopReplica: stop following and leading, and delete where requested."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("StopReplica of controller %d is refused: %s", request.controller_id, refused.name)
@@ -416,9 +416,9 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _delete(self, doomed: dict[Key, StopReplicaPartitionError]) -> None:
-        """Take away the logs of partitions, whose files go later; what cannot be said of any is said of all."""
+        """Delete the logs of partitions, whose files are removed later; an error counts for all of them."""
         for key in [key for key in doomed if self._replicas.get(key) is not None]:
-            del doomed[key]  # it was assigned again meanwhile, and goes on with its log
+            del doomed[key]  # it was assigned again meanwhile, and continues with its log
         if not doomed:
             return
         try:
@@ -429,21 +429,21 @@ class ReplicaManager:
                 each.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         doomed.clear()
 
-    # --- what else happens to partitions
+    # --- other changes of partitions
 
     def lose(self, keys: Iterable[Key]) -> None:
-        """Host partitions no more, whose log directory has failed."""
+        """Stop hosting partitions whose log directory has failed."""
         keys = list(keys)
         for key in keys:
             self._fetchers.remove(key)
         self._replicas.lose(keys)
 
     def set_fetchers(self, count: int) -> None:
-        """Copy with so many fetchers for each leader, in slices (num.replica.fetchers)."""
+        """Use this many fetchers for each leader, in slices (num.replica.fetchers)."""
         self._spawn(partial(self._fetchers.resize, count))
 
     def set_rates(self, leader: float, follower: float) -> None:
-        """Copy throttled replicas at no more bytes per second than these, from here and to here.
+        """Limit the copying of throttled replicas to these bytes per second, from here and to here.
 
         (leader.replication.throttled.rate, follower.replication.throttled.rate)
         """
@@ -455,7 +455,7 @@ class ReplicaManager:
         partition.is_throttled_follower = is_throttled(configs, FOLLOWER_REPLICAS, index, self.node_id)
 
     def reconfigure(self, topics: Container[str] | None = None) -> None:
-        """Take over changed configs of topics, None: of all, as the defaults have changed; in slices."""
+        """Apply changed configs of topics, or changed defaults (None) to all; in slices."""
         if topics is None:
             self._replicas.forget_settings()
         self._spawn(partial(self._reconfigure, topics))

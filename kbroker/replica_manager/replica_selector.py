@@ -1,6 +1,6 @@
-"""From which replica a consumer is to read (KIP-392; Apache Kafka: RackAwareReplicaSelector).
+"""The choice of a consumer's replica (KIP-392; Apache Kafka: RackAwareReplicaSelector).
 
-Owns the choice alone. Pure.
+Owns only the choice. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 class Readable(NamedTuple):
-    """A follower that is in sync and has what is asked for; `caught_up_ms` is when it last had all."""
+    """An in-sync follower that has the requested offset; `caught_up_ms` is when it last had everything."""
 
     broker: int
     end_offset: int
@@ -20,7 +20,7 @@ class Readable(NamedTuple):
 
 
 def nearest(rack: str, leader_rack: str | None, followers: Iterable[Readable], racks: Mapping[int, str]) -> int | None:
-    """Return the follower in the client's rack that is furthest; None: the leader, as there is none, or it is there."""
+    """Return the most advanced follower in the client's rack; None for the leader, if there is none or it is there."""
     if not rack or rack == leader_rack:
         return None
     near = [each for each in followers if racks.get(each.broker) == rack]

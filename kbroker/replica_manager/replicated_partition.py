@@ -1,8 +1,8 @@
-"""A partition of a cluster: what it does as leader and as follower, and who waits for its other replicas.
+"""A partition of a cluster: its work as leader and as follower, and the callers waiting for other replicas.
 
-Owns the leader's knowledge of its followers beside the log (`Leadership`), the high watermark that follows from it, and
-who waits: acks=all for the high watermark, DeleteRecords for the low watermark, followers' fetches for the log's end.
-Never asks anybody: proposals to the controller are handed to `Surroundings.propose`, and fetchers.py copies.
+Owns the leader's knowledge of its followers (`Leadership`), the resulting high watermark, and the waiting callers:
+acks=all for the high watermark, DeleteRecords for the low watermark, followers' fetches for the log's end. Never sends
+requests: proposals to the controller go to `Surroundings.propose`, and fetchers.py copies.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from kbroker.replication import leader_epoch_check, min_insync_replicas
 from kbroker.replication.leadership import Granted, Leadership, Proposal
 
 _FEW_DEAD = 64
-"""Waits that were given up and still stand in the queue, up to which nobody minds."""
+"""Cancelled waits that may stay in the queue before it is cleaned up."""
 
 Tell = Callable[[ErrorCode], None]
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What all partitions of a broker have in common."""
+    """The shared state of all partitions of a broker."""
 
     node_id: int
     clock: Clock
@@ -41,17 +41,17 @@ class Surroundings:
     """replica.lag.time.max.ms"""
     live_brokers: Callable[[], Container[int]]
     propose: Callable[[ReplicatedPartition, Proposal], None]
-    """Hears of another set of in-sync replicas that the controller is to grant."""
+    """Called with a new set of in-sync replicas for the controller to grant."""
     sent: ReplicationQuota = field(default_factory=ReplicationQuota)
-    """What leaves as leader for throttled replicas."""
+    """Counts bytes sent as leader to throttled replicas."""
 
     def now_ms(self) -> int:
-        """Return the time by which followers are judged."""
+        """Return the time for judging followers."""
         return int(self.clock.monotonic_ms())
 
 
 class Wait:
-    """Somebody who waits for an offset; `tell` is called once with the outcome, unless the wait is given up before."""
+    """A wait for an offset; `tell` is called once with the outcome, unless the wait is cancelled before."""
 
     __slots__ = ("offset", "tell")
 
@@ -61,7 +61,7 @@ class Wait:
 
 
 class Waits:
-    """Who waits for which offset, the lowest first. What is given up takes no more room than what is not."""
+    """Waits by offset, the lowest first. Cancelled ones never take more room than the others."""
 
     __slots__ = ("_count", "_dead", "_heap")
 
@@ -83,7 +83,7 @@ class Waits:
         return wait
 
     def give_up(self, wait: Wait) -> None:
-        """Tell this one nothing."""
+        """Cancel a wait."""
         if wait.tell is None:
             return
         wait.tell = None
@@ -94,13 +94,13 @@ class Waits:
             self._dead = 0
 
     def tell(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
-        """Tell everybody who waits for no more than `reached` what `code` says of their offset."""
+        """Finish all waits up to `reached` with the result of `code` for their offsets."""
         while self._heap and self._heap[0][0] <= reached:
             offset, _, wait = heappop(self._heap)
             self._finish(wait, code(offset))
 
     def fail(self, code: ErrorCode) -> None:
-        """Tell everybody that it will not be."""
+        """Fail all waits."""
         heap, self._heap = self._heap, []
         for _, _, wait in heap:
             self._finish(wait, code)
@@ -114,7 +114,7 @@ class Waits:
 
 
 def _future() -> tuple[asyncio.Future[None], Tell]:
-    """Return a future, and what to call with its outcome."""
+    """Return a future, and a function to call with its outcome."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def tell(code: ErrorCode) -> None:
@@ -129,7 +129,7 @@ def _future() -> tuple[asyncio.Future[None], Tell]:
 
 
 class ReplicatedPartition(Partition):
-    """One partition that this broker has a replica of. `alone` tells that nobody else is assigned to it."""
+    """A partition with a replica on this broker. `alone` means that it has no other replicas."""
 
     __slots__ = (
         "_around",
@@ -153,49 +153,49 @@ class ReplicatedPartition(Partition):
         self.alone = False
         self.leadership = Leadership(around.node_id)
         self.leader = -1
-        """Who leads in `leader_epoch`; -1 for nobody."""
+        """The leader in `leader_epoch`; -1 without one."""
         self.acks = Waits()
-        """Who waits for the high watermark."""
+        """Waits for the high watermark."""
         self.copies = Waits()
-        """Who waits until all in-sync replicas have something, even where those are too few for the high watermark."""
+        """Waits until all in-sync replicas have an offset, even if they are too few for the high watermark."""
         self.deletions = Waits()
-        """Who waits for the low watermark."""
+        """Waits for the low watermark."""
         self.end_waiters: dict[Waiter, None] = {}
-        """Followers' fetches, which wait for the log's end."""
+        """Followers' fetches that wait for new records."""
         self.is_throttled_leader = False
         self.is_throttled_follower = False
-        """Whether a replica that is not in sync is copied no faster than a rate, from here or to here (KIP-73)."""
+        """Whether copying a replica that is not in sync is limited to a rate, from here or to here (KIP-73)."""
 
     @property
     def key(self) -> tuple[str, int]:
         return self.topic, self.index
 
     def check_epoch(self, epoch: int) -> ErrorCode:
-        """Compare somebody's idea of the leader epoch (-1: none) with ours, whoever leads."""
+        """Compare a request's leader epoch (-1: none) with ours, whoever leads."""
         return leader_epoch_check.compared(epoch, self.leader_epoch)
 
     def check_follower(self, broker: int, leader_epoch: int) -> ErrorCode:
-        """Tell why another broker, with its idea of the leader epoch, may not follow: it is assigned no replica."""
+        """Return the error if another broker may not follow because it has no replica."""
         if broker in self.leadership.replicas and broker != self._around.node_id:
             return ErrorCode.NONE
         return ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
-    # --- as the controller says
+    # --- requests of the controller
 
     def knows_newer(self, told: Granted) -> bool:
-        """Whether what the controller says now is older than what is known."""
+        """Whether the controller's state is older than the known one."""
         return told.partition_epoch < self.leadership.partition_epoch
 
     def lead(self, told: Granted, replicas: tuple[int, ...]) -> None:
-        """Lead in the leader epoch that the controller says."""
+        """Lead in the controller's leader epoch."""
         around = self._around
         try:
             self.log.finish_truncation()
         except OSError as error:
             self.log.report_failure(error)  # it refuses appends
         end = self.log.log_end_offset
-        # Epochs in between may have been led by others, of whom this broker was never told: what is known of the
-        # followers' ends is then out of date, and they may have been cut since.
+        # Epochs in between may have had other leaders, unknown to this broker. The known end offsets of the followers
+        # are then out of date, and the followers may have been truncated since.
         anew = not self.leading or told.leader_epoch > self.leader_epoch + 1
         begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=anew)
         if begins:
@@ -210,7 +210,7 @@ class ReplicatedPartition(Partition):
         self.poke()
 
     def follow(self, told: Granted, replicas: tuple[int, ...], leader: int) -> None:
-        """Lead no longer, as somebody else does or nobody (-1); whoever waits is told."""
+        """Stop leading, with a new leader or without one (-1); waiting callers are notified."""
         self.leadership.follow(told, replicas)
         self.leader_epoch = told.leader_epoch
         self.leader = leader
@@ -220,20 +220,20 @@ class ReplicatedPartition(Partition):
         self.poke()
 
     def granted(self, proposal: Proposal, told: Granted) -> None:
-        """Take what the controller made of a proposal."""
+        """Apply the controller's result of a proposal."""
         if self.leading and self.leadership.granted(proposal, told):
             self._take_isr()
             self.advance()
 
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
-        """Hear that a proposal was refused; return whether to send it again."""
+        """Handle a refused proposal; return whether to send it again."""
         again = self.leadership.refused(proposal, error)
         if self.leading and self.leadership.proposed is None:
-            self.advance()  # nobody is about to come in any more
+            self.advance()  # no follower is about to join the in-sync replicas any more
         return again and self.leading
 
     def set_min_isr(self, configured: int) -> None:
-        """Take over min.insync.replicas, which no more replicas than there are can fulfil."""
+        """Apply min.insync.replicas, bounded by the number of replicas."""
         self.min_isr = min_insync_replicas.needed(configured, len(self.leadership.replicas))
 
     def _take_isr(self) -> None:
@@ -243,7 +243,7 @@ class ReplicatedPartition(Partition):
         self.set_min_isr(self.log.config.min_insync_replicas)
 
     def poke(self) -> None:
-        """Tell everyone who waits that leadership has changed, or the log."""
+        """Notify all waiting callers that leadership, or the log, has changed."""
         super().poke()
         for waiter in tuple(self.end_waiters):
             waiter.poke()
@@ -264,17 +264,17 @@ class ReplicatedPartition(Partition):
         transaction_version: int = 0,
         opened: Opened | None = None,
     ) -> AppendInfo:
-        """Append as leader, as on one node; the high watermark moves where no other replica is in sync."""
+        """Append as leader, as on one node; the high watermark moves if no other replica is in sync."""
         info = super().append(records, acks, now_ms, origin, guard, transaction_version, opened)
         if not self.alone:
             for waiter in tuple(self.end_waiters):
                 waiter.poke()
             if len(self.isr) == 1:
-                self.advance()  # else it moves when followers come for what was appended
+                self.advance()  # otherwise it moves when followers fetch the appended records
         return info
 
     def follower_fetched(self, replica: int, offset: int, log_start_offset: int) -> ErrorCode:
-        """Note that a follower has all before `offset`; an error for who has no replica of this partition."""
+        """Note that a follower has everything before `offset`; an error if it has no replica of this partition."""
         around, log, leadership = self._around, self.log, self.leadership
         moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, around.now_ms())
         if moved is None:
@@ -290,20 +290,20 @@ class ReplicatedPartition(Partition):
         return ErrorCode.NONE
 
     def let_out_late(self) -> None:
-        """Propose to go on without followers that have not had all for longer than replica.lag.time.max.ms."""
+        """Propose to remove followers that lagged for longer than replica.lag.time.max.ms."""
         if not self.leading:
             return
         around = self._around
         proposal = self.leadership.to_let_out(self.log.log_end_offset, around.now_ms(), around.max_lag_ms)
         if proposal is not None:
             around.propose(self, proposal)
-        # One that is no longer waited for, as it was about to come in and has not.
+        # A follower that was about to join, and has not, is no longer waited for.
         self.advance()
 
     def brokers_changed(self) -> None:
-        """Wait no longer for a broker that is gone: neither acks=all, if it was not in sync, nor DeleteRecords.
+        """Stop waiting for a failed broker: for acks=all, if it was not in sync, and for DeleteRecords.
 
-        A fetch of another follower may never come to tell, if all that clients may have under way waits here.
+        Another follower's fetch may never arrive to trigger that, if all of the clients' pending requests wait here.
         """
         if self.leading:
             self.advance()
@@ -311,7 +311,7 @@ class ReplicatedPartition(Partition):
                 self._tell_deleted()
 
     def advance(self) -> None:
-        """Move the high watermark as far as it may go, and tell whoever waits for it."""
+        """Move the high watermark as far as possible, and notify its waiters."""
         if not self.leading:
             return
         around, log = self._around, self.log
@@ -331,14 +331,14 @@ class ReplicatedPartition(Partition):
         around = self._around
         end = self.log.log_end_offset
         copied = self.leadership.copied(end, around.now_ms(), around.max_lag_ms, around.live_brokers())
-        return max(copied, self.log.high_watermark)  # of what the followers have a new leader knows nothing yet
+        return max(copied, self.log.high_watermark)  # a new leader does not know the followers' offsets yet
 
     def _verdict(self, required_offset: int) -> ErrorCode:
         verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)
         return ErrorCode.NONE if verdict is None else verdict
 
     def when_committed(self, offset: int, tell: Tell) -> Wait | None:
-        """Have `tell` called once everything below `offset` is committed, or will not be here; None: it was, now."""
+        """Call `tell` once everything below `offset` is committed, or fails here; None if it was called at once."""
         if not self.leading:
             tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.log.high_watermark >= offset:
@@ -348,7 +348,7 @@ class ReplicatedPartition(Partition):
         return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
-        """Return what is done once everything below `offset` is committed; ApiError where that will not be here."""
+        """Return a future that is done once everything below `offset` is committed; it fails with ApiError."""
         future, tell = _future()
         wait = self.when_committed(offset, tell)
         if wait is not None:
@@ -356,10 +356,10 @@ class ReplicatedPartition(Partition):
         return future
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return what is done once whoever may be elected cleanly has everything below `offset`; None: it has.
+        """Return a future that is done once every cleanly electable replica has everything below `offset`.
 
-        With fewer in sync than min.insync.replicas that holds though the high watermark stays. ApiError where it will
-        not be here.
+        Returns None if they have it already. With fewer in sync than min.insync.replicas, that can hold although the
+        high watermark stays. The future fails with ApiError if this can no longer happen on this broker.
         """
         if not self.leading:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -380,28 +380,28 @@ class ReplicatedPartition(Partition):
         ]
 
     def may_send(self, replica: int) -> bool:
-        """Whether a follower is to get records now: one that is not in sync may be throttled."""
+        """Whether a follower gets records now: one that is not in sync may be throttled."""
         around = self._around
         return not self._holds_back(replica) or not around.sent.is_exceeded(around.clock.monotonic_ms())
 
     def count_sent(self, replica: int, size: int) -> None:
-        """Count what a follower gets, where it is throttled."""
+        """Count the bytes sent to a throttled follower."""
         if self._holds_back(replica):
             self._around.sent.record(size, self._around.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
-        """Whether what goes to a follower counts, and waits: never for one that is in sync."""
+        """Whether a follower is throttled: never if it is in sync."""
         return self.is_throttled_leader and replica not in self.leadership.isr
 
     # --- deletion of records
 
     @property
     def low_watermark(self) -> int:
-        """Before which offset all live replicas have deleted their records."""
+        """The offset before which all live replicas have deleted their records."""
         return self.leadership.low_watermark(self.log.log_start_offset, self._around.live_brokers())
 
     def when_deleted(self, offset: int, tell: Tell) -> Wait | None:
-        """Have `tell` called once all live replicas have deleted what lies below `offset`; None: it was, now."""
+        """Call `tell` once all live replicas have deleted everything below `offset`; None if it was called at once."""
         if not self.leading:
             tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.low_watermark >= offset:

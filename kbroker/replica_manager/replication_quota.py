@@ -1,7 +1,7 @@
-"""How fast throttled replicas are copied (KIP-73; Apache Kafka: ReplicationQuotaManager).
+"""The rate of copying throttled replicas (KIP-73; Apache Kafka: ReplicationQuotaManager).
 
-Owns the count of bytes of the last samples, and which of a topic's replicas are throttled. What is in sync is never
-throttled; replicated_partition.py asks for no other.
+Owns the count of bytes of the last samples, and which of a topic's replicas are throttled. In-sync replicas are never
+throttled; replicated_partition.py excludes them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 UNLIMITED: Final = (1 << 63) - 1
 THROTTLED_PAUSE_MS: Final = 100
-"""For which a follower leaves a replica alone that was copied faster than it may be."""
+"""How long a follower pauses a replica that was copied too fast."""
 _WINDOW: Final = Window(11, 1000)
 
 
@@ -33,7 +33,7 @@ class ReplicationQuota:
         self._total = 0
 
     def record(self, size: int, now_ms: float) -> None:
-        """Count bytes that went."""
+        """Count bytes."""
         number = int(now_ms // self._window.sample_ms)
         self._forget(number)
         if not self._samples or self._samples[-1][0] != number:
@@ -42,7 +42,7 @@ class ReplicationQuota:
         self._total += size
 
     def is_exceeded(self, now_ms: float) -> bool:
-        """Tell whether nothing more should go now."""
+        """Whether nothing more may be copied now."""
         if self.rate >= UNLIMITED:
             return False
         sample_ms = self._window.sample_ms
@@ -58,7 +58,7 @@ class ReplicationQuota:
 
 
 def is_throttled(configs: Mapping[str, str], key: str, partition: int, broker: int) -> bool:
-    """Tell whether a topic's configs name a replica in a list of `partition:broker`, or all by `*`."""
+    """Whether a topic's configs contain a replica in a list of `partition:broker`, or all by `*`."""
     text = configs.get(key, "").strip()
     if not text or text == "none":
         return False

@@ -1,8 +1,8 @@
-"""The follower's side of a partition: where it fetches from, and what an answer of the leader's means for its log.
+"""The follower's side of a partition: its fetch position, and how a response of the leader changes its log.
 
-Owns the position and the leader epoch of a fetch, and whether it rests, waits or has failed. Pure: an answer goes in, a
-step comes out, which its owner does to the log before it says so. (Apache Kafka: AbstractFetcherThread; KIP-101, 279,
-320, 595 for what diverges.)
+Owns the position and the leader epoch of a fetch, and the partition's condition. Pure: it turns a response into a step,
+which its owner applies to the log before reporting it. (Apache Kafka: AbstractFetcherThread; KIP-101, 279, 320, 595 for
+diverging logs.)
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from enum import Enum
 from kbroker.protocol.errors import ErrorCode
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""Epoch -> the largest epoch of the own log not above it, and where that ends; (-1, -1) where nothing is known."""
+"""Epoch -> the largest epoch of the own log not above it, and its end; (-1, -1) if unknown."""
 
 
 class Condition(Enum):
-    """What a follower does with a partition."""
+    """The condition of a followed partition."""
 
     FETCHING = "fetching"
     ASKING = "asking for the leader's offsets, as its own is out of range"
@@ -32,7 +32,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log at `offset`; nothing else of the answer counts."""
+    """Truncate the log to `offset`; nothing else of the response counts."""
 
     offset: int
 
@@ -46,22 +46,22 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class AskOffsets:
-    """Ask the leader for its log start offset and its log end offset."""
+    """Request the leader's log start offset and log end offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """Rest for replica.fetch.backoff.ms, then fetch again."""
+    """Pause for replica.fetch.backoff.ms, then fetch again."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Fetch no more until the controller names a new leader epoch."""
+    """Stop fetching until the controller names a new leader epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Do nothing: the answer is to what was asked before something changed."""
+    """Do nothing: the response is to a request from before something changed."""
 
 
 Step = Append | Truncate | Restart | AskOffsets | BackOff | GiveUp | Ignore
@@ -73,7 +73,7 @@ class Following:
     __slots__ = ("condition", "fetch_offset", "last_fetched_epoch", "leader", "leader_epoch")
 
     def __init__(self, leader: int, leader_epoch: int, end_offset: int, last_epoch: int) -> None:
-        """Begin behind the own log, whose last leader epoch is `last_epoch` (-1: it has none)."""
+        """Begin at the end of the own log, whose last leader epoch is `last_epoch` (-1: it has none)."""
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.fetch_offset = end_offset
@@ -89,11 +89,11 @@ class Following:
         end_offset: int,
         epoch_end: EpochEnd,
     ) -> Step:
-        """Return what an answer means that was asked for at an offset and in a leader epoch.
+        """Return the step for a response to a fetch at an offset and in a leader epoch.
 
-        `diverging` is the leader's (epoch, end offset) where the logs part (KIP-595), None where they agree;
-        `end_offset` is where the own log ends. Whoever asks has one request under way: a second answer for the same
-        offset, of before the log was cut and has grown to there again, could not be told from the first.
+        `diverging` is the leader's (epoch, end offset) if the logs diverge (KIP-595), None if they agree; `end_offset`
+        is the end of the own log. The caller has only one request in flight: a second response for the same offset,
+        from before the log was truncated and grew again, could not be distinguished from the first.
         """
         if self.condition is not Condition.FETCHING or asked_offset != self.fetch_offset:
             return Ignore()
@@ -108,10 +108,10 @@ class Following:
         return BackOff()
 
     def told_offsets(self, error: ErrorCode, leader_start: int, leader_end: int, end_offset: int) -> Step:
-        """Return what the leader's offsets mean after an offset that was out of range.
+        """Return the step for the leader's offsets after an offset out of range.
 
         A leader that ends earlier was elected from outside the in-sync replicas; one that starts later has deleted all
-        that this log could go on from.
+        records from which this log could continue.
         """
         if self.condition is not Condition.ASKING:
             return Ignore()
@@ -129,30 +129,31 @@ class Following:
         return Ignore()
 
     def appended(self, end_offset: int, last_epoch: int) -> None:
-        """Hear that the log ends there now, `last_epoch` being that of its last batch."""
+        """Set the log's new end; `last_epoch` is that of its last batch."""
         self.fetch_offset = end_offset
         self.last_fetched_epoch = last_epoch
 
     truncated = appended
 
     def broken(self) -> None:
-        """Hear that the own log cannot be written or cut."""
+        """Mark the own log as not writable."""
         self.condition = Condition.FAILED
 
 
 def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
-    """Return up to where a log is kept before it is copied to: all of it where it has leader epochs.
+    """Return the offset up to which a log is kept before copying: all of it if it has leader epochs.
 
-    Without one (-1) nothing tells where it parts from the leader's: only what is committed is known to be the same.
+    Without one (-1) the point of divergence from the leader's log is unknown: only committed records are known to be
+    the same.
     """
     return end_offset if last_epoch >= 0 else min(end_offset, high_watermark)
 
 
 def truncation_offset(diverging: tuple[int, int], end_offset: int, epoch_end: EpochEnd) -> int:
-    """Return where to cut a log that ends at `end_offset` and parts from the leader's (epoch, end offset).
+    """Return where to truncate a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
 
-    Where the own log has not that epoch, it is cut behind the largest below, and the next fetch tells whether that was
-    enough (KIP-279). Where it has none so low, the leader's word is all there is.
+    If the own log does not have that epoch, it is truncated after the largest lower one, and the next fetch shows
+    whether that was enough (KIP-279). If it has no lower one, only the leader's offset counts.
     """
     leader_epoch, leader_end = diverging
     if leader_epoch < 0:

@@ -1,11 +1,11 @@
-"""The leader's side of a partition: which followers are in sync, and how far the high watermark may go.
+"""The leader's side of a partition: the in-sync followers, and the limit of the high watermark.
 
-Owns what is known of the followers' progress, the in-sync replicas as the controller has them, and the one change of
-them that may be under way. Pure: offsets and times come in, proposals to the controller and offsets go out; it never
-reads a log, a clock or a socket. (Apache Kafka: Partition, Replica; KIP-497 for the change under way.)
+Owns the known progress of the followers, the in-sync replicas granted by the controller, and the one pending change of
+them. Pure: it takes offsets and times, and returns proposals to the controller and offsets; it never reads a log, a
+clock or a socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending change.)
 
-A proposed set counts before it is granted wherever that makes the leader more careful: whoever is to come in holds the
-high watermark back at once, whoever is to go out does so until the controller has agreed.
+A proposed set counts before it is granted wherever that makes the leader more careful: a joining replica holds the high
+watermark back at once, a leaving one does so until the controller has agreed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.replication import min_insync_replicas
 from kbroker.replication.in_sync import NEVER, Follower, at_the_start
 
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-"""The controller says that it has not changed anything: what was agreed before still holds."""
+"""The controller has not changed anything: the previously granted state still holds."""
 _AWAIT_THE_CONTROLLER: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -30,12 +30,12 @@ _AWAIT_THE_CONTROLLER: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-"""What this leader believes is out of date, and the controller is about to tell it so."""
+"""This leader's state is out of date, and the controller is about to send the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A partition as the controller has it: `partition_epoch` grows with each change of it."""
+    """A partition's state at the controller: `partition_epoch` grows with each change of it."""
 
     leader_epoch: int
     partition_epoch: int
@@ -44,7 +44,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Another set of in-sync replicas, to be granted if the partition is still at these epochs."""
+    """A proposed set of in-sync replicas, to be granted if the partition is still at these epochs."""
 
     leader_epoch: int
     partition_epoch: int
@@ -54,7 +54,7 @@ class Proposal:
 class Leadership:
     """One partition that this broker leads, or has led.
 
-    `replicas` are those assigned, this broker among them; `isr` is what the controller granted last.
+    `replicas` are all assigned ones, including this broker; `isr` is the last granted set.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class Leadership:
         self._followers: dict[int, Follower] = {}
         self.leader_epoch = -1
         self.epoch_start = -1
-        """Where this broker's latest leader epoch begins."""
+        """The start of this broker's latest leader epoch."""
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
         self.isr: frozenset[int] = frozenset()
@@ -81,26 +81,26 @@ class Leadership:
 
     @property
     def followers(self) -> Iterable[tuple[int, Follower]]:
-        """The other replicas, and what is known of them."""
+        """The other replicas, and their known state."""
         return self._followers.items()
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """All whom the controller may count as in sync by now."""
+        """All replicas that the controller may count as in sync by now."""
         return self.isr if self.proposed is None else self.isr | self.proposed.isr
 
     def lead(self, told: Granted, replicas: tuple[int, ...], end_offset: int, now_ms: int, *, anew: bool) -> bool:
-        """Do as the controller says; return whether a new leader epoch begins, at `end_offset`.
+        """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
-        `anew` tells that another broker has led, or none, since this one did: what is known of followers is out of
-        date. False too for what is older than what is known already, which changes nothing.
+        `anew` means that another broker has led, or none, since this one did: the known state of followers is out of
+        date. An older state than the known one changes nothing, and the result is false.
         """
         if told.partition_epoch < self.partition_epoch:
             return False
         begins = told.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
-        # Who was moved away is in sync until the controller has written that it is not: as long as that, it may be
-        # elected by a controller that takes over, and so is waited for. (Kafka's leaders wait for those assigned only.)
+        # A removed replica is in sync until the controller has written that it is not. Until then a new controller may
+        # elect it, so it is waited for. (Kafka's leaders wait only for assigned replicas.)
         for each in (*replicas, *sorted(told.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
@@ -116,7 +116,10 @@ class Leadership:
         return begins
 
     def follow(self, told: Granted, replicas: tuple[int, ...]) -> bool:
-        """Lead no longer; return whether the leader epoch is a new one. What is older than known changes nothing."""
+        """Stop leading; return whether the leader epoch is a new one.
+
+        An older state than the known one changes nothing.
+        """
         if told.partition_epoch < self.partition_epoch:
             return False
         begins = told.leader_epoch > self.leader_epoch
@@ -130,7 +133,7 @@ class Leadership:
         return begins
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> bool | None:
-        """Note a follower's fetch; return whether its end moved, None for who has no replica of this partition."""
+        """Note a follower's fetch; return whether its end moved, None if it has no replica of this partition."""
         follower = self._followers.get(replica)
         if follower is None:
             return None
@@ -141,7 +144,7 @@ class Leadership:
     # --- in-sync replicas
 
     def to_let_in(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
-        """Propose a follower that may come in, if none is under way."""
+        """Propose a follower that may join the in-sync replicas, if no change is pending."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None
@@ -150,7 +153,7 @@ class Leadership:
         return self._propose(self.isr | {replica})
 
     def to_let_out(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
-        """Propose the in-sync replicas without those that have not had all for longer than `max_lag_ms`."""
+        """Propose the in-sync replicas without those that lagged for longer than `max_lag_ms`."""
         if self.proposed is not None:
             return None
         late = {
@@ -161,7 +164,7 @@ class Leadership:
         return self._propose(self.isr - late) if late else None
 
     def granted(self, proposal: Proposal, told: Granted) -> bool:
-        """Take what the controller made of a proposal; return whether it counts: not if something newer came first."""
+        """Apply the controller's result of a proposal; return False if something newer came first."""
         if proposal is not self.proposed:
             return False
         if told.leader_epoch != self.leader_epoch or told.partition_epoch < self.partition_epoch:
@@ -170,9 +173,9 @@ class Leadership:
         return True
 
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
-        """Hear that a proposal was refused; return whether to send it again.
+        """Handle a refused proposal; return whether to send it again.
 
-        Whatever leaves it open whether it was granted keeps it under way, so that the leader stays careful.
+        If it is unclear whether it was granted, it stays pending, so that the leader stays careful.
         """
         if proposal is not self.proposed:
             return False
@@ -184,9 +187,9 @@ class Leadership:
         return error not in _AWAIT_THE_CONTROLLER
 
     def _wait_for_nobody_in(self, refused: frozenset[int]) -> None:
-        """Commit without those who may not come in: they are about to stop, and may have fetched for the last time.
+        """Stop waiting for replicas that may not join: they are about to stop, and may have fetched for the last time.
 
-        (Kafka's leaders wait for such a one until it has been gone for replica.lag.time.max.ms.)
+        (Kafka's leaders wait for such a replica until it has been gone for replica.lag.time.max.ms.)
         """
         for each in refused:
             follower = self._followers.get(each)
@@ -204,20 +207,20 @@ class Leadership:
     # --- watermarks
 
     def enough(self, min_isr: int) -> bool:
-        """Tell whether acks=all may be promised: min.insync.replicas are in sync, or all where there are fewer."""
+        """Whether acks=all is possible: min.insync.replicas are in sync, or all replicas if there are fewer."""
         return len(self.isr) >= min_insync_replicas.needed(min_isr, len(self.replicas))
 
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
     ) -> int | None:
-        """Return how far the high watermark may go; None: it stays where it is, as too few are in sync."""
+        """Return the limit of the high watermark; None to leave it, as too few replicas are in sync."""
         return self.copied(end_offset, now_ms, max_lag_ms, live) if self.enough(min_isr) else None
 
     def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:
-        """Return before which offset all is on every replica that may be elected cleanly, however few these are.
+        """Return the offset before which everything is on every cleanly electable replica, however few these are.
 
-        It waits for all who may be in sync, and for who is about to be: otherwise one that is close behind would never
-        get in.
+        It waits for all replicas that may be in sync, and for those about to join: otherwise one that is close behind
+        would never join.
         """
         lowest, maximal = end_offset, self.maximal_isr
         for replica, follower in self._followers.items():
@@ -228,13 +231,13 @@ class Leadership:
         return lowest
 
     def verdict(self, required_offset: int, high_watermark: int, min_isr: int) -> ErrorCode | None:
-        """Return the answer to acks=all for what ends at `required_offset`; None while it waits."""
+        """Return the result of acks=all for records that end at `required_offset`; None while it waits."""
         if high_watermark < required_offset:
             return None
         needed = min_insync_replicas.needed(min_isr, len(self.replicas))
         return min_insync_replicas.verdict(len(self.maximal_isr), needed)
 
     def low_watermark(self, log_start_offset: int, live: Container[int]) -> int:
-        """Return before which offset all live replicas have deleted their records (DeleteRecords waits for it)."""
+        """Return the offset before which all live replicas have deleted their records (DeleteRecords waits for it)."""
         starts = (each.log_start_offset for replica, each in self._followers.items() if replica in live)
         return min([log_start_offset, *starts])

@@ -1,1 +1,1 @@
-"""Who a client is, and what it may do. Knows values and decisions; sockets, stores and requests are others'."""
+"""Identities and permissions of clients. Has values and decisions only; no sockets, stores or requests."""

@@ -1,6 +1,6 @@
-"""Who a client is: Kafka's KafkaPrincipal.
+"""The identity of a client: Kafka's KafkaPrincipal.
 
-Owns its parts and its text, TYPE:NAME. Never finds out who somebody is: the ways of authentication do.
+Owns its parts and its text, TYPE:NAME. Never determines an identity: the authentication methods do.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 USER: Final = "User"
-"""The type of every principal that authentication makes."""
+"""The type of every principal that authentication creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who has authenticated. Type and name are compared as they are, upper and lower case apart."""
+    """An authenticated identity. Type and name are compared exactly, with upper and lower case distinct."""
 
     kind: str
     name: str
     by_token: bool = field(default=False, compare=False)
-    """Whether a delegation token was shown: then its owner may not get more of them."""
+    """Whether it used a delegation token: then its owner may not get more of them."""
 
     @classmethod
     def parse(cls, text: str) -> Principal:
-        """Read TYPE:NAME; the name may have colons. Raises ValueError for anything else."""
+        """Parse TYPE:NAME; the name may contain colons. Raises ValueError for anything else."""
         kind, colon, name = text.partition(":")
         if not colon or not kind:
             raise ValueError(f"{text!r} is not a principal like User:alice")
@@ -34,9 +34,9 @@ class Principal:
 
 
 def printable(text: str) -> str:
-    """Return a name as a line of the log may have it: what does not print, as the end of a line, is escaped."""
+    """Return a name in a safe form for the log: unprintable characters, such as line ends, are escaped."""
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
 ANONYMOUS: Final = Principal(USER, "ANONYMOUS")
-"""Whoever comes without a name: by a listener without authentication, or by TLS without a certificate."""
+"""A client without a name: over a listener without authentication, or over TLS without a certificate."""

@@ -1,1 +1,1 @@
-"""Clients' own metrics (KIP-714): who is to push which, and whether a push counts. A receiver takes what is pushed."""
+"""Clients' own metrics (KIP-714): the subscriptions, and the checks of pushes. A receiver processes the pushes."""

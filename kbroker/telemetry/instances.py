@@ -1,12 +1,12 @@
-"""The instances of clients that ask about telemetry or push: what each goes by, and whether it comes too early.
+"""The client instances that request telemetry subscriptions or push metrics: their state and timing.
 
-Owns their number, their end, and Kafka's rules of both APIs (ClientMetricsManager, ClientMetricsInstance). Never does
-I/O and never reads the time: whoever asks says when it is, in ms of a clock that does not go back.
+Owns their number, their expiry, and Kafka's rules of both APIs (ClientMetricsManager, ClientMetricsInstance). Never
+does I/O and never reads the time: the caller passes it, in ms of a monotonic clock.
 
     asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
-                   codec, and where subscriptions have changed: then it counts as new
-    pushed         once an interval, and once after each time that it has asked, for clients vary their first interval
-    terminating    the last push may come early; whatever comes after it is refused
+                   codec, and after a change of subscriptions: then it counts as new
+    pushed         once an interval, and once after each time that it has asked, since clients vary their first interval
+    terminating    the last push may be early; any later one is refused
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from kbroker.telemetry.receiver import Receiver
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
 
 MOST_INSTANCES: Final = 16_384
-"""As in Kafka. One more takes the place of the one that was not heard of for longest."""
+"""As in Kafka. One more replaces the longest inactive one."""
 EXPIRY_MS: Final = 60 * 1000
-"""Time without a request after which an instance is forgotten, at least: three intervals where that is more."""
+"""The least time without a request after which an instance expires; three intervals if that is more."""
 LONGEST_TEXT: Final = 1_000
-"""Characters of what a client calls itself by which it is matched; the rest is not looked at."""
+"""Characters of a client's own texts that are matched; the rest is ignored."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
 
 
 def _known(instance_id: bytes, texts: Texts) -> Texts:
-    """Return what is kept of a client's texts, which it may make long."""
+    """Return the stored part of a client's texts, which may be long."""
     short = {name: None if text is None else text[:LONGEST_TEXT] for name, text in texts.items()}
     return {**short, CLIENT_INSTANCE_ID: uuid_text(instance_id)}
 
@@ -59,14 +59,14 @@ class Instance:
         self.terminating = False
 
     def may_ask(self, now_ms: float) -> bool:
-        """Tell whether the client may ask by now; if so, it has."""
+        """Whether the client may ask now; if so, the time is recorded."""
         if now_ms - max(self.asked_ms, self.pushed_ms) < self.wanted.interval_ms:
             return False
         self.asked_ms = now_ms
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """Tell whether the client may push by now; if so, it has."""
+        """Whether the client may push now; if so, the time is recorded."""
         if self.asked_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.wanted.interval_ms:
             return False
         self.pushed_ms = now_ms
@@ -74,24 +74,24 @@ class Instance:
 
 
 class ClientTelemetry:
-    """All instances of one broker, its subscriptions, and who takes what is pushed."""
+    """All instances of one broker, its subscriptions, and the receiver of pushed metrics."""
 
     def __init__(self, max_bytes: int, new_id: Callable[[], bytes]) -> None:
-        """`max_bytes` is telemetry.max.bytes; `new_id` makes 16 bytes at random."""
+        """`max_bytes` is telemetry.max.bytes; `new_id` returns 16 random bytes."""
         self.max_bytes = max_bytes
         self._new_id = new_id
         self.subscriptions = Subscriptions()
         self.receiver: Receiver | None = None
-        """Who takes what is pushed; the APIs are advertised where there is somebody."""
-        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # whoever was heard of last is the last
+        """The receiver of pushed metrics; the APIs are only advertised with one."""
+        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # the most recently active is the last
         self.unknown_subscriptions = self.throttled = self.exported = self.failed = 0
-        """Refused pushes, requests that came too early, pushes that a receiver took, and those that it did not."""
+        """Refused pushes, too early requests, pushes that a receiver accepted, and those that failed there."""
 
     def __len__(self) -> int:
         return len(self._instances)
 
     def id_for(self, asked: bytes) -> bytes:
-        """Return the id of a client: its own, or a new one where it has none."""
+        """Return a client's id: its own, or a new one."""
         if asked != ZERO_UUID:
             return asked
         made = self._new_id()
@@ -100,7 +100,7 @@ class ClientTelemetry:
         return made
 
     async def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> tuple[Instance, bool]:
-        """Return a client's instance, and whether it was made: it is new, or subscriptions have changed."""
+        """Return a client's instance, and whether it was created: it is new, or subscriptions have changed."""
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:
@@ -108,7 +108,7 @@ class ClientTelemetry:
             wanted = await self.subscriptions.wanted(known)
             other = self._instances.get(instance_id)
             if other is not None and other is not found and other.wanted.version == wanted.version:
-                found, made = other, False  # by another request of this client, in the meantime
+                found, made = other, False  # created by another request of this client meanwhile
             else:
                 found = self._instances[instance_id] = Instance(instance_id, known, wanted)
                 if len(self._instances) > MOST_INSTANCES:
@@ -126,18 +126,18 @@ class ClientTelemetry:
         return None
 
     async def sweep(self, now_ms: float) -> None:
-        """Forget who was not heard of for too long; until then they are only taken for forgotten."""
+        """Remove expired instances; until then they only count as expired."""
         for each in list(self._instances.values()):
             if each.expires_ms <= now_ms and self._instances.get(each.instance_id) is each:
                 del self._instances[each.instance_id]
             await turn
 
     def forget(self, instance_id: bytes) -> None:
-        """Let an instance go whose connection has ended."""
+        """Remove an instance whose connection has ended."""
         self._instances.pop(instance_id, None)
 
     def asked(self, instance: Instance, now_ms: float) -> ErrorCode:
-        """Return the error of a question for subscriptions."""
+        """Return the error of a request for subscriptions."""
         if not instance.may_ask(now_ms) and instance.last_error not in _MAY_ASK_AGAIN:
             self.throttled += 1
             return ErrorCode.THROTTLING_QUOTA_EXCEEDED
@@ -145,7 +145,7 @@ class ClientTelemetry:
         return ErrorCode.NONE
 
     def pushed(self, instance: Instance, request: PushTelemetryRequest, now_ms: float) -> ErrorCode:
-        """Return the error of a push, before anybody has looked at what is in it."""
+        """Return the error of a push, without checking its content."""
         error = self._error_of(instance, request, now_ms)
         instance.terminating = request.terminating
         instance.last_error = error

@@ -1,6 +1,7 @@
-"""What becomes of pushed metrics: the seam between the broker and whoever wants them.
+"""The interface between the broker and a receiver of pushed metrics.
 
-Owns what a receiver is told of a client and of a push. Never decompresses: a receiver that does not look costs nothing.
+Owns the data about a client and a push for a receiver. Never decompresses: a receiver that ignores the content costs
+nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +11,15 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 MOST_UNPACKED_BYTES: Final = 16 << 20
-"""Of a push; Kafka has no limit but its heap."""
+"""Of a push; Kafka's only limit is its heap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Who pushes, as the broker knows him; texts that he sends himself are as he sent them."""
+    """The pushing client, as known to the broker; its own texts are unchanged."""
 
     instance_id: bytes
-    """16 bytes, given by a broker."""
+    """16 bytes, assigned by a broker."""
     client_id: str
     software_name: str
     software_version: str
@@ -28,21 +29,21 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """What was pushed: OpenTelemetry's MetricsData, compressed with a codec of protocol/compression.py."""
+    """A push: OpenTelemetry's MetricsData, compressed with a codec of protocol/compression.py."""
 
     codec: int
     data: bytes
     interval_ms: int
-    """Time in ms after which the next push of this client is to be expected."""
+    """Expected time until this client's next push, in ms."""
     terminating: bool
     """Whether it is the client's last."""
 
 
 class Receiver(Protocol):
-    """Takes what clients push. There may be one in a broker."""
+    """Processes clients' pushes. A broker has at most one."""
 
     def export(self, client: Client, push: Push) -> Awaitable[None]:
-        """Take a push; what it raises is told to the client as INVALID_RECORD, but for an ApiError, told as it is."""
+        """Process a push; the client gets its exceptions as INVALID_RECORD, except an ApiError, which is passed on."""
 
     def forget(self, instance_id: bytes) -> None:
-        """Let a client go that has said that it ends."""
+        """Remove a client that has announced its end."""

@@ -1,7 +1,7 @@
-"""Which metrics which clients are to push: the cluster's client-metrics configs, and what they come to for a client.
+"""The metrics that clients should push: the cluster's client-metrics configs, and their combination for a client.
 
-Owns the number of a client's set of subscriptions, which is Kafka's to the bit: it goes by the order of Java's tables.
-Never knows who is connected, and does no I/O.
+Owns the number of a client's set of subscriptions, which equals Kafka's: it depends on the order of Java's hash tables.
+Never knows the connected clients, and does no I/O.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
 
 ALL: Final = "*"
-"""As the name of a metric: all of them."""
+"""As a metric's name: all metrics."""
 DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
-"""Between two pushes, also of a client that no subscription means."""
+"""Between two pushes, also for a client without a subscription."""
 MOST_SUMS: Final = 256
-"""Sets of subscriptions that fit a client together of which it is kept what they come to."""
+"""Cached combinations of subscriptions."""
 _AT_ONCE: Final = 5_000
 """Names that are joined between two turns."""
 Texts = Mapping[str, str | None]
-"""What is known of a client, by selector."""
+"""The known texts of a client, by selector."""
 Stored = Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One subscription: prefixes of names in the order of Java's tables, ms between two pushes, and who is meant."""
+    """One subscription: name prefixes in the order of Java's hash tables, ms between two pushes, and its clients."""
 
     metrics: tuple[str, ...]
     interval_ms: int
@@ -43,31 +43,31 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What all subscriptions together want of one client; clients that the same ones fit have one in common."""
+    """The combination of a client's subscriptions; clients with the same ones share it."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     version: int
-    """Of the subscriptions that this comes of."""
+    """The version of its subscriptions."""
     checksum: int
-    """A CRC-32C of the names and the interval, as Java writes them."""
+    """A CRC-32C of the names and the interval, in Java's text form."""
 
 
 class Subscriptions:
-    """All subscriptions; `version` grows with every change of them."""
+    """All subscriptions; `version` grows with every change."""
 
     def __init__(self) -> None:
         self.version = 0
         self._stored: Stored = {}
         self._known: dict[str, Subscription] = {}
         self._sums: dict[tuple[int, ...], Wanted] = {}
-        """What those at some places among the known come to together."""
+        """Combinations, by the positions of their subscriptions."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def follow(self, stored: Stored) -> None:
-        """Go by other configs from now on; those of one name that are the same object are not read again."""
+        """Use other configs from now on; those with an unchanged object are not parsed again."""
         before, known = self._stored, self._known
         if stored is before:
             return
@@ -80,7 +80,7 @@ class Subscriptions:
         self.version += 1
 
     async def wanted(self, texts: Texts) -> Wanted:
-        """Return what is wanted of a client, by the subscriptions as they are at the end."""
+        """Return a client's combination, by the subscriptions at the end of this call."""
         while True:
             version, places, fitting = self.version, list[int](), list[Subscription]()
             for place, each in enumerate(list(self._known.values())):
@@ -123,12 +123,12 @@ def _match(patterns: Value) -> Match:
     assert isinstance(patterns, tuple)
     try:
         return parse_match(patterns)
-    except InvalidConfig:  # stored by a later version: better nobody than everybody
+    except InvalidConfig:  # stored by a later version: matching nobody is safer than everybody
         return {"": lambda _text: None}
 
 
 def subscription_id(wanted: Wanted, instance_id: bytes) -> int:
-    """Return the number by which a client says what it goes by: a CRC-32C of what is wanted, mixed with its id."""
+    """Return the client's subscription id: a CRC-32C of the combination, mixed with its instance id."""
     high, low = struct.unpack(">QQ", instance_id)
     both = high ^ low
     number = wanted.checksum ^ (both >> 32 ^ both) & 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""What the transaction coordinator is told by the broker's config."""
+"""The transaction coordinator's part of the broker's config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TransactionConfig:
 
 
 def transaction_config(config: BrokerConfig) -> TransactionConfig:
-    """Return what the broker's config says of transactions."""
+    """Return the transaction settings of the broker's config."""
     return TransactionConfig(
         num_partitions=config.get_int("transaction.state.log.num.partitions"),
         max_timeout_ms=config.get_int("transaction.max.timeout.ms"),

@@ -1,9 +1,9 @@
-"""The transaction coordinator as handlers see it: one method per request.
+"""The transaction coordinator's interface for handlers: one method per request.
 
-Owns the checks that need no transaction, and the shape of answers. Never decides about a transaction: shard.py does.
+Owns the checks that need no transaction, and the form of answers. Never decides about a transaction: shard.py does.
 
-A method returns its answer, or an awaitable of it where the high watermark lags behind. A refusal is an error code in
-the answer; which code older clients are told instead is the handlers' business.
+A method returns its answer, or an awaitable of it if the high watermark lags behind. A refusal is an error code in the
+answer; the handlers convert codes for older clients.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionSha
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""What producers are told of the coordinator's own log, beside what the runtime translates for all coordinators."""
+"""Errors of the coordinator's own log for producers, in addition to the runtime's conversions for all coordinators."""
 
 
 class Answer(NamedTuple):
-    """An error code, and who the producer is where there is none."""
+    """An error code, or the producer's identity without an error."""
 
     code: ErrorCode
     producer: Identity = NOBODY
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
 class TransactionCoordinator(CoordinatorService[TransactionShard]):
     """All transactional ids that this broker coordinates.
 
-    `defer` runs something soon on the event loop; `ids` hands out producer ids; `level` tells transaction.version.
+    `defer` runs a function soon on the event loop; `ids` supplies producer ids; `level` returns transaction.version.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         self._marking = Marking(self._runtime, markers, defer)
 
     def close(self) -> None:
-        """Stop; what is decided and not written yet is written after the next start."""
+        """Stop; unwritten outcomes are written after the next start."""
         super().close()
         self._marking.close()
 
@@ -141,22 +141,22 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         )
         return then(answer, _answered)
 
-    # -- for whoever has put another log in place
+    # -- after a replacement of the log
 
     def abandon(self, transactional_id: str) -> ErrorCode | Awaitable[ErrorCode]:
-        """Abort a transaction that is open, as if it had timed out."""
+        """Abort an open transaction, as if it had timed out."""
         answer = self._run(transactional_id, lambda shard, now: shard.abandon(transactional_id, now))
         return then(answer, lambda answer: answer.code)
 
     def adopt(self, known: Transaction) -> ErrorCode | Awaitable[ErrorCode]:
-        """Have an id at rest be as it is known by its producer."""
+        """Set an idle id to the state known by its producer."""
         answer = self._run(known.transactional_id, lambda shard, _now: shard.adopt(known))
         return then(answer, lambda answer: answer.code)
 
-    # -- looking
+    # -- queries
 
     def find(self, transactional_id: str) -> Transaction:
-        """Return what is known of an id; raises ApiError."""
+        """Return the transaction of an id; raises ApiError."""
         if self._closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not transactional_id:

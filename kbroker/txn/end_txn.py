@@ -1,6 +1,6 @@
-"""What a request to end a transaction means in each state: the tables of both generations of the protocol.
+"""The result of a request to end a transaction in each state: the tables of both generations of the protocol.
 
-Owns the answers to EndTxn. Never writes: shard.py carries out what is decided here.
+Owns the decisions about EndTxn. Never writes: shard.py carries them out.
 
 Version 1 (EndTxn up to 4). The epoch must be the current one, or PRODUCER_FENCED.
 
@@ -11,8 +11,8 @@ Version 1 (EndTxn up to 4). The epoch must be the current one, or PRODUCER_FENCE
     CompleteAbort    INVALID_TXN_STATE    done already
     Empty            INVALID_TXN_STATE    INVALID_TXN_STATE
 
-Version 2 (EndTxn since 5, KIP-890). Each end begins a new epoch, so a retry is known by the epoch before (or the last
-epoch of the id before, where the epochs ran out). Any other epoch is PRODUCER_FENCED.
+Version 2 (EndTxn since 5, KIP-890). Each end begins a new epoch, so a retry has the previous epoch (or the last epoch
+of the previous id, if the epochs were exhausted). Any other epoch is PRODUCER_FENCED.
 
     state            commit, retry   commit, current     abort, retry    abort, current
     Ongoing          fenced          prepare             fenced          prepare
@@ -32,14 +32,14 @@ from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, LAST_CLIENT_EPOCH, Transa
 
 
 class Verdict(Enum):
-    """What is to be done."""
+    """The action to take."""
 
     PREPARE = 0
     DONE_ALREADY = 1
 
 
 def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_version: int, *, busy: bool) -> Verdict:
-    """Judge an EndTxn; raises ApiError. `busy` says that a change is being written, or the markers are."""
+    """Decide about an EndTxn; raises ApiError. `busy` means that a change, or the markers, are being written."""
     if client_version >= BUMPS_EPOCH_SINCE:
         return _judge_v2(txn, producer_id, epoch, commit, busy)
     if txn.producer_id != producer_id:
@@ -56,7 +56,7 @@ def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_v
 
 
 def _judge_v2(txn: Transaction, producer_id: int, epoch: int, commit: bool, busy: bool) -> Verdict:
-    # First, so that what is under way can end: it may be on its way to another producer id.
+    # First, so that a running change can end: it may be changing to another producer id.
     if busy:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     after_overflow = txn.prev_producer_id == producer_id and epoch == LAST_CLIENT_EPOCH and txn.producer_epoch == 0

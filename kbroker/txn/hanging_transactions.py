@@ -1,8 +1,8 @@
-"""Transactions that are open in a partition's log, and that no coordinator knows of.
+"""Transactions that are open in a partition's log, but unknown to any coordinator.
 
-Owns when they are looked for, finding them, and the warning. Nobody will end them by itself, and readers of committed
-records wait for them: the end of `__transaction_state` was lost (power, a repair), or the directory was taken over
-without it. Never ends one: whether its records are to be seen is not for a broker to guess.
+Owns when to look for them, the search, and the warning. They never end by themselves, and readers of committed records
+wait for them. Their cause: the end of `__transaction_state` was lost (power, a repair), or the directory was adopted
+without it. Never ends one: a broker cannot know whether its records should become visible.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 _LOOKED_AT_ONCE = 1_000
 NAMED = 20
-"""How many are named one by one."""
+"""How many are named individually."""
 
 
 class Hanging(NamedTuple):
-    """An open transaction by where it stands."""
+    """An open transaction and its position."""
 
     topic: str
     partition: int
@@ -35,10 +35,10 @@ class Hanging(NamedTuple):
 
 
 class HangingSearch:
-    """Looks once, when all transactions that are known have been loaded. Only for a broker that knows them all.
+    """Searches once, when all known transactions are loaded. Only for a broker that knows them all.
 
-    `led` tells which partitions are led here, and what they know of producers; `bootstrap_servers` what the commands of
-    a warning connect to.
+    `led` returns the partitions led here, with their producers; `bootstrap_servers` the address for the commands in a
+    warning.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class HangingSearch:
         self.done = False
 
     async def when_due(self) -> None:
-        """Look, if it is time, and warn of what is found."""
+        """Search, if it is time, and warn of the results."""
         if not self.done and self._transactions.is_loaded:
             found = await find_hanging(self._led(), self._transactions.all)
             self.done = True
@@ -63,9 +63,9 @@ class HangingSearch:
 async def find_hanging(
     led: Iterable[tuple[TopicPartition, ProducerState]], known: Callable[[], Iterable[Transaction]]
 ) -> list[Hanging]:
-    """Return what is open in the partitions `led` here, by what they know of producers, and is not among those `known`.
+    """Return the open transactions in the partitions `led` here, by their producers, that are not among those `known`.
 
-    What seems to be is gathered in pieces; then it is looked at once more, all at one moment.
+    Candidates are collected in pieces and then checked again, all at one moment.
     """
     seem_open = []
     for partition, producers in led:
@@ -95,7 +95,7 @@ async def find_hanging(
 
 
 def warn_of(hanging: list[Hanging], bootstrap_servers: str) -> None:
-    """Say where readers will wait, and what ends it."""
+    """Log where readers will wait, and the command that ends the wait."""
     verb, where = "kbroker transaction", f"--bootstrap {bootstrap_servers}"
     for each in hanging[:NAMED]:
         log.warning(

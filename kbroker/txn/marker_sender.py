@@ -1,9 +1,9 @@
-"""Sending the markers that end transactions to the leaders of their partitions, until all are written.
+"""Sends the markers that end transactions to the leaders of their partitions, until all are written.
 
-Owns when markers are sent, and in pieces of which size, so that the loop breathes however many partitions or
-transactions there are; what a leader's answer means; and what is said of those that are not taken. Never decides an
-outcome, and keeps none: each round's progress is told to the shard, which asks again for what is left, so a marker that
-is lost in a crash is written after it. The bytes of a marker: coordination/batches.py.
+Owns when markers are sent, and the size of the pieces, which keeps the loop responsive however many partitions or
+transactions there are; the meaning of a leader's response; and the log of refused markers. Never decides an outcome,
+and stores none: the shard gets each round's progress, and requests the rest again, so a marker lost in a crash is
+written afterwards. The bytes of a marker: coordination/batches.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 Answers = Mapping[TopicPartition, ErrorCode]
 
 RETRY_MS = 100
-"""After which a transaction's markers that were not taken are sent again."""
+"""The pause before refused markers of a transaction are sent again."""
 
 _WRITTEN = frozenset({ErrorCode.NONE, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, ErrorCode.UNSUPPORTED_VERSION})
 _FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
@@ -48,17 +48,17 @@ class Marker(NamedTuple):
 
 
 class Target(Protocol):
-    """A broker that takes markers for partitions it leads."""
+    """A broker that writes markers to partitions it leads."""
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
-        """Append a marker to its partitions; an error code for each."""
+        """Append a marker to its partitions; return an error code for each."""
 
 
 class Progress(NamedTuple):
-    """How far a round of markers came.
+    """The progress of a round of markers.
 
-    `fenced` are partitions that know of somebody newer and will never take the marker; `failed` says why others did not
-    take it yet. What is named nowhere is to be tried again as well.
+    `fenced` are partitions that know a newer producer and will never accept the marker; `failed` gives the reason of
+    other refusals. Partitions in none of these are retried as well.
     """
 
     done: frozenset[TopicPartition] = frozenset()
@@ -67,7 +67,7 @@ class Progress(NamedTuple):
 
 
 class Round(NamedTuple):
-    """Which partitions a part of a round of markers is about, and how far they are, now or later."""
+    """The partitions of one part of a round of markers, and its progress, now or later."""
 
     partitions: frozenset[TopicPartition]
     progress: Progress | Awaitable[Progress]
@@ -76,8 +76,8 @@ class Round(NamedTuple):
 class MarkerWriter:
     """Sends markers to leaders.
 
-    `leader_of` returns a partition's leader: None where the partition does not exist (any more), -1 where nobody leads.
-    `target_of` returns the broker of a node id, None where it cannot be reached.
+    `leader_of` returns a partition's leader: None if the partition does not exist (any more), -1 without a leader.
+    `target_of` returns the broker of a node id, None if it is unreachable.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MarkerWriter:
         self._target_of = target_of
 
     def write(self, marker: Marker) -> list[Round]:
-        """Send one round of markers, leader by leader; what no answer names is to be tried again."""
+        """Send one round of markers, leader by leader; partitions missing in the responses are retried."""
         by_leader: dict[int, list[TopicPartition]] = {}
         gone = []
         for partition in marker.partitions:
@@ -108,10 +108,10 @@ class MarkerWriter:
 
 
 def _judge(marker: Marker, answers: Answers) -> Progress:
-    """Tell what was written. Everything but fencing is tried again: an outcome that was decided must be carried out.
+    """Return the progress. Everything but fencing is retried: a decided outcome must be carried out.
 
-    Each partition is judged by itself: that one knows of somebody newer says nothing about the others, where readers
-    may wait for this marker.
+    Each partition is judged separately: a newer producer on one says nothing about the others, where readers may wait
+    for this marker.
     """
     done, fenced, failed = set(), set(), {}
     for partition in marker.partitions:
@@ -127,18 +127,18 @@ def _judge(marker: Marker, answers: Answers) -> Progress:
 
 
 PIECE = 20
-"""How many partitions get their markers between two looks at the clock."""
+"""How many partitions get their markers between two checks of the time."""
 
 
 class _Name(NamedTuple):
-    """A transaction by the partition that coordinates it and its id."""
+    """A transaction, by its coordinating partition and its id."""
 
     partition: int
     transactional_id: str
 
 
 class _Job:
-    """A round of markers: what it is for, and the partitions whose turn has not come."""
+    """A round of markers: its transaction, and the remaining partitions."""
 
     __slots__ = ("left", "name", "txn")
 
@@ -148,13 +148,13 @@ class _Job:
         self.left: list[TopicPartition] = []
 
     def is_for(self, txn: Transaction) -> bool:
-        """Tell whether the round was begun for this end of a transaction."""
+        """Whether the round was begun for this end of a transaction."""
         mine = self.txn
         return mine is not None and mine.ending == txn.ending
 
 
 class Marking:
-    """Sends markers. `defer` runs something soon on the event loop."""
+    """Sends markers. `defer` runs a function soon on the event loop."""
 
     def __init__(
         self,
@@ -167,17 +167,17 @@ class Marking:
         self._defer = defer
         self._jobs: deque[_Job] = deque()
         self._queued: set[_Name] = set()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them so
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them in this order
         self._told: dict[_Name, set[ErrorCode]] = {}
-        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they are asked to mark
+        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they should mark
 
     def close(self) -> None:
-        """Await no answer any more."""
+        """Stop waiting for responses."""
         for task in list(self._tasks):
             task.cancel()
 
     def soon(self, partition: int, transactional_id: str) -> None:
-        """Begin a round once the decision that led here has been dealt with."""
+        """Begin a round once the decision that led here has been processed."""
         name = _Name(partition, transactional_id)
         if name in self._queued:
             return
@@ -187,7 +187,7 @@ class Marking:
             self._defer(self._work)
 
     def _work(self) -> None:
-        """Work for a while, then let the loop serve: after a crash there may be thousands."""
+        """Work for a while, then give way to others: after a crash there may be thousands."""
         if for_a_while(self._work_on_first):
             self._defer(self._work)
 
@@ -206,13 +206,13 @@ class Marking:
         return bool(self._jobs)
 
     def _send_piece(self, job: _Job) -> bool:
-        """Send some markers of a round; return whether that was all."""
+        """Send some markers of a round; return whether it is complete."""
         partition, transactional_id = job.name
         try:
             shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)
         except ApiError:
             self._told.pop(job.name, None)
-            return True  # whoever coordinates the id now goes on
+            return True  # the id's current coordinator continues
         txn = shard.transactions.get(transactional_id)
         if txn is None or not txn.is_prepared:
             self._told.pop(job.name, None)
@@ -273,7 +273,7 @@ class Marking:
         passed("txn.marked")
 
         def failed(code: ErrorCode, _message: str | None) -> None:
-            if code is ErrorCode.UNKNOWN_SERVER_ERROR:  # the shard sees to what its log refused, not to its own faults
+            if code is ErrorCode.UNKNOWN_SERVER_ERROR:  # the shard handles the errors of its log, not its own faults
                 self._try_again(name)
 
         self._runtime.run(
@@ -284,7 +284,7 @@ class Marking:
             del self._told[name]
 
     def _try_again(self, name: _Name) -> None:
-        """Begin another round soon, whatever broke this one."""
+        """Begin another round soon, after any failure of this one."""
         key = ("markers", name.transactional_id)
         self._runtime.run(name.partition, lambda _shard, _now: Outcome(timers=[Schedule(key, RETRY_MS)]), _ignore)
 
@@ -296,7 +296,7 @@ class Marking:
         return txn is not None and txn.is_prepared
 
     def _tell(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Say why markers were not taken, once for each reason: they are tried again every few moments."""
+        """Log why markers were refused, once for each reason: they are retried frequently."""
         told = self._told.setdefault(name, set())
         for code in sorted(set(failed.values()) - told):
             told.add(code)
@@ -311,4 +311,4 @@ class Marking:
 
 
 def _ignore(_code: ErrorCode, _message: str | None) -> None:
-    """Pass over a failure: the partition is not coordinated here any more."""
+    """Ignore a failure: the partition is no longer coordinated here."""

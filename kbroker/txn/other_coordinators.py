@@ -1,7 +1,7 @@
-"""Asking transaction coordinators on other brokers about partitions, before something is appended to them (KIP-890).
+"""Requests to transaction coordinators on other brokers about partitions, before an append to them (KIP-890).
 
-Owns how questions are put together into requests (AddPartitionsToTxn v5), one at a time to each broker, and what stands
-for no answer (AddPartitionsToTxnManager). Never tries again: the producer does.
+Owns the batching into requests (AddPartitionsToTxn v5), one at a time to each broker, and the error for a missing
+response (AddPartitionsToTxnManager). Never retries: the producer does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VERSION: Final = 5
 _AT_ONCE: Final = 200
 """Transactions in a request."""
 _TOLD_AT_ONCE: Final = 20
-"""Those that hear of the answer before others have a turn."""
+"""Transactions whose results are delivered before others have a turn."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -46,7 +46,10 @@ class _Question(NamedTuple):
 
 
 class OtherCoordinators:
-    """The coordinators on other brokers. `coordinator_of` returns the broker of a transactional id, None for none."""
+    """The coordinators on other brokers.
+
+    `coordinator_of` returns the broker of a transactional id, None without one.
+    """
 
     def __init__(
         self, node_id: int, coordinator_of: Callable[[str], int | None], ways: PeersByNode, timeout_ms: float
@@ -67,8 +70,8 @@ class OtherCoordinators:
     ) -> Codes | Awaitable[Codes]:
         """Return an error code for each partition: NONE if it is in the transaction, or was added to it.
 
-        COORDINATOR_NOT_AVAILABLE where nobody is to be asked, NETWORK_EXCEPTION where no answer came. Of two questions
-        about an id that wait for one broker only the one with the newer epoch is asked.
+        COORDINATOR_NOT_AVAILABLE without a known coordinator, NETWORK_EXCEPTION without a response. Of two queued
+        requests about one id only the one with the newer epoch is sent.
         """
         wanted = tuple(partitions)
         node_id = self._coordinator_of(transactional_id)
@@ -79,7 +82,7 @@ class OtherCoordinators:
         if earlier is not None:
             if earlier.producer.epoch > producer.epoch:
                 return dict.fromkeys(wanted, ErrorCode.INVALID_PRODUCER_EPOCH)
-            # With the same epoch it is the producer's next try.
+            # With the same epoch it is the producer's retry.
             fenced = earlier.producer.epoch < producer.epoch
             earlier.tell(ErrorCode.INVALID_PRODUCER_EPOCH if fenced else ErrorCode.NETWORK_EXCEPTION)
         loop = asyncio.get_running_loop()
@@ -90,7 +93,7 @@ class OtherCoordinators:
         return question.answer
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop all requests."""
         for task in self._asking.values():
             task.cancel()
         for queue in self._queues.values():
@@ -107,7 +110,7 @@ class OtherCoordinators:
                 try:
                     await self._ask(node_id, asked)
                 except Exception:
-                    # Whoever waits is to try again, and what comes behind is to be asked.
+                    # The waiting callers must retry, and later requests must be sent.
                     log.exception("broker %d could not be asked about transactions", node_id)
                 _give_up(asked)
         finally:
@@ -125,13 +128,13 @@ class OtherCoordinators:
             code = _code(answer.error_code)
             log.warning("broker %d refuses to answer about transactions: %s", node_id, code.name)
             if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
-                code = ErrorCode.INVALID_TXN_STATE  # that is between brokers, and nothing for a producer
+                code = ErrorCode.INVALID_TXN_STATE  # a problem between brokers, not the producer's
             for question in asked.values():
                 question.tell(code)
             return
         for number, result in enumerate(answer.results_by_transaction, 1):
             if number % _TOLD_AT_ONCE == 0:
-                await asyncio.sleep(0)  # each has a batch appended
+                await asyncio.sleep(0)  # each result leads to an append
             question_of = asked.get(result.transactional_id)
             if question_of is None or question_of.answer.done():
                 continue
@@ -146,7 +149,7 @@ class OtherCoordinators:
 
 
 def _give_up(asked: Mapping[str, _Question]) -> None:
-    """Tell those that there is no answer who have none."""
+    """Finish the requests without a result."""
     for question in asked.values():
         question.tell(ErrorCode.NETWORK_EXCEPTION)
 
@@ -165,7 +168,7 @@ def _transaction(transactional_id: str, question: _Question) -> AddPartitionsToT
 
 
 def _code(number: int) -> ErrorCode:
-    """Return an error by its number; a newer broker may have others."""
+    """Return an error by its number; a newer broker may use others."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -1,8 +1,8 @@
 """Markers for partitions that other brokers lead.
 
-Owns how markers are put together into requests (WriteTxnMarkers v1, as the brokers of Apache Kafka 3.9 speak it), one
-at a time to each broker; what comes meanwhile goes with the next (TransactionMarkerChannelManager). Never tries again:
-whoever sends markers hears what became of each, and looks for the leader anew.
+Owns the batching of markers into requests (WriteTxnMarkers v1, as the brokers of Apache Kafka 3.9 use it), one at a
+time to each broker; markers queued meanwhile go into the next one (TransactionMarkerChannelManager). Never retries: the
+caller gets each result, and looks up the leader again.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = 1
 _AT_ONCE: Final = 500
-"""Partitions in a request: putting it together, and taking its answer, holds the loop for a millisecond."""
+"""Partitions in a request: building it, and processing its response, blocks the loop for a millisecond."""
 
 _TOLD_AT_ONCE: Final = 20
-"""Transactions that hear of their markers before others have a turn."""
+"""Transactions whose results are delivered before others have a turn."""
 
 
 class _Queued(NamedTuple):
@@ -41,7 +41,7 @@ class _Queued(NamedTuple):
 
 
 class PeerMarkers:
-    """The way of markers to one other broker."""
+    """The channel for markers to one other broker."""
 
     def __init__(self, node_id: int, ways: PeersByNode, timeout_ms: float) -> None:
         self._node_id = node_id
@@ -51,7 +51,7 @@ class PeerMarkers:
         self._sending: asyncio.Task[None] | None = None
 
     def write(self, marker: Marker) -> Awaitable[Answers]:
-        """Have a marker written; an error code for each of its partitions, NETWORK_EXCEPTION if no answer came."""
+        """Send a marker; return an error code for each of its partitions, NETWORK_EXCEPTION without a response."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Answers] = loop.create_future()
         self._queue.append(_Queued(marker, answer))
@@ -60,7 +60,7 @@ class PeerMarkers:
         return answer
 
     def close(self) -> None:
-        """Send nothing more; nobody is told anything."""
+        """Stop sending; waiting callers get no result."""
         self._queue.clear()
         if self._sending is not None:
             self._sending.cancel()
@@ -75,7 +75,10 @@ class PeerMarkers:
             self._sending = None
 
     def _take(self) -> list[_Queued]:
-        """Take what goes into one request. Its answer is by producer: one that has two markers has two requests."""
+        """Take the markers of one request.
+
+        Its response is by producer: a producer's second marker needs another request.
+        """
         taken: list[_Queued] = []
         by_producer: dict[int, Marker] = {}
         partitions = 0
@@ -98,7 +101,7 @@ class PeerMarkers:
             log.info("markers for broker %d were not answered: %s", self._node_id, gone)
             return {}
         except Exception:
-            # Whoever waits is to try again, and what comes behind is to be sent.
+            # The waiting callers must retry, and later markers must be sent.
             log.exception("markers could not be sent to broker %d", self._node_id)
             return {}
         return {
@@ -110,7 +113,7 @@ class PeerMarkers:
 
 
 class MarkerTargets:
-    """Who takes markers, by the id of the broker: `here` what this one leads, peers the rest."""
+    """The targets of markers by broker id: `here` for this broker, peers for the rest."""
 
     def __init__(self, node_id: int, here: Target, ways: PeersByNode, timeout_ms: float) -> None:
         self._node_id = node_id
@@ -120,7 +123,7 @@ class MarkerTargets:
         self._peers: dict[int, PeerMarkers] = {}
 
     def of(self, node_id: int) -> Target | None:
-        """Return the broker of an id, None while it is not known to live."""
+        """Return the target of a broker id, None if it is not known to live."""
         if node_id == self._node_id:
             return self._here
         if not self._ways.knows(node_id):
@@ -131,7 +134,7 @@ class MarkerTargets:
         return found
 
     def close(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         for peer in self._peers.values():
             peer.close()
         self._ways.close()
@@ -158,7 +161,7 @@ def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
 
 
 async def _tell(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
-    """Hand out the codes, some at a time: each may complete a transaction, which is written then."""
+    """Deliver the codes, some at a time: each may complete a transaction, which is then written."""
     for number, (marker, answer) in enumerate(sent, 1):
         if number % _TOLD_AT_ONCE == 0:
             await asyncio.sleep(0)
@@ -168,7 +171,7 @@ async def _tell(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition],
 
 
 def _code(number: int) -> ErrorCode:
-    """Return an error by its number; a newer broker may have others."""
+    """Return an error by its number; a newer broker may use others."""
     try:
         return ErrorCode(number)
     except ValueError:

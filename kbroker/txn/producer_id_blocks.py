@@ -1,8 +1,8 @@
-"""Producer ids of a node of a cluster, from blocks that the controller gives out (KIP-730, RPCProducerIdManager).
+"""Producer ids of a node of a cluster, from blocks that the controller allocates (KIP-730, RPCProducerIdManager).
 
-Owns the current block and the next one, which is asked for when nine tenths of this one are used. Nobody waits for a
-block: until it is there, whoever wants an id is told COORDINATOR_LOAD_IN_PROGRESS, and comes again. An id is given once
-in the life of the cluster; what is left of a block when the broker ends is lost.
+Owns the current block and the next one, which is requested when nine tenths of this one are used. Nobody waits for a
+block: without one, a request for an id fails with COORDINATOR_LOAD_IN_PROGRESS, and the client retries. An id is used
+once in the life of the cluster; the rest of a block is lost when the broker ends.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 
 VERSION: Final = 0
 RETRY_MS: Final = 50
-"""How long the controller is left alone after it has refused."""
+"""The pause after the controller has refused."""
 _LAST: Final = 2**63 - 1
 _NOTHING: Final = range(0)
 
 
 class ProducerIdBlocks:
-    """One broker's supply. `broker_epoch` tells its registration, `controller_id` who is to be asked (-1: nobody)."""
+    """One broker's supply. `broker_epoch` returns its registration, `controller_id` the controller (-1: none)."""
 
     def __init__(
         self,
@@ -45,16 +45,16 @@ class ProducerIdBlocks:
         self._ways = ways
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._current = _NOTHING  # what is left of it
-        self._prefetch_at = -1  # the id with which the next block is asked for
+        self._current = _NOTHING  # the rest of it
+        self._prefetch_at = -1  # the id at which the next block is requested
         self._spare: range | None = None
         self._asking: asyncio.Task[None] | None = None
         self._asked = -1
-        """The controller that is asked, or was last."""
+        """The controller of the current or last request."""
         self._not_before_ms = 0.0
 
     def next(self) -> int:
-        """Return an id that no producer has had; raises ApiError while there is none."""
+        """Return an id that no producer has had; raises ApiError while none is available."""
         if not self._current:
             if not self._spare:
                 self._ask_for_more()
@@ -70,17 +70,17 @@ class ProducerIdBlocks:
         return given
 
     def avoid(self, used: int) -> None:
-        """Pass over what a log has: ZooKeeper knows which blocks were given, to whomever."""
+        """Do nothing: ZooKeeper knows all allocated blocks."""
 
     def close(self) -> None:
-        """Ask nothing more."""
+        """Stop all requests."""
         if self._asking is not None:
             self._asking.cancel()
 
     def _ask_for_more(self) -> None:
         controller = self._controller_id()
         if self._asking is not None and controller >= 0 and controller != self._asked:
-            # The one before may be frozen. A block that it has given all the same is nobody's.
+            # The previous controller may be frozen. A block that it has allocated after all stays unused.
             self._asking.cancel()
             self._asking = None
         if self._asking is None and not self._spare and self._clock.monotonic_ms() >= self._not_before_ms:
@@ -95,13 +95,13 @@ class ProducerIdBlocks:
         except PeerGone as gone:
             log.warning("the controller gave no producer ids: %s", gone)
         finally:
-            if self._asking is asyncio.current_task():  # else another one was asked meanwhile
+            if self._asking is asyncio.current_task():  # otherwise another controller was asked meanwhile
                 self._asking = None
                 if self._spare is None:
                     self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS
 
     def _block(self, answer: AllocateProducerIdsResponse) -> range | None:
-        """Return the block in an answer, None where there is none to be used."""
+        """Return the block in a response, None if it has no usable one."""
         first, count = answer.producer_id_start, answer.producer_id_len
         if answer.error_code:
             log.warning("the controller gave no producer ids: error %d", answer.error_code)

@@ -1,7 +1,7 @@
-"""Producer ids, handed out from blocks that the controller reserves for ever (KIP-730).
+"""Producer ids, supplied from blocks that the controller reserves for ever (KIP-730).
 
 Owns the current block, and the next one, which is reserved when half of this one is used: the reservation is on disk
-by the time it is needed, and nobody waits for it. Never reuses an id: what is left of a block is lost with a restart.
+before it is needed, so nobody waits for it. Never reuses an id: the rest of a block is lost with a restart.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ BLOCK = 1000
 class ProducerIds:
     """One broker's supply.
 
-    `reserve(count)` returns the first id of a fresh block; `skip(least)` lets no later block begin below `least`, for
-    ever; `settle()` returns when what was reserved will last.
+    `reserve(count)` returns the first id of a new block; `skip(least)` prevents later blocks below `least`, for ever;
+    `settle()` returns when the reservation is durable.
     """
 
     def __init__(
@@ -32,9 +32,9 @@ class ProducerIds:
         self._end = 0
 
     def avoid(self, used: int) -> None:
-        """Hand out nothing up to `used`: a log has it, which another broker may have written."""
+        """Never supply an id up to `used`: a log contains it, which another broker may have written."""
         if used >= CREDIBLE_IDS:
-            return  # or there would soon be none left
+            return  # or the ids would soon be exhausted
         if used >= self._end:
             self._skip(used + 1)
             self._spare = -1
@@ -52,5 +52,5 @@ class ProducerIds:
         return self._next - 1
 
     def _reserve_ahead(self) -> None:
-        with suppress(OSError):  # it is tried again when it is needed
+        with suppress(OSError):  # it is retried when needed
             self._spare = self._reserve(BLOCK)

@@ -1,7 +1,7 @@
-"""What the transaction coordinator writes into `__transaction_state`, and how it reads that.
+"""The transaction coordinator's records in `__transaction_state`: encoding and decoding.
 
-Owns the bytes of keys (record type 0) and values. Values are of version 1 once transaction.version is 1, else of
-version 0, which knows fewer fields (KIP-890). Never touches the state.
+Owns the bytes of keys (record type 0) and values. Values have version 1 once transaction.version is 1, otherwise
+version 0, which has fewer fields (KIP-890). Never touches the state.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def transaction_record(txn: Transaction, feature_level: int) -> CoordinatorRecor
 
 
 def transaction_tombstone(transactional_id: str) -> CoordinatorRecord:
-    """Return the record that forgets a transactional id."""
+    """Return the record that deletes a transactional id."""
     return CoordinatorRecord(_key(transactional_id), None)
 
 

@@ -1,11 +1,11 @@
 """One partition of `__transaction_state` as a state machine: the transactional ids that it coordinates.
 
-Owns every decision about a transaction; which ids are forgotten, unused_ids.py knows. Pure: no I/O, nothing
-asynchronous, and no marker is written here: once an outcome is in the log, `on_prepared` hears of it, and `marked` is
-told how far the markers are.
+Owns every decision about a transaction; unused_ids.py decides which ids expire. Pure: no I/O, nothing asynchronous, and
+no marker is written here. Once an outcome is in the log, `on_prepared` is called, and `marked` gets the progress of the
+markers.
 
-A decision changes nothing until its record is in the log and committed; meanwhile the id is busy, and everybody else
-who asks gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened: no epoch and no state moves.
+A decision changes nothing until its record is in the log and committed; meanwhile the id is busy, and every other
+request gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened: no epoch and no state changes.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from kbroker.txn.unused_ids import UnusedIds
 log = logging.getLogger(__name__)
 
 _LOOKS = 2_000
-"""How many ids one look for overdue ones takes at a time."""
+"""How many ids one search for overdue transactions checks at a time."""
 _ROOM_NEEDED = 61 + 25 + 128
-"""Bytes around a key and value in a batch, and those by which a decided transaction may be larger than an open one."""
+"""Bytes around a key and value in a batch, and the most by which a decided transaction may exceed an open one."""
 _ABORTS_PER_MS = 4
-"""As many as leave the event loop time for others, should thousands of transactions time out together."""
+"""This rate leaves the event loop time for others if thousands of transactions time out together."""
 _TIMEOUTS = ("timeouts",)
 _ENDINGS = itertools.count(1)
 
 
 class Identity(NamedTuple):
-    """A producer id and its epoch as an answer; -1 and -1 where there is none to give."""
+    """A producer id and its epoch as an answer; -1 and -1 without one."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
@@ -49,21 +49,21 @@ NOBODY = Identity()
 
 
 class ProducerIdSupply(Protocol):
-    """Where producer ids come from."""
+    """The source of producer ids."""
 
     def next(self) -> int:
         """Return an id that no producer has had."""
 
     def avoid(self, used: int) -> None:
-        """Hand out nothing up to `used`."""
+        """Never supply an id up to `used`."""
 
 
 class TransactionShard:
     """The transactions of one partition.
 
-    `ids` hands out producer ids; `level` tells the finalized transaction.version; `on_prepared` hears each id
-    whose outcome is in the log, also when a shard has just been loaded; `room` tells how large a batch may be,
-    and `marker_retry_ms` is after how long markers that were not taken are due again.
+    `ids` supplies producer ids; `level` returns the finalized transaction.version; `on_prepared` is called with each id
+    whose outcome is in the log, also after loading; `room` returns the largest batch size, and `marker_retry_ms` is the
+    pause before refused markers are due again.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class TransactionShard:
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
         self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
-        self._to_time: deque[str] = deque()  # ids that the look for overdue ones has not come to
+        self._to_time: deque[str] = deque()  # ids that the search for overdue ones has not checked yet
         self._unused = UnusedIds(config, self.transactions, self._pending, self._forget)
 
     # -- replay
 
     steps_over_unreadable = True
-    """Kafka serves such a partition, too, but without the records behind the first that it cannot read."""
+    """Kafka also serves such a partition, but without the records after the first unreadable one."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         transactional_id = records.read_key(key)
@@ -106,10 +106,13 @@ class TransactionShard:
             self._put(txn)
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
-        """The log of transactions has no transactions itself."""
+        """Do nothing: the log of transactions contains no transactions itself."""
 
     def on_loaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
-        """Begin to serve: finish what had been decided. Another broker may have written the log, and given the ids."""
+        """Begin to serve: finish decided transactions.
+
+        Another broker may have written the log, and assigned the ids.
+        """
         if self._largest_id != NO_PRODUCER_ID:
             self._ids.avoid(self._largest_id)
         for txn in list(self.transactions.values()):
@@ -119,7 +122,7 @@ class TransactionShard:
         return Outcome(timers=[self._next_timeouts(), self._unused.next_look()])
 
     def on_unloaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
-        """Stop serving; nobody is parked here."""
+        """Stop serving; no request is parked here."""
         return Outcome()
 
     def _put(self, txn: Transaction) -> None:
@@ -136,11 +139,11 @@ class TransactionShard:
     # -- changing a transaction
 
     def _move(self, new: Transaction, reply: object) -> Outcome:
-        """Write a transaction's next state; it holds once that is committed."""
+        """Write a transaction's next state, which takes effect once it is committed."""
         transactional_id = new.transactional_id
         record = records.transaction_record(new, self._level())
         if new.state is ONGOING and len(record.key) + len(record.value or b"") + _ROOM_NEEDED > self._room():
-            # As if the append failed. Were it to succeed now, the record that ends the transaction might not.
+            # Fail like the append: if it succeeded, the record that ends the transaction might be too large.
             log.warning("the transaction of %s has too many partitions for a record", transactional_id)
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         out = Outcome(reply=reply, records=[record], replay=False)
@@ -161,7 +164,7 @@ class TransactionShard:
         return out
 
     def _is_busy(self, txn: Transaction) -> bool:
-        """Whether a change is being written: of the state, or of markers."""
+        """Whether a change of the state, or the markers, are being written."""
         return txn.transactional_id in self._pending or txn.is_prepared
 
     def _owned(self, transactional_id: str) -> Transaction:
@@ -175,10 +178,10 @@ class TransactionShard:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Identity | None, now_ms: int
     ) -> Outcome:
-        """Give a producer its epoch, which fences every other; reply Identity.
+        """Give a producer its epoch, which fences every other producer; reply Identity.
 
-        `expected` is what the producer says it has. An open transaction is aborted first: the caller hears
-        CONCURRENT_TRANSACTIONS then, and asks again.
+        `expected` is the producer's own claim. An open transaction is aborted first: the caller then gets
+        CONCURRENT_TRANSACTIONS, and retries.
         """
         if transactional_id in self._pending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -208,7 +211,7 @@ class TransactionShard:
         """Add partitions to the transaction, which begins if none is open."""
         txn = self._owned(transactional_id)
         if transactional_id in self._pending:
-            # First: the producer may use an id already that is still on its way into the log.
+            # First: the producer may already use an id that is still being written to the log.
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if txn.is_prepared:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -221,7 +224,7 @@ class TransactionShard:
     def verify(
         self, transactional_id: str, producer: Identity, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode]:
-        """Tell which partitions are in the transaction; TRANSACTION_ABORTABLE for those that are not."""
+        """Return which partitions are in the transaction; TRANSACTION_ABORTABLE for those that are not."""
         txn = self._owned(transactional_id)
         _check(txn, producer)
         if txn.is_prepared:
@@ -232,7 +235,7 @@ class TransactionShard:
         }
 
     def end(self, transactional_id: str, producer: Identity, commit: bool, client_version: int, now_ms: int) -> Outcome:
-        """Commit or abort; reply Identity: what the producer goes on with, since version 2."""
+        """Commit or abort; reply Identity: the producer's next one, since version 2."""
         txn = self._owned(transactional_id)
         verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
         answers = client_version >= BUMPS_EPOCH_SINCE
@@ -243,23 +246,23 @@ class TransactionShard:
         return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NOBODY)
 
     def _id_after(self, txn: Transaction) -> int:
-        """Return the producer id that takes over if this end uses up the epochs."""
+        """Return the next producer id if this end exhausts the epochs."""
         return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
-        """Abort an open transaction against its producer's will; the new epoch is given to nobody."""
+        """Abort an open transaction against its producer's will; no producer gets the new epoch."""
         level = self._level()
         if level >= BUMPS_EPOCH_SINCE:
             return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NOBODY)
         return self._move(txn.fenced(now_ms), NOBODY)
 
     def abandon(self, transactional_id: str, now_ms: int) -> Outcome:
-        """Abort a transaction that is open, as if it had timed out."""
+        """Abort an open transaction, as if it had timed out."""
         txn = self._owned(transactional_id)
         return self._abort(txn, now_ms) if txn.state is ONGOING else Outcome()
 
     def adopt(self, known: Transaction) -> Outcome:
-        """Have an id that is at rest be as `known`, which is at rest, too."""
+        """Set an idle id to the state `known`, which is idle, too."""
         txn = self._owned(known.transactional_id)
         if self._is_busy(txn) or txn.state is ONGOING:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -279,10 +282,10 @@ class TransactionShard:
         now_ms: int,
         fenced: frozenset[TopicPartition] = frozenset(),
     ) -> Outcome:
-        """Note markers that were written for `job`; the transaction is complete once none is left.
+        """Note the written markers of `job`; the transaction is complete once none is left.
 
-        `fenced` will never take the marker. Others are tried on, and then the transaction stays as it is: somebody
-        newer has taken it over.
+        `fenced` will never accept the marker. The others are still retried, and then the transaction stays in its
+        state: a newer producer has taken it over.
         """
         txn = self.transactions.get(job.transactional_id)
         if txn is None or not txn.is_prepared or txn.ending != job.ending:
@@ -304,7 +307,7 @@ class TransactionShard:
     # -- time
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Look for what has waited too long; the work itself is done id by id, so that each is one record."""
+        """Find what has waited too long; the work itself is done id by id, so that each is one record."""
         match key:
             case ("timeouts",):
                 return self._find_overdue(now_ms)
@@ -323,7 +326,7 @@ class TransactionShard:
         return Schedule(_TIMEOUTS, self._config.abort_interval_ms)
 
     def _find_overdue(self, now_ms: int) -> Outcome:
-        """Look at some thousand open transactions; go on with the others soon."""
+        """Check some thousand open transactions; continue with the others soon."""
         if not self._to_time:
             self._to_time.extend(self._ongoing)
         due = []

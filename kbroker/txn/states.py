@@ -1,4 +1,4 @@
-"""The states of a transactional id, and which may follow which.
+"""The states of a transactional id, and the allowed transitions.
 
     Empty            no transaction yet, or a producer has just been initialised
     Ongoing          partitions have been added
@@ -6,10 +6,10 @@
     PrepareAbort
     CompleteCommit   all markers are written
     CompleteAbort
-    Dead             the id is being forgotten
+    Dead             the id is being deleted
 
-Kafka's PrepareEpochFence stands only between a decision to fence and its PrepareAbort, which is one step here; its
-number is kept because `__transaction_state` could hold it. From Empty and Complete* an abort is allowed since
+Kafka's PrepareEpochFence exists only between a decision to fence and its PrepareAbort, which is one step here; its
+number is kept because `__transaction_state` could contain it. From Empty and Complete* an abort is allowed since
 transaction version 2, in which a producer does not know whether anything was added (KIP-890).
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 
 
 class TxnState(IntEnum):
-    """A state by the number that it has in the log."""
+    """A state, with its number in the log."""
 
     EMPTY = 0
     ONGOING = 1
@@ -42,7 +42,7 @@ COMPLETE_ABORT: Final = TxnState.COMPLETE_ABORT
 COMPLETE: Final = frozenset({COMPLETE_COMMIT, COMPLETE_ABORT})
 PREPARED: Final = frozenset({PREPARE_COMMIT, PREPARE_ABORT})
 AT_REST: Final = COMPLETE | {EMPTY}
-"""States in which an id may be forgotten."""
+"""States in which an id may be deleted."""
 
 FOLLOWS: Final = {
     EMPTY: AT_REST,
@@ -52,7 +52,7 @@ FOLLOWS: Final = {
     COMPLETE_COMMIT: frozenset({PREPARE_COMMIT}),
     COMPLETE_ABORT: frozenset({PREPARE_ABORT}),
 }
-"""What each state may come after."""
+"""The allowed predecessors of each state."""
 
 NAMES: Final = {state: state.name.title().replace("_", "") for state in TxnState}
-"""As clients and tools know them."""
+"""The names for clients and tools."""

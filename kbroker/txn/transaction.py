@@ -1,10 +1,10 @@
-"""What the coordinator knows of one transactional id, as a value.
+"""The coordinator's state of one transactional id, as a value.
 
-Owns the state and the ways from one to the next (Kafka's TransactionMetadata): which epoch follows, when a producer id
-is used up, what a retry may look like. Never decides whether a request may have its way: shard.py and end_txn.py do.
+Owns the state and its transitions (Kafka's TransactionMetadata): the next epoch, the exhaustion of a producer id, the
+form of a retry. Never decides whether a request is allowed: shard.py and end_txn.py do.
 
-A producer id has the epochs 0 to 32766 for clients; 32767 only stands in the markers of a transaction that ended on the
-last one.
+A producer id has the epochs 0 to 32766 for clients; 32767 is only used in the markers of a transaction that ended on
+the last one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_EPOCH: Final = -1
 MAX_EPOCH: Final = 32767
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
 _NEVER: Final = 2**31 - 1
-"""The timeout in ms of what is never overdue: Java's largest int."""
+"""The timeout in ms of a transaction that is never overdue: Java's largest int."""
 BUMPS_EPOCH_SINCE: Final = 2
 """The transaction version from which each end of a transaction begins a new epoch (KIP-890)."""
 
@@ -42,11 +42,11 @@ BUMPS_EPOCH_SINCE: Final = 2
 class Transaction:
     """One transactional id. Times in ms; `start_ms` is -1 without a transaction.
 
-    `partitions` are those added, and while the outcome is being written those without a marker yet. `last_epoch` is
-    what a retry of InitProducerId may name; as in Kafka it is not in the log. `next_producer_id` takes over when the
-    end of a transaction used up the epochs. `client_version` is the transaction version that the producer spoke.
-    `ending` tells one decided end from every other of this process, before version 2 with the same epoch; it is known
-    in memory only.
+    `partitions` are the added ones, and while the outcome is being written those without a marker yet. `last_epoch` is
+    the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id` takes over when the
+    end of a transaction exhausts the epochs. `client_version` is the producer's transaction version. `ending`
+    distinguishes one decided end from every other in this process, which before version 2 may have the same epoch; it
+    is kept in memory only.
     """
 
     transactional_id: str
@@ -69,12 +69,12 @@ class Transaction:
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether what it has begun has taken longer than its producer said that it may."""
+        """Whether its transaction has exceeded the producer's timeout."""
         return self.timeout_ms != _NEVER and self.start_ms + self.timeout_ms < now_ms
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the outcome is decided and its markers are on their way."""
+        """Whether the outcome is decided and its markers are being written."""
         return self.state in PREPARED
 
     @property
@@ -82,7 +82,7 @@ class Transaction:
         return self.client_version >= BUMPS_EPOCH_SINCE
 
     def may_be(self, producer_id: int, epoch: int) -> bool:
-        """Tell whether a producer that says it has this id and epoch may still be the owner.
+        """Whether a producer that claims this id and epoch may still be the owner.
 
         The previous id with its last epoch is a retry of the request that replaced it.
         """
@@ -92,12 +92,12 @@ class Transaction:
             or (producer_id == self.prev_producer_id and epoch >= LAST_CLIENT_EPOCH)
         )
 
-    # -- the ways on
+    # -- transitions
 
     def initialized(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transaction:
-        """Return what InitProducerId leads to: a new epoch, or the present one for a retry. Raises ApiError."""
+        """Return the result of InitProducerId: a new epoch, or the current one for a retry. Raises ApiError."""
         if self.exhausted:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which finds no epoch to give
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which finds no epoch to assign
         epoch, last = self.producer_epoch + 1, NO_EPOCH
         if expected_epoch is not None:
             if self.producer_epoch == NO_EPOCH or expected_epoch == self.producer_epoch:
@@ -117,7 +117,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int, *, retryable: bool) -> Transaction:
-        """Return what InitProducerId leads to when the epochs are used up; `retryable` if the caller named its own."""
+        """Return the result of InitProducerId with exhausted epochs; `retryable` if the caller named its own."""
         return self._to(
             EMPTY,
             producer_id=producer_id,
@@ -140,7 +140,7 @@ class Transaction:
         )
 
     def prepared(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """Return the transaction with its outcome decided. From version 2 on its markers carry a new epoch."""
+        """Return the transaction with its outcome decided. From version 2 on its markers have a new epoch."""
         epoch, last = self.producer_epoch, self.last_epoch
         if client_version >= BUMPS_EPOCH_SINCE:
             epoch, last = min(self.producer_epoch + 1, MAX_EPOCH), self.producer_epoch
@@ -155,7 +155,7 @@ class Transaction:
         )
 
     def fenced(self, now_ms: int) -> Transaction:
-        """Return the transaction aborted by the coordinator, before version 2: an epoch that nobody is ever given."""
+        """Return the transaction aborted by the coordinator, before version 2: with an epoch that no producer gets."""
         return self._to(
             PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),
@@ -179,7 +179,7 @@ class Transaction:
         )
 
     def without(self, partitions: Iterable[TopicPartition]) -> Transaction:
-        """Return the transaction with markers written to `partitions`; known in memory only."""
+        """Return the transaction with markers written to `partitions`; kept in memory only."""
         return replace(self, partitions=self.partitions.difference(partitions))
 
     def _to(self, state: TxnState, **changes: Any) -> Transaction:

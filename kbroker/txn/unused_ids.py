@@ -1,7 +1,7 @@
-"""Transactional ids that nobody has used for long are forgotten (transactional.id.expiration.ms).
+"""The expiration of transactional ids that were not used for long (transactional.id.expiration.ms).
 
-Owns when is looked for them, which are unused, and how many go in one batch of tombstones. Never touches an id of which
-something is being written, or whose transaction is open.
+Owns when to search for them, which ones are unused, and how many are deleted in one batch of tombstones. Never touches
+an id with a pending write or an open transaction.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kbroker.txn.transaction import Transaction
 log = logging.getLogger(__name__)
 
 _LOOKS: Final = 2_000
-"""How many ids one look takes at a time."""
+"""How many ids one search checks at a time."""
 _TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
-"""How many ids are forgotten in one batch, and how large their keys may be together."""
+"""How many ids are deleted in one batch, and the largest total size of their keys."""
 _TOO_LARGE: Final = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _EXPIRE: Final = ("expire",)
 
 
 class UnusedIds:
-    """The look for unused ids among a shard's `transactions`; `pending` are busy, and are while they are forgotten."""
+    """The search for unused ids in a shard's `transactions`; `pending` are busy, including those being deleted."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class UnusedIds:
         self._transactions = transactions
         self._pending = pending
         self._forget = forget
-        self._left: deque[str] = deque()  # ids that the look has not come to
+        self._left: deque[str] = deque()  # ids that the search has not checked yet
         self._tombstone_bytes = _TOMBSTONE_BYTES
 
     def next_look(self) -> Schedule:
-        """Return when is looked again."""
+        """Return when to search again."""
         return Schedule(_EXPIRE, self._config.expiration_interval_ms)
 
     def look(self, now_ms: int) -> Outcome:
-        """Forget ids that nobody has used for long, as many at a time as make a batch of moderate size."""
+        """Delete ids that were not used for long, in batches of moderate size."""
         if not self._left:
             self._left.extend(self._transactions)
             self._tombstone_bytes = _TOMBSTONE_BYTES
@@ -63,13 +63,13 @@ class UnusedIds:
         def settled(code: ErrorCode, _now_ms: int) -> Outcome:
             self._pending.difference_update(names)
             if code in _TOO_LARGE and len(batch) > 1:
-                # The topic's limit may be anything: try with half of it.
+                # The topic's limit may be anything: retry with half of it.
                 self._tombstone_bytes = max(sum(len(record.key) for _, record in batch) // 2, 1)
                 self._left.extendleft(reversed(names))
             elif code in _TOO_LARGE:
                 log.warning("the unused id %s stays: its tombstone is too large for the log", names[0])
             elif code is not ErrorCode.NONE:
-                self._left.clear()  # the next look, hours later, may have more luck
+                self._left.clear()  # the next search, hours later, may succeed
             else:
                 for name in names:
                     self._forget(name)
@@ -78,7 +78,7 @@ class UnusedIds:
         return Outcome(records=[record for _, record in batch], after=settled, replay=False)
 
     def _find(self, oldest: int) -> list[tuple[str, CoordinatorRecord]]:
-        """Look at some thousand ids; return those to be forgotten in one batch, with their tombstones."""
+        """Check some thousand ids; return those to delete in one batch, with their tombstones."""
         batch: list[tuple[str, CoordinatorRecord]] = []
         size = 0
         for _ in range(min(_LOOKS, len(self._left))):

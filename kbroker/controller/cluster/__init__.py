@@ -1,1 +1,1 @@
-"""The controller of a cluster on a metadata tree: one broker decides, the others are told."""
+"""The controller of a cluster on a metadata tree: one broker decides, and sends the others its decisions."""

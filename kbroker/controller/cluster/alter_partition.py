@@ -1,8 +1,8 @@
-"""AlterPartition: a leader asks for another set of in-sync replicas.
+"""AlterPartition: a leader requests another set of in-sync replicas.
 
-Owns which of its wishes are granted, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition),
-with those of KRaft beside them for what cannot be: who asks leads the partition, is in sync, and names replicas only.
-What is granted keeps its leader epoch; every broker hears of it by UpdateMetadata, and the leader by the answer.
+Owns which requests are granted, in the order of Apache Kafka's checks (KafkaController.tryProcessAlterPartition), with
+KRaft's checks for impossible requests: the sender leads the partition, is in sync, and names replicas only. A granted
+change keeps the leader epoch; every broker gets it by UpdateMetadata, and the leader by the response.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _Outcome = State | ErrorCode
 
 
 async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Answer a leader. Raises ApiError where the whole request is refused.
+    """Handle a leader's request. Raises ApiError if the whole request is refused.
 
-    What may follow once the leader has its answer: `complete_reassignments`.
+    `complete_reassignments` may follow once the leader has its response.
     """
     context = term.context
     broker = context.brokers.get(request.broker_id)
@@ -58,7 +58,7 @@ async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPa
 
 
 async def complete_reassignments(term: Term, response: AlterPartitionResponse) -> None:
-    """Finish those reassignments whose replicas are all in sync now; the leader has its answer already."""
+    """Finish the reassignments whose replicas are all in sync now; the leader has its response already."""
     for topic in response.topics:
         name = term.context.names.get(topic.topic_id)
         for each in topic.partitions:
@@ -89,7 +89,7 @@ async def _alter_all(
 
 
 def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartitionData) -> LeaderAndIsr | _Outcome:
-    """Return what is to be written; or why not, or the state if that is what is wanted."""
+    """Return the state to write; an error; or the current state if it is the requested one."""
     state = term.context.states.get(partition)
     if state is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -104,11 +104,11 @@ def _alter(term: Term, broker: int, partition: Partition, wanted: AlterPartition
 def _check(
     term: Term, broker: int, partition: Partition, state: State, wanted: AlterPartitionData, isr: tuple[int, ...]
 ) -> _Outcome | None:
-    """Return why a change is refused, or the state if that is what is wanted, or None if it may be made."""
+    """Return why a change is refused, the state if it is the requested one, or None if the change is allowed."""
     current = state.value
     recovering = wanted.leader_recovery_state == RECOVERING
     if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader knows of a later controller's work
+        return ErrorCode.NOT_CONTROLLER  # the leader knows a later controller's change
     if wanted.leader_epoch < current.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker != current.leader:
@@ -136,7 +136,7 @@ async def _write(term: Term, partition: Partition, value: LeaderAndIsr) -> _Outc
     if found is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     term.context.states[partition] = found
-    # It may have been this very write, of which only the answer was lost.
+    # It may have been this very write, whose response was lost.
     return found if found == State(value, state.version + 1) else ErrorCode.INVALID_UPDATE_VERSION
 
 

@@ -1,7 +1,7 @@
-"""A partition's replicas while they are being changed: who is there, who comes, who goes.
+"""A partition's replicas during a reassignment: current, added and removed ones.
 
-Owns what a topic's znode says of them, and what a reassignment begins with (Apache Kafka 3.9: ReplicaAssignment,
-KIP-455). Pure.
+Owns their form in a topic's znode, and the first step of a reassignment (Apache Kafka 3.9: ReplicaAssignment, KIP-455).
+Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.controller.znodes import Assignment
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Replicas in order of preference, those who come among them, and those who are to go."""
+    """All replicas in order of preference, including added ones, and those to be removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -22,35 +22,35 @@ class Replicas:
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """Return those who were there before the reassignment."""
+        """The replicas before the reassignment."""
         return _without(self.replicas, self.adding)
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Return those who will be there after it."""
+        """The replicas after the reassignment."""
         return _without(self.replicas, self.removing)
 
     @property
     def in_motion(self) -> bool:
-        """Whether a reassignment is going on."""
+        """Whether a reassignment is in progress."""
         return bool(self.adding or self.removing)
 
 
 def on_the_way(current: Replicas, target: Sequence[int]) -> Replicas:
-    """Return what a reassignment to `target` begins with: everybody, the target first."""
+    """Return the replicas of a reassignment to `target` in progress: all of them, the target first."""
     origin = current.origin
     everybody = tuple(dict.fromkeys((*target, *origin)))
     return Replicas(everybody, _without(everybody, origin), _without(everybody, target))
 
 
 def _without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """Return some of the brokers, in their order, but those that are among others."""
+    """Return the brokers in `some`, in their order, that are not in `others`."""
     gone = frozenset(others)
     return tuple(each for each in some if each not in gone)
 
 
 def of_topic(assignment: Assignment) -> dict[int, Replicas]:
-    """Return what a topic's znode says of its partitions."""
+    """Return the replicas of each partition in a topic's znode."""
     return {
         index: Replicas(replicas, assignment.adding.get(index, ()), assignment.removing.get(index, ()))
         for index, replicas in assignment.replicas.items()

@@ -1,7 +1,7 @@
-"""What one decision of the controller means for every broker, gathered and then handed to the channels.
+"""The requests that follow from one decision of the controller, collected and then passed to the channels.
 
-Owns the order in which a broker is told: LeaderAndIsr, UpdateMetadata, StopReplica. A partition is told as it is when
-the batch goes off. Never writes and never decides. (ControllerBrokerRequestBatch.)
+Owns the order of a broker's requests: LeaderAndIsr, UpdateMetadata, StopReplica. A partition is sent in its state at
+the time of `send`. Never writes and never decides. (ControllerBrokerRequestBatch.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbroker.protocol.messages.from_controller import (
 
 
 class Batch:
-    """Gathers, until `send`."""
+    """Collects requests until `send`."""
 
     def __init__(self, context: Context, channels: Channels) -> None:
         self._context = context
@@ -32,24 +32,24 @@ class Batch:
         self._metadata: dict[Partition, None] = {}
 
     def leadership(self, brokers: Iterable[int], partition: Partition, *, is_new: bool = False) -> None:
-        """Tell replicas who leads their partition; every live broker hears of it, too."""
+        """Send a partition's leadership to replicas; every live broker gets the metadata, too."""
         for broker in brokers:
             told = self._leaderships.setdefault(broker, {})
             told[partition] = is_new or told.get(partition, False)
         self.metadata((partition,))
 
     def metadata(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
-        """Tell brokers, all of them if none are named, which brokers live, and about partitions."""
+        """Send the live brokers, and the metadata of partitions, to the given brokers or to all."""
         self._informed.update(self._context.brokers if brokers is None else brokers)
         self._metadata.update(dict.fromkeys(partitions))
 
     def stop(self, broker: int, partition: Partition, *, delete: bool) -> None:
-        """Tell a broker to stop its replica."""
+        """Send a broker the request to stop its replica."""
         told = self._stops.setdefault(broker, {})
         told[partition] = delete or told.get(partition, False)
 
     async def send(self) -> None:
-        """Hand everything over; brokers that are not registered are told nothing."""
+        """Pass everything to the channels; unregistered brokers get nothing."""
         context = self._context
         for broker, told in self._leaderships.items():
             if broker in context.brokers and (parts := await self._leadership_parts(told)):

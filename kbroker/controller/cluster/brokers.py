@@ -1,6 +1,6 @@
-"""Brokers that come, go, come back under another epoch, or change their addresses.
+"""Brokers that start, fail, register again under another epoch, or change their addresses.
 
-Owns what follows from it for partitions: elections, in-sync replicas, and what the brokers are told, in this order
+Owns the consequences for partitions: elections, in-sync replicas, and the requests to brokers, in this order
 (KafkaController.onBrokerStartup, onBrokerFailure). A broker is one registration: its znode's creation is its epoch.
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_brokers(term: Term) -> dict[int, LiveBroker]:
-    """Return the brokers that are registered, and watch for those that come and go, and for changes of the new ones."""
+    """Return the registered brokers, and watch for new, failed and changed ones."""
     names = await term.tree.children(BROKER_IDS, lambda: term.put("brokers", lambda: look(term)))
     numbers = [int(name) for name in names if name.isdecimal()]
     term.context.lacking.intersection_update(numbers)
@@ -32,7 +32,7 @@ async def read_brokers(term: Term) -> dict[int, LiveBroker]:
 
 
 async def _get(term: Term, number: int) -> Znode | None:
-    """Read a broker's znode, and watch it, once: one more with each look would be kept until it goes off."""
+    """Read a broker's znode, and watch it only once: every further watch would stay until it fires."""
     path, watched = f"{BROKER_IDS}/{number}", term.context.watched_brokers
     if number in watched:
         return await term.tree.get(path)
@@ -50,7 +50,10 @@ async def _get(term: Term, number: int) -> Znode | None:
 
 
 async def _usable(term: Term, number: int) -> LiveBroker | None:
-    """Return a registered broker; None where its registration cannot be read, or lacks what is finalized."""
+    """Return a registered broker.
+
+    None if its registration is unreadable, or does not support the finalized features.
+    """
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)
     if found is None:
@@ -70,7 +73,7 @@ async def _usable(term: Term, number: int) -> LiveBroker | None:
 
 
 async def look_at_lacking(term: Term) -> None:
-    """Take those for live that lacked something that is not finalized any more."""
+    """Accept brokers as live that only lacked a feature that is no longer finalized."""
     found = {number: await _usable(term, number) for number in sorted(term.context.lacking)}
     started = {number: broker for number, broker in found.items() if broker is not None}
     if started:
@@ -79,7 +82,7 @@ async def look_at_lacking(term: Term) -> None:
 
 
 async def look(term: Term) -> None:
-    """Find out who has come and gone."""
+    """Find new and failed brokers."""
     known = dict(term.context.brokers)
     live = await read_brokers(term)
     new = {number: broker for number, broker in live.items() if number not in known}
@@ -106,14 +109,14 @@ async def look(term: Term) -> None:
 
 
 def open_channel(term: Term, number: int) -> None:
-    """Begin to tell a broker what it has to know."""
+    """Open the channel to a broker."""
     config = term.config
     listeners = config.controller_listener, config.inter_broker_listener
     term.channels.open(number, term.context.brokers[number], listeners, config.socket_timeout_ms)
 
 
 async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
-    """Tell those who were there of the new ones, and these of everything; elect for what had nobody."""
+    """Send the new brokers to the others, and everything to the new ones; elect leaders for offline partitions."""
     context = term.context
     others = list(context.brokers)
     context.brokers.update(started)
@@ -146,7 +149,7 @@ async def _failed(term: Term, dead: Collection[int]) -> None:
 
 
 async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> None:
-    """Do without replicas, by broker: elect for those that led, and take all out of the in-sync ones."""
+    """Handle lost replicas, by broker: elect new leaders for those that led, and remove all from the in-sync sets."""
     context = term.context
     await mark_leaderless(term, context.states)
     elected = await bring_online(term)
@@ -163,15 +166,15 @@ async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> 
 
 
 async def _again(term: Term, number: int) -> None:
-    """Take over changed addresses of a broker."""
+    """Apply changed addresses of a broker."""
     known = term.context.brokers.get(number)
     if known is None:
-        await look(term)  # its znode may be one that can be read, now
+        await look(term)  # its znode may be readable now
         return
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)
     if found is None or found.stat.created != known.epoch:
-        return  # it goes, or has come back: the watch on all of them tells
+        return  # it fails, or has registered again: the watch on all brokers handles that
     try:
         registration = read(path, found.data, Registration.decode)
     except Unreadable as error:

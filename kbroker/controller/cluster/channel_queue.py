@@ -1,11 +1,11 @@
-"""What a broker has still to be told: in order, and no more of it than there are partitions.
+"""The pending requests of a broker: in order, and bounded by the number of partitions.
 
-Owns the queue of one broker's channel. While few requests wait, each is sent as it came. Whoever does not answer
-for long gets what has come together: of each partition only the newest counts, so that neither dead brokers that are
-still registered nor slow ones make the controller's memory grow. Pure.
+Owns the queue of one broker's channel. While few requests wait, each is sent unchanged. A broker that does not answer
+for long gets merged requests with only the newest state of each partition, so that neither dead brokers that are still
+registered nor slow ones make the controller's memory grow. Pure.
 
-Put together are, in this order: the metadata (an older leader's address may be needed for what follows), replicas
-that were stopped before they were assigned again, leadership, and replicas that were stopped at last.
+Merged requests have this order: the metadata (later requests may need an older leader's address), replicas that were
+stopped before they were assigned again, leadership, and replicas that were stopped last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kbroker.protocol.messages.from_controller import (
 )
 
 MOST_WAITING = 16
-"""Requests that wait as they came; Apache Kafka keeps them all."""
+"""The most requests that wait unmerged; Apache Kafka keeps them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ Outgoing = Leaderships | Metadata | Stops
 
 @dataclass(slots=True)
 class _Together:
-    """Everything that has waited too long."""
+    """The merged requests."""
 
     metadata: dict[Partition, UpdateMetadataPartitionState] = field(default_factory=dict)
     live: list[UpdateMetadataBroker] | None = None
@@ -110,7 +110,7 @@ def _later(older: StopReplicaPartitionState | None, newer: StopReplicaPartitionS
 
 
 class OutgoingQueue:
-    """What waits for one broker."""
+    """The pending requests of one broker."""
 
     def __init__(self, most_waiting: int = MOST_WAITING) -> None:
         self._most = most_waiting
@@ -121,7 +121,7 @@ class OutgoingQueue:
         return len(self._waiting) + (self._together is not None)
 
     def put(self, item: Outgoing) -> None:
-        """Let an item wait behind all others."""
+        """Add a request at the end."""
         self._waiting.append(item)
         if len(self._waiting) > self._most:
             if self._together is None:
@@ -130,7 +130,7 @@ class OutgoingQueue:
                 self._together.add(self._waiting.popleft())
 
     def take(self) -> Outgoing | None:
-        """Return what is to be sent first, and let it wait no longer."""
+        """Remove and return the first request."""
         if self._together is not None:
             self._waiting.extendleft(reversed(self._together.items()))
             self._together = None

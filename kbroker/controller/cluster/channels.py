@@ -1,8 +1,8 @@
-"""The ways on which a controller tells brokers: to each one request at a time, in order, until it answers or is gone.
+"""The channels from a controller to brokers: one request at a time each, in order, retried until answered.
 
-Owns a queue and a task for each live broker. A request that gets no answer is sent again after 100 ms, for as long as
-the broker is registered under the epoch for which the channel was made: whoever receives it twice finds nothing new in
-it. Never decides what is told, and never reads answers: it hands them over. (ControllerChannelManager.)
+Owns a queue and a task for each live broker. A request without a response is sent again after 100 ms, as long as the
+broker is registered under the epoch of the channel: receiving it twice has no further effect. Never decides what is
+sent, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 MOST_METADATA = 2_000
-"""Partitions of an UpdateMetadata: about what can be encoded in a turn of the loop."""
+"""Most partitions of an UpdateMetadata: about what can be encoded in a turn of the loop."""
 Answered = Callable[[int, int, Outgoing, Any], None]
-"""Told of an answer: by which broker, of which epoch, to what, and the message."""
+"""Called with a response: the broker, its epoch, the request, and the message."""
 
 
 class Channels:
-    """The ways to all live brokers, of one controller in one term."""
+    """The channels to all live brokers, of one controller in one term."""
 
     def __init__(
         self, controller: tuple[int, int], context: Context, peers: Peers, sleep: Sleep, answered: Answered
@@ -44,9 +44,9 @@ class Channels:
         self._closed = False
 
     def open(self, broker: int, live: LiveBroker, listeners: tuple[str, str], timeout_ms: float) -> None:
-        """Begin to tell a broker; `listeners`: where this controller reaches brokers, and where they reach each other.
+        """Open the channel to a broker. `listeners`: that of the controller's requests, and that between brokers.
 
-        A broker without the first cannot be told anything.
+        A broker without the first one gets no requests.
         """
         self.close(broker)
         if self._closed:
@@ -61,36 +61,36 @@ class Channels:
         self._channels[broker] = _Channel(self, broker, sender, listeners[1], peer, timeout_ms)
 
     def move(self, broker: int, live: LiveBroker, listener: str) -> None:
-        """Go on at another address of the same broker, with what waits for it."""
+        """Continue at another address of the same broker, with its pending requests."""
         channel, endpoint = self._channels.get(broker), live.at(listener)
         if channel is not None and endpoint is not None:
             channel.move(self._peers.peer(endpoint.host, endpoint.port, str(self._controller[0])))
 
     def close(self, broker: int) -> None:
-        """Tell a broker nothing any more; what waits for it is forgotten."""
+        """Stop sending to a broker; its pending requests are dropped."""
         channel = self._channels.pop(broker, None)
         if channel is not None:
             channel.close()
 
     def close_all(self) -> None:
-        """Tell nobody anything any more, whatever is still put or opened."""
+        """Stop sending to all brokers, including those opened later."""
         self._closed = True
         for broker in list(self._channels):
             self.close(broker)
 
     def has_told(self, broker: int) -> bool:
-        """Whether a broker has answered all that it was to be told."""
+        """Whether a broker has answered all its requests."""
         channel = self._channels.get(broker)
         return channel is None or channel.is_idle
 
     def put(self, broker: int, item: Outgoing) -> None:
-        """Tell a broker something, after all that it has still to be told."""
+        """Send a broker a request, after all its pending ones."""
         channel = self._channels.get(broker)
         if channel is not None:
             channel.put(item)
 
     async def ask(self, channel: _Channel, item: Outgoing) -> None:
-        """Send an item until it is answered."""
+        """Send a request until it is answered."""
         async for request, version, answer in self._messages(channel, item):
             while True:
                 try:
@@ -103,10 +103,10 @@ class Channels:
                     break
 
     async def _messages(self, channel: _Channel, item: Outgoing) -> AsyncIterator[tuple[Any, int, Any]]:
-        """Yield an item's requests: one, but for metadata of very many partitions.
+        """Yield the messages of a request: one, except for metadata of very many partitions.
 
-        LeaderAndIsr stays whole: a broker of Apache Kafka takes its first one for all that it hosts, and writes its
-        checkpoint of high watermarks then.
+        LeaderAndIsr is never split: a broker of Apache Kafka takes its first one for the list of all its replicas, and
+        then writes its checkpoint of high watermarks.
         """
         sender, context = channel.sender, self._context
         if isinstance(item, Leaderships):
@@ -124,7 +124,7 @@ class Channels:
 
 
 class _Channel:
-    """The way to one broker, under one epoch of it."""
+    """The channel to one broker, under one of its epochs."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class _Channel:
 
     def move(self, peer: Peer) -> None:
         old, self.peer = self.peer, peer
-        old.close()  # what is on its way there is asked again
+        old.close()  # a request on its way there is sent again
 
     def close(self) -> None:
         self._task.cancel()

@@ -1,8 +1,8 @@
-"""A broker's controller: it watches who is elected, is elected itself, and then decides for the cluster.
+"""A broker's controller: it watches the election, may be elected itself, and then decides for the cluster.
 
-Owns election and resignation, the queue of what the controller has to do, and the answers to other brokers and clients.
-What is decided stands in the other modules of this package; all of it happens in one task, one event after the other.
-Never registers the broker, and never begins or ends the session: whoever owns the tree does, and tells.
+Owns election and resignation, the queue of the controller's work, and the responses to other brokers and clients. The
+decisions are in the other modules of this package; all of them run in one task, one event after the other. Never
+registers the broker, and never begins or ends the session: the owner of the tree does, and notifies the controller.
 (Apache Kafka 3.9: KafkaController on ZooKeeper.)
 """
 
@@ -58,7 +58,7 @@ _RETRY_SECONDS = 1.0
 
 
 class ClusterController:
-    """The controller's part of a broker, active or not."""
+    """A broker's controller, active or not."""
 
     def __init__(
         self,
@@ -91,49 +91,49 @@ class ClusterController:
 
     @property
     def epoch(self) -> int:
-        """Return the controller epoch of this broker's term, 0 while it is not the controller."""
+        """The controller epoch of this broker's term, 0 while it is not the controller."""
         return 0 if self._term is None else self._term.epoch
 
     @property
     def is_alone(self) -> bool:
-        """Whether this broker is the controller, and no other one lives that is not about to stop."""
+        """Whether this broker is the controller, and no other live broker exists that is not shutting down."""
         return self._term is not None and not self._term.context.live() - {self.node_id}
 
     @property
     def is_idle(self) -> bool:
-        """Whether all is done that is known, and all live brokers have answered what they were told."""
+        """Whether all known work is done, and all live brokers have answered their requests."""
         if not self._queue.is_idle:
             return False
         return self._term is None or all(map(self._term.channels.has_told, self._term.context.brokers))
 
     async def start(self) -> None:
-        """Watch who is the controller from now on, and be it where there is none. The broker is registered before."""
+        """Watch the controller election from now on, and stand for it. The broker must be registered before."""
         self._steady = SteadyTree(self._tree, self._sleep)
         self._worker = asyncio.ensure_future(self._work())
         self._put_look()
 
     async def close(self) -> None:
-        """Decide nothing any more, and tell nobody anything; with the end of the session somebody else is elected."""
+        """Stop deciding and sending; another broker is elected when the session ends."""
         self.expired()
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self.expired()  # it may have been elected over it
+        self.expired()  # it may have been elected meanwhile
 
     def expired(self) -> None:
-        """Take in that the session is gone, and what it held with it: nothing of its time is done any more."""
+        """Handle the end of the session and of everything it held: all its pending work is dropped."""
         self._steady.end()
         self._queue.clear()
         self._leave()
 
     def renewed(self) -> None:
-        """Take in that the broker has registered itself in a new session: there may be a new election."""
+        """Handle the broker's registration in a new session: it may stand for election again."""
         self.expired()
         self._steady = SteadyTree(self._tree, self._sleep)
         self._put_look()
 
     def configure(self, config: ControllerConfig) -> None:
-        """Take over changed configs; where partitions may be led uncleanly now, they are."""
+        """Apply changed configs; elects unclean leaders if they are now allowed."""
         before, self._config = self._config, config
         term = self._term
         if term is None:
@@ -143,13 +143,13 @@ class ClusterController:
             term.put("unclean", lambda: _bring_online(term))
 
     def unclean_election_enabled(self, topic: str) -> None:
-        """Take in that a topic's partitions may be led uncleanly now (its config was changed)."""
+        """Handle a topic's config change that allows unclean leaders."""
         term = self._term
         if term is not None:
             term.put(("unclean", topic), lambda: _bring_online(term, topic))
 
     async def alter_partition(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
-        """Grant a leader other in-sync replicas, or not. Raises ApiError."""
+        """Grant or refuse a leader's change of the in-sync replicas. Raises ApiError."""
 
         async def work(term: Term) -> AlterPartitionResponse:
             response = await alter_partition.alter_partition(term, request)
@@ -160,15 +160,15 @@ class ClusterController:
         return await self._ask(work)
 
     async def controlled_shutdown(self, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-        """Move away what a broker leads that is about to stop. Raises ApiError."""
+        """Move the leaderships away from a broker that is shutting down. Raises ApiError."""
         return await self._ask(lambda term: shutdown.controlled_shutdown(term, request))
 
     async def allocate_producer_ids(self, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
-        """Give a broker a block of producer ids. Raises ApiError."""
+        """Allocate a block of producer ids for a broker. Raises ApiError."""
         return await self._ask(lambda term: producer_ids.allocate_producer_ids(term, request))
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
-        """Change finalized feature levels: all or none. Return the version of /feature by then. Raises ApiError."""
+        """Change finalized feature levels: all or none. Return the resulting version of /feature. Raises ApiError."""
 
         async def work(term: Term) -> int:
             version = await features.update(term, updates, validate_only=validate_only)
@@ -181,9 +181,9 @@ class ClusterController:
     async def elect_leaders(
         self, kind: int, wanted: Collection[Partition]
     ) -> Mapping[Partition, elect_leaders.Elected]:
-        """Elect preferred leaders (kind 0), or any (1); return how that went.
+        """Elect preferred leaders (kind 0), or any (1); return the results.
 
-        Each partition has its new leader, or an ApiError: NOT_CONTROLLER for each where this broker is not active.
+        Each partition gets its new leader, or an ApiError: NOT_CONTROLLER for all if this broker is not active.
         """
         try:
             return await self._ask(lambda term: elect_leaders.elect_leaders(term, kind, wanted))
@@ -193,11 +193,11 @@ class ClusterController:
     async def alter_reassignments(
         self, asked: Mapping[Partition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Mapping[Partition, ApiError | None]:
-        """Begin to move partitions to other replicas; None as replicas cancels. Raises ApiError."""
+        """Begin to move partitions to other replicas; None instead of replicas cancels. Raises ApiError."""
         return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
-        """Return what is being reassigned, of these partitions or of all. Raises ApiError."""
+        """Return the running reassignments, of these partitions or of all. Raises ApiError."""
         return await self._ask(lambda term: reassignment.going_on(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Coroutine[Any, Any, T]]) -> T:
@@ -233,7 +233,7 @@ class ClusterController:
                 event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _session_over(self, event: Event, gone: Unreachable) -> None:
-        """End the term with its session; whoever owns the session tells of the next one."""
+        """End the term with its session; the owner of the session notifies of the next one."""
         log.info("Broker %d could not do something as controller: %s", self.node_id, gone)
         event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         if self._term is not None and self._term.tree.is_over:
@@ -251,7 +251,7 @@ class ClusterController:
         self._queue.put(self._look, "election")
 
     async def _look(self) -> None:
-        """Find out who is the controller, watch it, and be it where nobody is."""
+        """Find the controller, watch it, and stand for election if there is none."""
         while True:
             try:
                 if await self._is_settled():
@@ -261,7 +261,7 @@ class ClusterController:
                 await self._sleep(_RETRY_SECONDS)
 
     async def _is_settled(self) -> bool:
-        """Return whether there is a controller; try to be it if not."""
+        """Return whether there is a controller; stand for election if not."""
         found = await self._steady.get(CONTROLLER, self._put_look)
         is_own = found is not None and found.stat.owner == self._steady.session_id
         if is_own and self._term is not None:
@@ -277,10 +277,10 @@ class ClusterController:
         return False
 
     async def _take_away(self) -> None:
-        """Remove /controller of a term that ended otherwise than by its session, and never that of a later one.
+        """Remove the /controller of a term that ended without its session, and never that of a later term.
 
-        Every election changes the epoch with it, so whoever is elected from here on is not hit (KIP-237), not even by a
-        second try whose first had been made.
+        Every election changes the epoch with it, so a later controller is not affected (KIP-237), not even by a retry
+        whose first attempt had succeeded.
         """
         epoch = await self._steady.get(CONTROLLER_EPOCH)
         found = await self._steady.get(CONTROLLER)
@@ -292,7 +292,7 @@ class ClusterController:
             log.info("Somebody else is the controller already")
 
     async def _begin(self, tree: FencedTree) -> None:
-        """Begin a term; if that is not possible, let somebody else try."""
+        """Begin a term; if that is not possible, resign so that another broker can try."""
         log.info("Broker %d is the controller, of epoch %d", self.node_id, tree.epoch)
         context = Context()
         channels = Channels((self.node_id, tree.epoch), context, self._peers, self._sleep, self._answered)
@@ -315,7 +315,7 @@ class ClusterController:
         self.unclean_elections += count
 
     def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Coroutine[Any, Any, None]]], None]:
-        """Return how parts of a term let work wait; what comes after its end is not done."""
+        """Return the function by which parts of a term queue work; work after the term's end is dropped."""
 
         def put(key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             async def if_still() -> None:
@@ -338,7 +338,7 @@ class ClusterController:
             log.info("Broker %d has resigned as controller of epoch %d", self.node_id, term.epoch)
 
     def _answered(self, broker: int, broker_epoch: int, item: Outgoing, response: Any) -> None:
-        """Take in what a broker has answered; only storage errors and deletions matter."""
+        """Handle a broker's response; only storage errors and deletions matter."""
         term = self._term
         if term is None or response.error_code:
             if response.error_code:
@@ -385,7 +385,7 @@ def _stops_answered(term: Term, broker: tuple[int, int], item: Stops, response: 
 
 
 async def _if_same(term: Term, broker: tuple[int, int], work: Callable[[], Awaitable[None]]) -> None:
-    """Take in what a broker has answered, unless it has registered anew since: then it is asked anew, too."""
+    """Handle a broker's response, unless it has registered again since: then it gets new requests, too."""
     live = term.context.brokers.get(broker[0])
     if live is not None and live.epoch == broker[1]:
         await work()
@@ -400,7 +400,7 @@ async def _bring_online(term: Term, topic: str | None = None) -> None:
 
 
 async def _give_up(tree: FencedTree) -> None:
-    """Remove /controller, if it is still that of this term."""
+    """Remove /controller, if it is still this term's."""
     try:
         await tree.commit(Delete(CONTROLLER))
     except (Refused, ControllerMoved):

@@ -1,6 +1,6 @@
-"""What a controller is told of its broker's configuration.
+"""The controller's part of its broker's configuration.
 
-Owns the values that the controller looks at, under Kafka's names; a change is another value of this class.
+Owns the values that the controller reads, under Kafka's names; a change is a new value of this class.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ControllerConfig:
-    """The broker's configs by which its controller acts; times are ms, but for Kafka's own key in seconds."""
+    """The broker's configs that the controller uses; times are ms, except Kafka's own key in seconds."""
 
     inter_broker_listener: str = "PLAINTEXT"
-    """inter.broker.listener.name: where brokers reach each other."""
+    """inter.broker.listener.name: the listener between brokers."""
     control_plane_listener: str | None = None
-    """control.plane.listener.name: where the controller reaches brokers, if that is another one."""
+    """control.plane.listener.name: the listener for the controller's requests, if it is a separate one."""
     unclean_leader_election: bool = False
-    """unclean.leader.election.enable, for topics that do not say otherwise."""
+    """unclean.leader.election.enable, for topics without their own setting."""
     delete_topics: bool = True
     """delete.topic.enable."""
     auto_rebalance: bool = True
@@ -27,9 +27,9 @@ class ControllerConfig:
     imbalance_check_seconds: int = 300
     """leader.imbalance.check.interval.seconds."""
     socket_timeout_ms: int = 30_000
-    """controller.socket.timeout.ms: for how long the controller waits for a broker's answer, then it asks again."""
+    """controller.socket.timeout.ms: how long the controller waits for a broker's response before it retries."""
 
     @property
     def controller_listener(self) -> str:
-        """Return the listener at which this controller reaches brokers."""
+        """The listener for this controller's requests to brokers."""
         return self.control_plane_listener or self.inter_broker_listener

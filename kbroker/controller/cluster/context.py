@@ -1,7 +1,7 @@
-"""What a controller knows: live brokers, topics, assignments, leaders, and what has been begun.
+"""The controller's state: live brokers, topics, assignments, leaders, and running operations.
 
-Owns the memory of one term of office; it is read from the tree at its beginning and kept in step with it by one task.
-Never asks and never writes: it answers questions.
+Owns the memory of one term of office; it is read from the tree at its beginning, and one task keeps it in step. Never
+requests and never writes: it only answers queries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What /brokers/topics/T/partitions/P/state holds; `version` is the node's, and so the partition epoch."""
+    """The content of /brokers/topics/T/partitions/P/state; `version` is the node's, and so the partition epoch."""
 
     value: LeaderAndIsr
     version: int
@@ -27,13 +27,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class LiveBroker:
-    """A broker that is registered; `epoch` is the number of the transaction that made its znode (czxid)."""
+    """A registered broker; `epoch` is the number of the transaction that created its znode (czxid)."""
 
     epoch: int
     registration: Registration
 
     def at(self, listener: str) -> Endpoint | None:
-        """Return where the broker is reached by a listener."""
+        """Return the broker's endpoint of a listener."""
         return next((each for each in self.registration.endpoints if each.listener == listener), None)
 
 
@@ -47,14 +47,14 @@ class Topic:
 
 @dataclass(slots=True)
 class Deletion:
-    """How far the deletion of a topic has come."""
+    """The progress of a topic's deletion."""
 
     begun: bool = False
-    """Whether its partitions are led no longer."""
+    """Whether its partitions have no leaders any more."""
     halted: bool = False
-    """Whether it waits: for a broker that has replicas of it, or for the end of a reassignment."""
+    """Whether it waits: for a broker with a replica, or for the end of a reassignment."""
     asked: set[tuple[Partition, int]] = field(default_factory=set)
-    """Replicas whose brokers have been asked to delete them, and have not answered."""
+    """Replicas whose brokers have not yet answered the request to delete them."""
     done: set[tuple[Partition, int]] = field(default_factory=set)
 
 
@@ -63,16 +63,16 @@ class Context:
 
     def __init__(self) -> None:
         self.features: Mapping[str, int] = {}
-        """What is finalized: whoever does not support it is not taken for live."""
+        """The finalized features: a broker that does not support them does not count as live."""
         self.lacking: set[int] = set()
-        """Those that are registered, and are not for that."""
+        """Registered brokers that do not count as live for that reason."""
         self.watched_brokers: set[int] = set()
-        """Those whose znodes are watched, live or not."""
+        """Brokers whose znodes are watched, live or not."""
         self.brokers: dict[int, LiveBroker] = {}
         self.leaving: set[int] = set()
-        """Brokers that have asked for their shutdown: registered still, but nobody's choice."""
+        """Brokers that have requested their shutdown: still registered, but never elected."""
         self.failed_dirs: dict[int, set[Partition]] = {}
-        """What lies on directories that have failed, by broker."""
+        """Replicas on failed directories, by broker."""
         self.topics: dict[str, Topic] = {}
         self.names: dict[bytes, str] = {}
         self.changed_topics: set[str] = set()
@@ -86,23 +86,23 @@ class Context:
         self._hosted: dict[int, dict[Partition, None]] = {}
 
     def replicas(self, partition: Partition) -> Replicas | None:
-        """Return a partition's replicas, None where there is no such partition."""
+        """Return a partition's replicas, None if there is no such partition."""
         topic = self.topics.get(partition[0])
         return None if topic is None else topic.partitions.get(partition[1])
 
     def assigned(self, partition: Partition) -> tuple[int, ...]:
-        """Return a partition's replicas in order of preference, all of a reassignment among them."""
+        """Return a partition's replicas in order of preference, including all of a reassignment."""
         found = self.replicas(partition)
         return () if found is None else found.replicas
 
     def partitions(self) -> Iterator[Partition]:
-        """Go over all partitions."""
+        """Yield all partitions."""
         for name, topic in self.topics.items():
             for index in topic.partitions:
                 yield name, index
 
     def on_broker(self, broker: int) -> Collection[Partition]:
-        """Return the partitions of which a broker has a replica."""
+        """Return the partitions with a replica on a broker."""
         return self._hosted.get(broker, {})
 
     def hosts(self) -> set[int]:
@@ -110,7 +110,7 @@ class Context:
         return set(self._hosted)
 
     def add_topic(self, name: str, topic_id: bytes) -> Topic:
-        """Begin to know a topic."""
+        """Add a topic."""
         topic = self.topics[name] = Topic(topic_id)
         self.names[topic_id] = name
         return topic
@@ -125,7 +125,7 @@ class Context:
             self.moving.add(partition)
 
     def remove_topic(self, name: str) -> None:
-        """Forget a topic."""
+        """Remove a topic."""
         topic = self.topics[name]
         for index in topic.partitions:
             partition = name, index
@@ -148,11 +148,11 @@ class Context:
                     del self._hosted[broker]
 
     def is_live(self, broker: int) -> bool:
-        """Whether a broker is registered and stays."""
+        """Whether a broker is registered and not shutting down."""
         return broker in self.brokers and broker not in self.leaving
 
     def live(self) -> set[int]:
-        """Return the brokers that are registered and stay."""
+        """Return the brokers that are registered and not shutting down."""
         return self.brokers.keys() - self.leaving
 
     def is_online(self, broker: int, partition: Partition, *, also_leaving: bool = False) -> bool:
@@ -178,6 +178,6 @@ class Context:
         return topic in self.deletions
 
     def leader(self, partition: Partition) -> int:
-        """Return who leads a partition, -1 for nobody."""
+        """Return a partition's leader, -1 without one."""
         state = self.states.get(partition)
         return NO_LEADER if state is None else state.value.leader

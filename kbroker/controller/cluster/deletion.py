@@ -1,9 +1,9 @@
-"""Topics on their way out: brokers delete their replicas, then the topic's znodes go.
+"""The deletion of topics: brokers delete their replicas, then the topic's znodes are removed.
 
-Owns how far each deletion has come. A topic whose znode stands in /admin/delete_topics is told to be gone at once
-(leader -2); its replicas are deleted by the brokers that live; as long as one of them does not, or a reassignment of
-the topic goes on, the deletion waits. Its end is the removal of the topic's znodes; until then another controller goes
-on with what is left. (TopicDeletionManager.)
+Owns the progress of each deletion. A topic with a znode in /admin/delete_topics is announced as deleted at once (leader
+-2), and the live brokers delete its replicas. As long as one of its brokers is not live, or a reassignment of the topic
+runs, the deletion waits. It ends with the removal of the topic's znodes; until then another controller can continue it.
+(TopicDeletionManager.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Replica = tuple[Partition, int]
 
 
 async def look(term: Term) -> None:
-    """Read which topics are to be deleted, and watch for more. What does not exist need not be deleted."""
+    """Read the topics to be deleted, and watch for more. Requests for missing topics are dropped."""
     asked = await term.tree.children(DELETE_TOPICS, lambda: term.put("deletions", lambda: look(term)))
     known = [topic for topic in asked if topic in term.context.topics]
     refused = set(asked).difference(known)
@@ -40,13 +40,13 @@ async def look(term: Term) -> None:
 
 
 async def begin(term: Term) -> None:
-    """Go on with the deletions that are known at the beginning of a term, and do what `look` does."""
+    """Continue the deletions known at the beginning of a term, and do the work of `look`."""
     await _go_on(term, list(term.context.deletions))
     await look(term)
 
 
 async def enqueue(term: Term, topic: str) -> None:
-    """Begin to know that a topic is to be deleted."""
+    """Record that a topic is to be deleted."""
     context = term.context
     deletion = context.deletions[topic] = Deletion()
     async for index in paced(list(context.topics[topic].partitions)):
@@ -58,7 +58,7 @@ async def enqueue(term: Term, topic: str) -> None:
 
 
 def halt(term: Term, topics: Iterable[str]) -> None:
-    """Let deletions wait until they are resumed for their topics."""
+    """Make deletions wait until they are resumed for their topics."""
     for topic in topics:
         deletion = term.context.deletions.get(topic)
         if deletion is not None:
@@ -66,7 +66,7 @@ def halt(term: Term, topics: Iterable[str]) -> None:
 
 
 async def resume(term: Term, topics: Iterable[str]) -> None:
-    """Let the deletion of these topics wait no longer, where they are to be deleted."""
+    """Resume the deletion of those of these topics that are to be deleted."""
     waited = [topic for topic in topics if topic in term.context.deletions]
     for topic in waited:
         term.context.deletions[topic].halted = False
@@ -96,7 +96,7 @@ async def _left(term: Term, topic: str, deletion: Deletion) -> list[Replica]:
 
 
 async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Replica]) -> None:
-    """Let nobody lead the topic any more, and all brokers that live delete their replicas."""
+    """Remove the leaders of a topic, and have all live brokers delete their replicas."""
     context = term.context
     partitions = list(dict.fromkeys(partition for partition, _ in left))
     if not deletion.begun:
@@ -118,7 +118,7 @@ async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Repl
 
 
 async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> None:
-    """Take in which replicas a broker has deleted, and which it could not."""
+    """Handle a broker's response: the replicas that it has deleted, and those that it could not."""
     topics: dict[str, None] = {}
     async for partition, is_done in paced(outcome.items()):
         deletion = term.context.deletions.get(partition[0])
@@ -136,7 +136,7 @@ async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> N
 
 
 async def broker_gone(term: Term, broker: int, partitions: Collection[Partition]) -> None:
-    """Wait with the deletion of these partitions: a broker that has replicas of them is gone, or their directory is."""
+    """Halt the deletions of these partitions: their broker or its directory has failed."""
     deletions = term.context.deletions
     async for partition in paced(partitions):
         deletion = deletions.get(partition[0])
@@ -147,10 +147,10 @@ async def broker_gone(term: Term, broker: int, partitions: Collection[Partition]
 
 
 async def _finish(term: Term, topic: str) -> None:
-    """Remove the topic's znodes: all its brokers have deleted their replicas.
+    """Remove the topic's znodes after all its brokers have deleted their replicas.
 
-    What says that the topic exists, and that it is to be deleted, goes in one: otherwise another topic of that name,
-    created in between, would be deleted by a controller that takes over.
+    The topic's znode and the deletion request are removed in one transaction. Otherwise a later controller would delete
+    a new topic of the same name that was created in between.
     """
     tree = term.tree
     partitions = f"{topic_path(topic)}/partitions"
@@ -169,7 +169,7 @@ async def _finish(term: Term, topic: str) -> None:
 
 
 async def _remove(term: Term, topic: str, indexes: Sequence[str]) -> None:
-    """Remove partitions' znodes in one, or one by one where some of them look otherwise."""
+    """Remove partitions' znodes in one transaction, or one by one if some of them have another structure."""
     tree, paths = term.tree, [f"{topic_path(topic)}/partitions/{index}" for index in indexes]
     try:
         await tree.commit(*(Delete(each) for path in paths for each in (f"{path}/state", path)))

@@ -1,6 +1,6 @@
-"""Elections that somebody asks for: preferred leaders, and leaders at any price.
+"""Requested elections: preferred leaders, and unclean leaders.
 
-Owns ElectLeaders (KIP-460) and /admin/preferred_replica_election. Who is elected is decided in controller/elections.py.
+Owns ElectLeaders (KIP-460) and /admin/preferred_replica_election. controller/elections.py decides the leaders.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ log = logging.getLogger(__name__)
 PREFERRED, UNCLEAN = 0, 1
 """ElectLeaders' types."""
 Elected = int | ApiError
-"""The new leader, or why there is none."""
+"""The new leader, or the error."""
 
 
 async def elect_leaders(term: Term, kind: int, partitions: Collection[Partition]) -> dict[Partition, Elected]:
-    """Elect as a client asks; return how that went for each partition."""
+    """Elect leaders at a client's request; return the result for each partition."""
     results: dict[Partition, Elected] = {}
     wanted = []
     async for partition in paced(partitions):
@@ -73,7 +73,7 @@ def _why_not(term: Term, kind: int, partition: Partition) -> ApiError | None:
 
 
 async def prefer(term: Term, partitions: Collection[Partition]) -> dict[Partition, State]:
-    """Have first replicas lead, where they can."""
+    """Make first replicas the leaders where possible."""
     context = term.context
 
     def decide(partition: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -83,7 +83,7 @@ async def prefer(term: Term, partitions: Collection[Partition]) -> dict[Partitio
 
 
 async def look(term: Term) -> None:
-    """Take up what a tool has written into /admin/preferred_replica_election, and watch for more."""
+    """Run the elections that a tool has written into /admin/preferred_replica_election, and watch for more."""
     found = await term.tree.get(PREFERRED_ELECTION, lambda: term.put("preferred", lambda: look(term)))
     if found is None:
         return

@@ -1,7 +1,7 @@
-"""What a controller has to do, one thing at a time and in order.
+"""The controller's work, one event at a time and in order.
 
-Owns the queue and the futures of those who wait for an answer. Work may wait for the tree as long as it takes; nothing
-else of the controller happens meanwhile, so that it need not be afraid of itself. (ControllerEventManager.)
+Owns the queue and the futures of waiting callers. Work may wait for the tree as long as it takes; nothing else of the
+controller runs meanwhile, so there are no races within it. (ControllerEventManager.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Event:
-    """One thing to do, and who waits for it."""
+    """One unit of work, and the future of its waiting caller."""
 
     __slots__ = ("future", "key", "work")
 
@@ -28,18 +28,18 @@ class Event:
         self.future = future
 
     def fail(self, error: ApiError) -> None:
-        """Tell who waits that it was not done."""
+        """Set the error of a waiting caller."""
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
 
     def succeed(self, result: Any) -> None:
-        """Tell who waits what came of it."""
+        """Set the result of a waiting caller."""
         if self.future is not None and not self.future.done():
             self.future.set_result(result)
 
 
 class EventQueue:
-    """Events in order; of one key no more than one waits."""
+    """Events in order; at most one event per key is queued."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
@@ -49,11 +49,11 @@ class EventQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all is done, and nothing waits."""
+        """Whether all work is done, and the queue is empty."""
         return self._is_resting and not self._events
 
     def put(self, work: Work, key: Hashable = None) -> None:
-        """Let work wait behind all other, unless the same waits already."""
+        """Queue work at the end, unless an event with its key is queued already."""
         if key is not None:
             if key in self._keys:
                 return
@@ -62,14 +62,14 @@ class EventQueue:
         self._filled.set()
 
     async def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Let work have its turn and return what comes of it. Raises ApiError, NOT_CONTROLLER if it has none."""
+        """Queue work and return its result. Raises ApiError, NOT_CONTROLLER if it is dropped."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._events.append(Event(work, None, future))
         self._filled.set()
         return await future
 
     def clear(self) -> None:
-        """Forget what waits; who waits for an answer hears NOT_CONTROLLER."""
+        """Drop all queued work; waiting callers get NOT_CONTROLLER."""
         events, self._events = self._events, deque()
         self._keys.clear()
         for event in events:

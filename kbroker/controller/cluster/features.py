@@ -1,9 +1,8 @@
-"""What a cluster's controller finalizes: the levels that stand in /feature (KIP-584).
+"""The feature levels that a cluster's controller finalizes in /feature (KIP-584).
 
-Owns /feature: its making in a cluster that has none, and its change when a client asks. Levels are only ever raised by
-a client, but for those of a new cluster: a broker of Apache Kafka 3.9 knows no feature at all and ends where one is
-finalized, so that nobody may find one that he did not ask for. (KafkaController.enableFeatureVersioning,
-processFeatureUpdatesWithActiveController.)
+Owns /feature: its creation in a cluster without it, and its change at a client's request. Only a client raises levels,
+except those of a new cluster: a broker of Apache Kafka 3.9 supports no feature at all and stops if one is finalized, so
+levels must never appear unasked. (KafkaController.enableFeatureVersioning, processFeatureUpdatesWithActiveController.)
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def supported_by(registration: Registration) -> Supported:
-    """Return what a broker has registered that it supports."""
+    """Return the features that a broker has registered as supported."""
     return {
         name: (levels.get("min_version", 1), levels.get("max_version", 0))
         for name, levels in registration.features.items()
@@ -36,9 +35,9 @@ def supported_by(registration: Registration) -> Supported:
 
 
 async def learn(term: Term) -> bool:
-    """Take in what is finalized, by which brokers are judged; return whether /feature is there at all.
+    """Read the finalized levels, which brokers must support; return whether /feature exists.
 
-    Of one that is disabled, as brokers before 2.7 left it, nothing is taken over, and it is enabled. Raises Unreadable.
+    If it is disabled, as brokers before 2.7 left it, its levels are ignored, and it is enabled. Raises Unreadable.
     """
     while True:
         found = await term.tree.get(FEATURE)
@@ -53,7 +52,7 @@ async def learn(term: Term) -> bool:
 
 
 async def begin(term: Term) -> None:
-    """Make /feature where there is none: with levels in a new cluster whose brokers, as far as they live, have them."""
+    """Create /feature if missing: with levels in a new cluster whose live brokers all support them."""
     if await learn(term):
         return
     is_new = not await term.tree.children(TOPICS)
@@ -71,9 +70,9 @@ def initial(brokers: Others, *, is_new: bool) -> Mapping[str, int]:
 
 
 async def update(term: Term, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
-    """Change levels: all or none. Return the version of /feature that has them. Raises ApiError.
+    """Change levels: all or none. Return the version of /feature that contains them. Raises ApiError.
 
-    A level is raised only where all brokers support it that live, and all live that have replicas.
+    A level is raised only if all live brokers support it, and all brokers with replicas are live.
     """
     while True:
         found = await term.tree.get(FEATURE)
@@ -98,7 +97,7 @@ async def update(term: Term, updates: Sequence[FeatureUpdate], *, validate_only:
 
 
 async def _others(term: Term) -> Others:
-    """Return what all brokers support; also of those that the controller is yet to hear of, or takes for dead."""
+    """Return the supported features of all brokers, including those unknown to the controller or counted as dead."""
     context = term.context
     supported = {number: supported_by(each.registration) for number, each in context.brokers.items()}
     missing = context.hosts() - supported.keys()

@@ -1,10 +1,10 @@
-"""The tree as a controller sees it: patient while the connection is lost, and closed to it once another one is elected.
+"""The controller's view of the tree: it waits out a lost connection, and is read-only after the next election.
 
-Owns how long it asks (as long as its session lives), and the check of /controller_epoch that goes with every write
-(KIP-237). Never interprets what it writes, but for the epoch.
+Owns how long it retries (as long as its session lives), and the check of /controller_epoch with every write (KIP-237).
+Never interprets the written data, except the epoch.
 
-An answer that was lost may belong to a write that was made: whoever writes a second time finds the node changed, and
-has to look whether that was itself.
+A lost response may belong to a successful write: a writer that retries finds the node changed, and has to check whether
+the change was its own.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, ControllerNo
 
 T = TypeVar("T")
 Sleep = Callable[[float], Awaitable[None]]
-"""Waits for so many seconds."""
+"""Waits for a number of seconds."""
 
 _RETRY_SECONDS = 0.05
 
 
 class ControllerMoved(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """Somebody else was elected: nothing more can be written."""
+    """Another controller was elected: nothing more can be written."""
 
 
 class SteadyTree:
-    """A tree seen through the session that is live when this is made; what is asked waits out a lost connection.
+    """A tree within the session that is live at its creation; requests wait out a lost connection.
 
-    Raises SessionExpired once that session is gone, whatever comes after it.
+    Raises SessionExpired once that session is gone, even if another one follows.
     """
 
     def __init__(self, tree: MetadataTree, sleep: Sleep) -> None:
@@ -57,20 +57,20 @@ class SteadyTree:
         self.session_id = tree.session_id
 
     def disconnected(self) -> None:
-        """Ask nothing for now."""
+        """Pause all requests."""
         self._connected.clear()
 
     def reconnected(self) -> None:
-        """Go on with what waits."""
+        """Resume the waiting requests."""
         self._connected.set()
 
     @property
     def is_over(self) -> bool:
-        """Whether the session is gone, or nothing is asked any more."""
+        """Whether the session is gone, or `end` was called."""
         return self._ended or self._tree.session_id != self.session_id
 
     def end(self) -> None:
-        """Ask nothing any more."""
+        """Refuse all further requests."""
         self._ended = True
         self._connected.set()
 
@@ -79,7 +79,7 @@ class SteadyTree:
         return await self._steadily(lambda: self._tree.get(path, changed))
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        """Return the sorted names below a node; none where there is no node."""
+        """Return the sorted names below a node; empty if the node is missing."""
         try:
             return await self._steadily(lambda: self._tree.children(path, changed))
         except Refused:
@@ -98,13 +98,13 @@ class SteadyTree:
             except SessionExpired:
                 raise
             except Unreachable:
-                if self._connected.is_set():  # it is not known yet, or over by now
+                if self._connected.is_set():  # the loss is not known yet, or already over
                     await self._sleep(_RETRY_SECONDS)
                 await self._connected.wait()
 
 
 class FencedTree:
-    """A tree to which a controller of one epoch writes, as long as no later one is elected."""
+    """A tree that accepts a controller's writes as long as no later one is elected."""
 
     def __init__(self, tree: SteadyTree, epoch: int, epoch_version: int) -> None:
         self._tree = tree
@@ -113,7 +113,7 @@ class FencedTree:
 
     @property
     def is_over(self) -> bool:
-        """Whether the session is gone by which the controller was elected."""
+        """Whether the session of the controller's election is gone."""
         return self._tree.is_over
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
@@ -121,7 +121,7 @@ class FencedTree:
         return await self._tree.get(path, changed)
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        """Return the sorted names below a node; none where there is no node."""
+        """Return the sorted names below a node; empty if the node is missing."""
         return await self._tree.children(path, changed)
 
     async def commit(self, *changes: Change) -> list[Done]:
@@ -134,7 +134,7 @@ class FencedTree:
             raise Refused(refused.index - 1, refused.path, refused.reason) from None
 
     async def set(self, path: str, data: bytes, version: int) -> int | None:
-        """Write a node that has this version; return its new one, None where it has another or is gone."""
+        """Write a node at a given version; return its new version, None if it has another or is missing."""
         try:
             (done,) = await self.commit(SetData(path, data, version))
         except Refused:
@@ -143,7 +143,7 @@ class FencedTree:
         return done.stat.version
 
     async def create(self, path: str, data: bytes = b"") -> bool:
-        """Make a node; return whether it was not there."""
+        """Create a node; return False if it exists."""
         try:
             await self.commit(Create(path, data))
         except Refused as refused:
@@ -153,7 +153,7 @@ class FencedTree:
         return True
 
     async def delete(self, path: str) -> None:
-        """Remove a node, if it is there. Raises Refused where it has children."""
+        """Remove a node if it exists. Raises Refused if it has children."""
         try:
             await self.commit(Delete(path))
         except Refused as refused:
@@ -161,26 +161,27 @@ class FencedTree:
                 raise
 
     async def delete_below(self, path: str) -> None:
-        """Remove a node with all below it."""
+        """Remove a node and everything below it."""
         while True:
             for name in await self.children(path):
                 await self.delete_below(f"{path}/{name}")
             try:
                 return await self.delete(path)
-            except Refused as refused:  # something has come meanwhile
+            except Refused as refused:  # a child was created meanwhile
                 if refused.reason is not Reason.NOT_EMPTY:
                     raise
 
 
 async def claim(tree: SteadyTree, node_id: int, now_ms: int) -> FencedTree | None:
-    """Try to become the controller: /controller for this session, and the next epoch, in one. None: somebody else is.
+    """Try to become the controller: /controller for this session and the next epoch in one transaction.
 
-    Raises Unreadable where the epoch is no number.
+    Returns None on failure.
+    Raises Unreadable if the epoch is not a number.
     """
     while True:
         found = await tree.get(CONTROLLER_EPOCH)
         if found is None:
-            with suppress(Refused):  # another one was faster
+            with suppress(Refused):  # another broker was faster
                 await tree.commit(Create(CONTROLLER_EPOCH, b"0"))
             continue
         epoch = read_number(CONTROLLER_EPOCH, found.data) + 1
@@ -195,7 +196,7 @@ async def claim(tree: SteadyTree, node_id: int, now_ms: int) -> FencedTree | Non
 
 
 async def _own(tree: SteadyTree, node_id: int, epoch: int) -> FencedTree | None:
-    """Return whether the claim that was refused had been made before, and only its answer was lost."""
+    """Return the tree if the refused claim had been successful before, and only its response was lost."""
     holder, found = await tree.get(CONTROLLER), await tree.get(CONTROLLER_EPOCH)
     if holder is None or found is None or holder.stat.owner != tree.session_id:
         return None

@@ -1,6 +1,6 @@
-"""Leadership that goes back to first replicas by itself.
+"""The automatic return of leadership to first replicas.
 
-Owns when it does (auto.leader.rebalance.enable; KafkaController.checkAndTriggerAutoLeaderRebalance).
+Owns the conditions (auto.leader.rebalance.enable; KafkaController.checkAndTriggerAutoLeaderRebalance).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.term import Term
 
 FIRST_SECONDS = 5
-"""So long after a controller's election the first look comes; the next by leader.imbalance.check.interval.seconds."""
+"""Seconds from a controller's election to the first check; then leader.imbalance.check.interval.seconds counts."""
 
 log = logging.getLogger(__name__)
 
 
 async def rebalance(term: Term) -> None:
-    """Give leadership back to preferred replicas, where a broker misses too much of what it should lead."""
+    """Return leadership to the preferred replicas of brokers that lead too few of their partitions."""
     context = term.context
     preferred: dict[int, int] = {}
     missed: dict[int, list[Partition]] = {}

@@ -1,8 +1,8 @@
 """Log directories that fail while their broker lives.
 
-Owns which replicas are known to lie on one. A broker with such a directory leaves a notification; the controller then
-tells it everything once more, and its answers say which replicas are gone (KAFKA_STORAGE_ERROR), and which are there
-(KafkaController.onBrokerLogDirFailure, processLeaderAndIsrResponseReceived).
+Owns the set of replicas on failed directories. A broker with such a directory leaves a notification. The controller
+then sends it all leaderships again, and the response shows which replicas are lost (KAFKA_STORAGE_ERROR) and which are
+usable (KafkaController.onBrokerLogDirFailure, processLeaderAndIsrResponseReceived).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 async def clear(term: Term) -> None:
-    """Remove what an earlier controller has left: all brokers are told everything in any case.
+    """Remove the notifications of an earlier term: all brokers get all leaderships in any case.
 
-    Changes of in-sync replicas are notified by brokers of before 2.7 only.
+    Only brokers before 2.7 leave notifications of changed in-sync replicas.
     """
     for parent in (LOG_DIR_EVENTS, ISR_CHANGES):
         names = await term.tree.children(parent)
@@ -30,7 +30,7 @@ async def clear(term: Term) -> None:
 
 
 async def look(term: Term) -> None:
-    """Take up notifications, and watch for more."""
+    """Process notifications, and watch for more."""
     names = await term.tree.children(LOG_DIR_EVENTS, lambda: term.put("log dirs", lambda: look(term)))
     paths = [f"{LOG_DIR_EVENTS}/{name}" for name in names]
     brokers = {broker for broker in await all_of(paths, lambda path: _broker(term, path)) if broker is not None}
@@ -56,7 +56,7 @@ async def _broker(term: Term, path: str) -> int | None:
 
 
 async def answered(term: Term, broker: int, usable: Mapping[Partition, bool]) -> None:
-    """Take in which replicas of a broker can be used."""
+    """Record which replicas of a broker can be used."""
     failed = term.context.failed_dirs.setdefault(broker, set())
     gone = []
     async for partition, is_usable in paced(usable.items()):

@@ -1,6 +1,6 @@
-"""Long work of the controller in turns: slices of the loop, and so many questions on their way at once.
+"""Long work of the controller in pieces: slices of the loop's time, and a limited number of concurrent requests.
 
-Owns the two ways. Never knows what the work is.
+Owns both methods. Never knows what the work is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 AT_ONCE = 64
-"""Questions to the tree that are on their way together: enough to hide its latency, few enough for one turn."""
+"""Concurrent requests to the tree: enough to hide its latency, few enough for one turn."""
 
 
 TOGETHER = 16
-"""Partitions that are written in one."""
+"""Partitions written in one transaction."""
 
 
 def pieces(items: Iterable[T]) -> list[list[T]]:
-    """Cut items into pieces for one write each."""
+    """Split items into pieces for one write each."""
     whole = list(items)
     return [whole[at : at + TOGETHER] for at in range(0, len(whole), TOGETHER)]
 
@@ -36,7 +36,7 @@ async def paced(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def all_of(items: Iterable[T], work: Callable[[T], Awaitable[R]], most: int = AT_ONCE) -> list[R]:
-    """Do `work` for each item, `most` at once; return the results in the items' order, or raise the first error."""
+    """Do `work` for each item, at most `most` at once; return the results in order, or raise the first error."""
     todo = list(items)
     numbered = iter(enumerate(todo))
     results: dict[int, R] = {}

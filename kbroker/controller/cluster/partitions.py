@@ -1,9 +1,9 @@
-"""Leaders and in-sync replicas of many partitions: decided, written, remembered, and told.
+"""Leaders and in-sync replicas of many partitions: decided, written, stored, and sent.
 
-Owns the way of a partition's state into the tree: compared with its version and fenced, some partitions a write, and
-several writes on their way at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9, which writes one
-partition at a time). Who is elected is decided in elections.py. A state that was changed behind the controller's back
-is read again, and decided upon anew.
+Owns the writing of a partition's state to the tree: compared with its version and fenced, several partitions per write,
+and several writes at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9, which writes one
+partition at a time). elections.py decides the leaders. A state that another process has changed is read again, and
+decided anew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 async def unclean_topics(term: Term, topics: Collection[str]) -> set[str]:
-    """Return those topics that would rather lose records than be without a leader."""
+    """Return the topics that allow unclean leaders, which may lose records."""
     ordered = list(topics)
     allowed = await all_of(ordered, lambda topic: _is_unclean(term, topic))
     return {topic for topic, unclean in zip(ordered, allowed, strict=True) if unclean}
@@ -57,11 +57,11 @@ async def _is_unclean(term: Term, topic: str) -> bool:
 
 WRITES_AT_ONCE = 8
 Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]
-"""Returns a partition's next state; None where it stays as it is."""
+"""Returns a partition's next state; None to keep the current one."""
 
 
 async def read_state(tree: FencedTree, partition: Partition) -> State | None:
-    """Return a partition's state; None where there is none, or none that can be read, which is told."""
+    """Return a partition's state; None if it is missing, or unreadable, which is logged."""
     path = state_path(*partition)
     found = await tree.get(path)
     if found is None:
@@ -74,7 +74,7 @@ async def read_state(tree: FencedTree, partition: Partition) -> State | None:
 
 
 async def change(term: Term, partition: Partition, decide: Decide) -> State | None:
-    """Bring a partition into its next state; return it, or None where nothing could be decided.
+    """Write a partition's next state; return it, or None if nothing could be decided.
 
     Raises ControllerMoved.
     """
@@ -96,13 +96,13 @@ async def change(term: Term, partition: Partition, decide: Decide) -> State | No
         if state.value.controller_epoch > term.epoch:
             raise ControllerMoved(f"{path} was written by a controller of epoch {state.value.controller_epoch}")
         context.states[partition] = state
-        if state == State(value, before.version + 1):  # it was this controller, and only the answer was lost
+        if state == State(value, before.version + 1):  # its own write, whose response was lost
             return state
     return None
 
 
 async def change_all(term: Term, partitions: Collection[Partition], decide: Decide) -> list[State | None]:
-    """Do what `change` does for many partitions, some in one write; return their states in the same order."""
+    """Do the work of `change` for many partitions, several in one write; return their states in the same order."""
 
     async def change_some(some: Sequence[Partition]) -> list[State | None]:
         return await write_together(term, some, decide) or [await change(term, each, decide) for each in some]
@@ -112,7 +112,7 @@ async def change_all(term: Term, partitions: Collection[Partition], decide: Deci
 
 
 async def write_together(term: Term, partitions: Sequence[Partition], decide: Decide) -> list[State | None] | None:
-    """Write the next states of partitions in one; None if one of them would not have it so: nothing is written then."""
+    """Write the next states of partitions in one transaction; None, with nothing written, if one of them is refused."""
     context = term.context
     states: list[State | None] = []
     writes: list[Change] = []
@@ -136,7 +136,7 @@ async def write_together(term: Term, partitions: Sequence[Partition], decide: De
 
 
 async def create(term: Term, partitions: Collection[Partition], batch: Batch) -> None:
-    """Begin partitions that have no state: led by the first replica that is online, all of those in sync."""
+    """Create the states of new partitions: led by the first online replica, with all online ones in sync."""
     context = term.context
 
     values: dict[Partition, LeaderAndIsr] = {}
@@ -160,7 +160,7 @@ async def create(term: Term, partitions: Collection[Partition], batch: Batch) ->
 async def _create_states(
     tree: FencedTree, partitions: Sequence[Partition], values: Mapping[Partition, LeaderAndIsr]
 ) -> list[State | None]:
-    """Make the znodes of new partitions in one, or one by one where some of them are there."""
+    """Create the znodes of new partitions in one transaction, or one by one if some of them exist."""
     writes: list[Change] = []
     for partition in partitions:
         writes += [Create(partition_path(*partition)), Create(state_path(*partition), values[partition].encode())]
@@ -185,7 +185,7 @@ async def _create_state(tree: FencedTree, partition: Partition, value: LeaderAnd
 
 
 async def _create(tree: FencedTree, path: str) -> bool:
-    """Make a node that may be there; return whether it is, now."""
+    """Create a node that may exist; return whether it exists now."""
     try:
         await tree.create(path)
     except Refused as refused:
@@ -197,9 +197,9 @@ async def _create(tree: FencedTree, path: str) -> bool:
 async def elect(
     term: Term, partitions: Collection[Partition], decide: Decide, told: Callable[[Partition], Iterable[int]]
 ) -> dict[Partition, State]:
-    """Let partitions have the leaders upon which `decide` decides, and tell `told` of them and all brokers of it.
+    """Elect the leaders that `decide` selects; send the leadership to `told` and the metadata to all brokers.
 
-    Return those for which there was one.
+    Return the partitions with a new leader.
     """
     batch = term.batch()
     elected = await _elect(term, partitions, decide, told, batch)
@@ -227,10 +227,10 @@ async def _elect(
 async def bring_online(
     term: Term, partitions: Collection[Partition] | None = None, *, unclean: bool = False, batch: Batch | None = None
 ) -> dict[Partition, State]:
-    """Begin new partitions and elect for those whose leader is gone: all of them, or these.
+    """Create the states of new partitions and elect leaders for offline ones: all of them, or the given ones.
 
-    With `unclean` also from outside the in-sync replicas, whatever the topics' configs say. What brokers are to be told
-    goes with `batch` where there is one, else at once. Return those for which a leader was elected.
+    With `unclean` also from outside the in-sync replicas, whatever the topics' configs. The requests are added to
+    `batch` if given, otherwise sent at once. Return the partitions for which a leader was elected.
     """
     own = term.batch() if batch is None else batch
     elected = await _bring_online(term, partitions, own, unclean=unclean)
@@ -279,7 +279,7 @@ def _has_online_isr(term: Term, partition: Partition) -> bool:
 
 
 async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
-    """Remember which of these partitions have a leader that can't be used."""
+    """Record which of these partitions have an unusable leader."""
     context = term.context
     async for partition in paced(list(partitions)):
         if partition in context.states and not context.is_led(partition) and not context.is_deleted(partition[0]):
@@ -287,12 +287,12 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Take a replica that can't be used from leadership and from the in-sync ones, and stop it if its broker lives."""
+    """Remove an unusable replica from leadership and the in-sync set, and stop it if its broker lives."""
     context = term.context
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         if value.leader == NO_LEADER and value.isr == (replica,):
-            return None  # the last one in sync stays, and it is known already that it doesn't lead
+            return None  # the last one in sync stays, and it is already known not to lead
         return elections.without_replica(value, replica, term.epoch)
 
     states = await change_all(term, partitions, decide)
@@ -307,7 +307,7 @@ async def take_out(term: Term, replica: int, partitions: Collection[Partition], 
 
 
 async def unled(term: Term, partitions: Collection[Partition]) -> None:
-    """Let nobody lead partitions of topics that are being deleted, whatever becomes of their replicas."""
+    """Remove the leaders of partitions of topics that are being deleted, whatever happens to their replicas."""
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         if value.leader == NO_LEADER:
@@ -318,5 +318,5 @@ async def unled(term: Term, partitions: Collection[Partition]) -> None:
 
 
 async def write_anew(term: Term, partition: Partition) -> State | None:
-    """Give a partition another leader epoch, and nothing else."""
+    """Give a partition a new leader epoch, without other changes."""
     return await change(term, partition, lambda _, value: elections.unchanged(value, term.epoch))

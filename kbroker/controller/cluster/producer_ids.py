@@ -1,6 +1,6 @@
-"""Blocks of producer ids, each given to one broker once (KIP-730).
+"""Blocks of producer ids, each allocated to one broker once (KIP-730).
 
-Owns /latest_producer_id_block, which brokers of before 2.8 write as well: what was read is compared at each write.
+Owns /latest_producer_id_block, which brokers before 2.8 write as well: each write checks the version that was read.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 BLOCK: Final = 1000
-"""Ids that a broker gets at a time."""
+"""Ids in a block."""
 _LAST: Final = 2**63 - 1
 
 
 async def allocate_producer_ids(term: Term, request: AllocateProducerIdsRequest) -> AllocateProducerIdsResponse:
-    """Give a broker the next block. Raises ApiError."""
+    """Allocate the next block for a broker. Raises ApiError."""
     broker = term.context.brokers.get(request.broker_id)
     if broker is None:
         raise ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED)

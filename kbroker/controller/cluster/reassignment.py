@@ -1,13 +1,13 @@
-"""Partitions on their way to other brokers: begun, cancelled, finished, and gone on with after a fail-over.
+"""The reassignment of partitions to other brokers: start, cancellation, completion, and continuation after a fail-over.
 
-Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). What has begun stands in the
-topic's znode (replicas, adding, removing), so that another controller goes on with it:
+Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). A started one is stored in the
+topic's znode (replicas, adding, removing), so that another controller can continue it:
 
-    begin    the znode; a new leader epoch; LeaderAndIsr to those who were there, and to those who come as new ones
-    finish   once all of the target are in sync: a leader among them, the others out of the in-sync replicas and
-             deleted, the znode without adding and removing, and everybody hears of it
+    begin    the znode; a new leader epoch; LeaderAndIsr to the current replicas, and to the added ones as new
+    finish   once all of the target are in sync: a leader among them, the others removed from the in-sync replicas and
+             deleted, the znode without adding and removing, and the metadata to all brokers
 
-Cancelling is a reassignment back to where it began.
+Cancelling is a reassignment back to the original replicas.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 _NO_PARTITION = "The partition does not exist."
 Asked = Mapping[Partition, Sequence[int] | None]
-"""Where partitions are to go; None: back to where they were."""
+"""The target replicas of partitions; None for the original ones."""
 
 
 async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Partition, ApiError | None]:
-    """Begin or cancel reassignments that a client asks for; return how that went.
+    """Begin or cancel reassignments at a client's request; return the results.
 
-    Targets of another size than now are refused unless `may_change_factor` (KIP-860).
+    Targets of a different size are refused unless `may_change_factor` (KIP-860).
     """
     results: dict[Partition, ApiError | None] = {}
     planned: dict[Partition, Replicas] = {}
@@ -64,7 +64,7 @@ async def alter(term: Term, asked: Asked, *, may_change_factor: bool) -> dict[Pa
 
 
 def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Replicas | ApiError:
-    """Return what a reassignment begins with, or why it cannot begin."""
+    """Return the replicas of a reassignment at its start, or the error."""
     current = term.context.replicas(partition)
     if current is None or term.context.is_deleted(partition[0]):
         if target is None:
@@ -83,7 +83,7 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Rep
 
 
 def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> ApiError | None:
-    """Return why a target that a client names cannot be."""
+    """Return the fault of a target that a client names, None if it is valid."""
 
     def refusal(text: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
@@ -91,7 +91,7 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     live = term.context.live()
     if not target:
         return refusal("Empty replica list specified in partition reassignment.")
-    # Of so many not all can be alive or there already, and a client may name millions.
+    # More than these cannot all be alive or replicas already, and a client may name millions.
     target = target[: len(live) + len(current.replicas) + 1]
     if len(set(target)) != len(target):
         return refusal(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
@@ -114,12 +114,12 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 async def look(term: Term) -> None:
-    """Take up what a tool has written into /admin/reassign_partitions, and watch for more."""
+    """Start the reassignments that a tool has written into /admin/reassign_partitions, and watch for more."""
     await take_up(term)
 
 
 async def take_up(term: Term) -> set[Partition]:
-    """Do what `look` does; return the partitions for which it was taken up."""
+    """Do the work of `look`; return the partitions whose reassignment has started."""
     found = await term.tree.get(REASSIGNMENTS, lambda: term.put("reassignments", lambda: look(term)))
     if found is None:
         return set()
@@ -156,7 +156,7 @@ async def _begin(term: Term, planned: Mapping[Partition, Replicas]) -> dict[Part
 
 
 async def resume(term: Term, except_for: Collection[Partition] = (), target_on: int | None = None) -> None:
-    """Go on with all that has begun, or with what has a broker among its targets."""
+    """Continue all started reassignments, or those with a given broker among their targets."""
     for partition in list(term.context.moving):
         replicas = term.context.replicas(partition)
         if replicas is None or partition in except_for:
@@ -166,7 +166,7 @@ async def resume(term: Term, except_for: Collection[Partition] = (), target_on: 
 
 
 async def in_sync_changed(term: Term, partition: Partition) -> None:
-    """Finish a reassignment if all of its target are in sync now."""
+    """Finish a reassignment if its whole target is in sync now."""
     replicas = term.context.replicas(partition)
     if partition in term.context.moving and replicas is not None and _is_complete(term, partition, replicas):
         await go_on(term, partition, replicas)
@@ -178,11 +178,11 @@ def _is_complete(term: Term, partition: Partition, replicas: Replicas) -> bool:
 
 
 async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
-    """Do the next steps of a reassignment; return whether its topic is there."""
+    """Do the next steps of a reassignment; return whether its topic exists."""
     deletion.halt(term, (partition[0],))
     if not await _remember(term, partition, replicas):
         return False
-    if partition not in term.context.states:  # nobody who was to have it was online so far
+    if partition not in term.context.states:  # none of its planned replicas was online so far
         await bring_online(term, (partition,))
     if not _is_complete(term, partition, replicas):
         await _tell_replicas(term, partition, replicas)
@@ -192,12 +192,12 @@ async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
 
 
 async def _remember(term: Term, partition: Partition, replicas: Replicas) -> bool:
-    """Write what has begun; replicas that were to come with an earlier reassignment, and are not in this one, go."""
+    """Write a started reassignment; replicas added by an earlier one and not part of this one are removed."""
     context = term.context
     current = context.replicas(partition)
     if current is not None and current != replicas:
-        # Where none goes on by that, another controller would find nothing to go on with, and brokers would not believe
-        # it that a partition has other replicas under an epoch that they know.
+        # For a cancellation, a new epoch is written too: another controller would find nothing to continue, and brokers
+        # ignore other replicas of a partition under a known epoch.
         if not await _write(term, partition, replicas, new_epoch=not replicas.in_motion):
             return False
         context.assign(partition, replicas)
@@ -233,7 +233,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
 
 
 async def _let_target_lead(term: Term, partition: Partition, finished: Replicas) -> None:
-    """Elect if the leader is not among those who stay, or is gone; in any case all of them learn who they are."""
+    """Elect a leader if the current one is offline or not in the target; in any case send all replicas their list."""
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
@@ -255,7 +255,7 @@ async def _tell(term: Term, partition: Partition, brokers: Iterable[int]) -> Non
 
 
 async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> None:
-    """Take replicas out of sync, stop them, and let them be deleted."""
+    """Remove replicas from the in-sync set, stop them, and have them deleted."""
     for broker in brokers:
         batch = term.batch()
         await take_out(term, broker, (partition,), batch)
@@ -267,7 +267,7 @@ async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> N
 
 
 async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_epoch: bool = False) -> bool:
-    """Write a partition's replicas into its topic's znode, of which others may write other partitions.
+    """Write a partition's replicas into its topic's znode; other writers may change other partitions in it.
 
     With `new_epoch` the partition begins a new leader epoch in the same write.
     """
@@ -300,7 +300,7 @@ async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_ep
 
 
 async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[int]], bool]) -> None:
-    """Take partitions from what a tool has asked for; without any left, the znode goes."""
+    """Remove partitions from a tool's request; the znode is deleted once none is left."""
     while True:
         found = await term.tree.get(REASSIGNMENTS)
         if found is None:
@@ -315,13 +315,13 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
             await term.tree.commit(change)
         except Refused:  # a tool has written meanwhile
             continue
-        if not left:  # another tool may have its turn now
+        if not left:  # another tool may write a request now
             term.put("reassignments", lambda: look(term))
         return
 
 
 async def going_on(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
-    """Return what is being reassigned, of all partitions or of these."""
+    """Return the running reassignments, of all partitions or of the given ones."""
     found = {}
     async for partition in paced(list(term.context.moving) if partitions is None else partitions):
         replicas = term.context.replicas(partition)

@@ -1,6 +1,6 @@
-"""What a controller tells brokers, as messages: LeaderAndIsr 7, UpdateMetadata 8 and StopReplica 4.
+"""The controller's messages to brokers: LeaderAndIsr 7, UpdateMetadata 8 and StopReplica 4.
 
-Owns their fields, in the versions of Apache Kafka 3.9, and how they are put together of many partitions' parts. Pure.
+Owns their fields, in the versions of Apache Kafka 3.9, and how they are built from the parts of many partitions. Pure.
 (ControllerChannelManager.)
 """
 
@@ -34,15 +34,15 @@ UPDATE_METADATA: Final = 8
 STOP_REPLICA: Final = 4
 
 DELETED_LEADER: Final = -2
-"""Who leads a partition of a topic that is being deleted, in UpdateMetadata."""
+"""The leader of a partition of a topic that is being deleted, in UpdateMetadata."""
 EPOCH_OF_DELETION: Final = -2
-"""The leader epoch with which replicas of such a topic are stopped: it goes before every other."""
+"""The leader epoch for stopping replicas of such a topic: it overrides every other."""
 NO_EPOCH: Final = -1
 _SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) -> LeaderAndIsrPartitionState:
-    """Return what a replica is told of its partition."""
+    """Return a partition's part of a LeaderAndIsr."""
     value = state.value
     return LeaderAndIsrPartitionState(
         partition_index=index,
@@ -60,7 +60,7 @@ def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) ->
 
 
 def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionState | None:
-    """Return what every broker is told of a partition; None while it has no state."""
+    """Return a partition's part of an UpdateMetadata; None while it has no state."""
     state = context.states.get(partition)
     if state is None:
         return None
@@ -80,7 +80,7 @@ def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionS
 
 
 def stop(context: Context, partition: Partition, *, delete: bool) -> StopReplicaPartitionState:
-    """Return what a broker is told of a replica that it is to stop."""
+    """Return a partition's part of a StopReplica."""
     if context.is_deleted(partition[0]):
         epoch = EPOCH_OF_DELETION
     else:
@@ -90,7 +90,7 @@ def stop(context: Context, partition: Partition, *, delete: bool) -> StopReplica
 
 
 def live_brokers(brokers: Mapping[int, LiveBroker]) -> list[UpdateMetadataBroker]:
-    """Return what every broker is told of the live ones."""
+    """Return the live brokers of an UpdateMetadata."""
     return [
         UpdateMetadataBroker(
             id=number,

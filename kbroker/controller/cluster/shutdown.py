@@ -1,7 +1,7 @@
-"""ControlledShutdown: a broker is about to stop, and what it leads goes to others first.
+"""ControlledShutdown: the leaderships of a broker that is about to stop move to others first.
 
 Owns what is moved (KIP-9; KafkaController.doControlledShutdown): partitions with other replicas, if one of them is in
-sync; the broker follows nothing any more. From then on it is nobody's choice, until it registers anew.
+sync. The broker also stops following. From then on it is never elected, until it registers anew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Move what a broker leads, and answer with what is left. Raises ApiError."""
+    """Move a broker's leaderships, and return the remaining ones. Raises ApiError."""
     context, leaving = term.context, request.broker_id
     broker = context.brokers.get(leaving)
     if broker is None:
@@ -37,7 +37,7 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
     context.leaving.add(leaving)
     led, followed = await _leaderships(term, leaving)
     await _move(term, led)
-    # It stops following first, so that no leader takes it in again.
+    # It stops following first, so that no leader adds it to the in-sync replicas again.
     batch = term.batch()
     for partition in followed:
         batch.stop(leaving, partition, delete=False)
@@ -50,7 +50,7 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
 
 
 async def _leaderships(term: Term, broker: int) -> tuple[list[Partition], list[Partition]]:
-    """Return which partitions a broker leads and follows, of those that have other replicas."""
+    """Return the partitions that a broker leads and follows, of those that have other replicas."""
     context = term.context
     led: list[Partition] = []
     followed: list[Partition] = []

@@ -1,8 +1,8 @@
-"""The beginning of a term: everything is read and watched, everybody is told everything, what was begun goes on.
+"""The beginning of a term: everything is read and watched, all brokers get everything, started operations continue.
 
 Owns the order (KafkaController.onControllerFailover): the live brokers first, since no broker follows a leader that it
-does not know to live; then who leads and follows, once all is elected that can be; then reassignments, deletions and
-elections that were asked for.
+does not know as live; then leaderships, after all possible elections; then reassignments, deletions and requested
+elections.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 async def take_over(term: Term) -> None:
-    """Begin a term. Whatever it raises, somebody else has to try."""
+    """Begin a term. After any exception another broker has to try."""
     context = term.context
     await features.learn(term)
     await log_dirs.clear(term)
@@ -46,9 +46,10 @@ async def take_over(term: Term) -> None:
 
 
 async def _elect_and_tell(term: Term, partitions: list[Partition]) -> None:
-    """Do without replicas that are not online, then tell all others, once, who leads them.
+    """Remove offline replicas, then send the leaderships to all others, once.
 
-    Apache Kafka tells before and after each step, and gives a partition whose leader is gone two leader epochs.
+    Apache Kafka sends before and after each step, and increments the leader epoch of a partition whose leader is gone
+    twice.
     """
     context = term.context
     batch = term.batch()
@@ -69,7 +70,7 @@ async def _elect_and_tell(term: Term, partitions: list[Partition]) -> None:
 
 
 async def _remember_deletions(term: Term) -> None:
-    """Know what is being deleted before anybody is told of it as if it were not."""
+    """Load the running deletions before any broker gets the topics as existing ones."""
     for topic in await term.tree.children(DELETE_TOPICS):
         if term.config.delete_topics and topic in term.context.topics:
             await deletion.enqueue(term, topic)

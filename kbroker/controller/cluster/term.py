@@ -1,7 +1,7 @@
-"""One term of office: what the parts of an active controller share.
+"""One term of office: the shared state of an active controller's parts.
 
-Owns nothing but the bundle, and how a part asks for its next turn. A term ends with the election of another controller,
-with the session, or with the broker; nothing of it is used after.
+Owns only the bundle, and how a part queues its next work. A term ends with the election of another controller, with the
+session, or with the broker; nothing of it is used afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 
 @dataclass(slots=True)
 class Term:
-    """What the active controller works with."""
+    """The active controller's dependencies."""
 
     node_id: int
     tree: FencedTree
@@ -29,21 +29,21 @@ class Term:
     channels: Channels
     config: ControllerConfig
     put: Callable[[Hashable, Work], None]
-    """Let work have its turn behind what waits; of the same key no more than once at a time."""
+    """Queue work at the end; at most one event per key at a time."""
     elected_uncleanly: Callable[[int], None] = lambda _count: None
-    """Hears how many leaders were elected from outside the in-sync replicas."""
+    """Called with the number of leaders elected from outside the in-sync replicas."""
 
     @property
     def epoch(self) -> int:
-        """Return the controller epoch."""
+        """The controller epoch."""
         return self.tree.epoch
 
     def batch(self) -> Batch:
-        """Return a new batch of what brokers are told."""
+        """Return a new batch of requests to brokers."""
         return Batch(self.context, self.channels)
 
     async def tell(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
-        """Tell brokers, all of them if none are named, which brokers live, and about partitions."""
+        """Send the live brokers, and the metadata of partitions, to the given brokers or to all."""
         batch = self.batch()
         batch.metadata(partitions, brokers)
         await batch.send()

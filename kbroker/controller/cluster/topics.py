@@ -1,7 +1,7 @@
-"""Topics that come, grow, or vanish.
+"""New, grown and vanished topics.
 
-Owns the reading of /brokers/topics and of each topic's znode, with the watches on them, and gives topics that have none
-an id (KIP-516). Whoever creates a topic or lets one grow writes its znode, and only that: the controller begins the
+Owns the reading of /brokers/topics and of each topic's znode, with the watches on them, and assigns missing topic ids
+(KIP-516). A broker that creates or extends a topic writes its znode, and only that: the controller creates the
 partitions (KafkaController.processTopicChange, processPartitionModifications).
 """
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_topics(term: Term) -> list[Partition]:
-    """Take in topics that are not known yet, forget those that are gone, and watch; return the new partitions."""
+    """Add unknown topics, remove vanished ones, and watch; return the new partitions."""
     context = term.context
     names = await term.tree.children(TOPICS, lambda: term.put("topics", lambda: look(term)))
     gone = context.topics.keys() - names
@@ -44,9 +44,9 @@ async def read_topics(term: Term) -> list[Partition]:
 
 
 async def _read(term: Term, name: str) -> Assignment | None:
-    """Read a topic's znode, and watch it; one without an id gets it. None where that is not possible, which is told.
+    """Read and watch a topic's znode, and add a missing id. None if that is not possible, which is logged.
 
-    A tool that knows no ids writes the znode without: the topic keeps that which its logs have.
+    A tool that knows no ids writes the znode without one: the topic keeps the id of its logs.
     """
     path = topic_path(name)
     watch = _watch(term, name)
@@ -77,7 +77,7 @@ def _watch(term: Term, name: str) -> Changed:
 
 
 async def look(term: Term) -> None:
-    """Find out which topics are new, and begin their partitions."""
+    """Find new topics, and create their partitions."""
     partitions = await read_topics(term)
     if partitions:
         log.info("%d new partitions", len(partitions))
@@ -85,12 +85,12 @@ async def look(term: Term) -> None:
 
 
 async def look_at_changed(term: Term) -> None:
-    """Find out whether topics have grown, and begin what is new: after a lost connection all may have changed."""
+    """Find grown topics, and create their new partitions; after a lost connection all may have changed."""
     context = term.context
     names, context.changed_topics = sorted(context.changed_topics), set()
     known = [name for name in names if name in context.topics]
     assignments = await all_of(known, lambda name: _read(term, name))
-    # One that was not known could not be read before, or is gone.
+    # An unknown one could not be read before, or is gone.
     look_for_new = len(known) < len(names)
     grown: list[Partition] = []
     for name, assignment in zip(known, assignments, strict=True):
@@ -109,7 +109,7 @@ async def look_at_changed(term: Term) -> None:
 
 
 async def _grown(term: Term, name: str, assignment: Assignment) -> list[Partition]:
-    """Take in a topic's partitions that are not known yet, and return them."""
+    """Add a topic's unknown partitions, and return them."""
     context = term.context
     held = context.topics[name].partitions
     new = {index: replicas for index, replicas in of_topic(assignment).items() if index not in held}

@@ -1,1 +1,1 @@
-"""A broker as a member of a cluster: registered, told of the cluster's state, and asking for changes of it."""
+"""A broker as a member of a cluster: its registration, its view of the cluster, and its requests for changes."""

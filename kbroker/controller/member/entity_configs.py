@@ -1,10 +1,10 @@
-"""The dynamic configs of topics, brokers, users and the like, as ZooKeeper has them, followed by their notifications.
+"""The dynamic configs of topics, brokers, users and others in ZooKeeper, followed by their notifications.
 
-Owns what was read of /config, and which notification of /config/changes was heard last. Never knows what a config
+Owns the configs read from /config, and the last processed notification of /config/changes. Never knows what a config
 means. (Apache Kafka 3.9: ZkConfigManager, ZkNodeChangeNotificationListener.)
 
-A notification carries no values: it names an entity, which is then read. Whoever was away finds those that came
-meanwhile, of which ZooKeeper has the last quarter of an hour at least.
+A notification carries no values: it names an entity, which is then read. After a lost connection a broker processes the
+missed ones, of which ZooKeeper has at least the last quarter of an hour.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ from kbroker.security.sasl.user_configs import USERS
 log = logging.getLogger(__name__)
 
 AT_ONCE = 50
-"""Reads on their way at a time."""
+"""Concurrent reads."""
 EXPIRED_MS = 15 * 60 * 1000
-"""A notification that old has been heard by all who are alive, and is removed."""
+"""A notification of this age has been processed by all live brokers, and is removed."""
 GROUPS = "groups"
-"""A kind of kbroker's own. Brokers write it only where no Java broker is (check_keeps_groups): 3.9 does not know it."""
+"""A kind of kbroker's own.
+
+Brokers write it only in clusters without Java brokers (check_keeps_groups): 3.9 does not know it.
+"""
 FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
 TRIES = 100
-"""Of a change that others are always faster than: each of them has made a change by then."""
+"""Attempts of a change while others are faster: each of them has made a change by then."""
 Configs = Mapping[str, str]
 Revise = Callable[[Configs], dict[str, str]]
 """Returns the new configs for the old ones; raises ApiError."""
@@ -50,9 +53,9 @@ Listener = Callable[[str, str, Configs], None]
 
 
 class EntityConfigs:
-    """All configs of topics, brokers, groups, users, clients and ips by name; "" has those of all of a kind.
+    """All configs of topics, brokers, groups, users, clients and ips by name; "" has the defaults of a kind.
 
-    Groups, users, clients and addresses stand under the names that their nodes have, users with a client id under
+    Groups, users, clients and addresses are stored under the names of their nodes, users with a client id under
     USER/clients/CLIENT.
     """
 
@@ -60,21 +63,21 @@ class EntityConfigs:
         self._tree = tree
         self._clock = clock
         self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in FOLLOWED}
-        self._unread: dict[str, None] = {}  # topics whose configs could not be read when they came
+        self._unread: dict[str, None] = {}  # topics whose configs could not be read at first
         self._last = -1
         self._listener: Listener = lambda _kind, _name, _configs: None
         self._rereading = Rereading(tree, self._hear, "configs")
 
     def of(self, kind: str, name: str) -> Configs:
-        """Return what is known of an entity's configs; empty: it has none."""
+        """Return an entity's known configs; empty without any."""
         return self._known[kind].get(name, {})
 
     def all(self, kind: str) -> Mapping[str, Configs]:
-        """Return what is known of all entities of a kind."""
+        """Return the known configs of all entities of a kind."""
         return self._known[kind]
 
     async def load(self) -> None:
-        """Read all, and remember from which notification on to listen. Raises Unreachable, Unreadable."""
+        """Read all configs, and remember the last notification. Raises Unreachable, Unreadable."""
         self._last = max(map(_number, await self._tree.children(CONFIG_CHANGES)), default=-1)
         for kind in FOLLOWED:
             names = await self._tree.children(f"{CONFIG}/{kind}")
@@ -83,7 +86,7 @@ class EntityConfigs:
                 await self._read_all(kind, await self._with_clients(names))
 
     async def _with_clients(self, users: Sequence[str]) -> list[str]:
-        """Return the users of whom something is set for their client ids, with each of these."""
+        """Return USER/clients/CLIENT for all client ids with configs of these users."""
 
         async def of(user: str) -> list[str]:
             try:
@@ -99,7 +102,7 @@ class EntityConfigs:
         return found
 
     async def read_topics(self, names: Iterable[str]) -> None:
-        """Read the configs of topics that may be new; those for which ZooKeeper is away are read when it is back."""
+        """Read the configs of topics that may be new; without ZooKeeper they are read once it is back."""
         names = list(names)
         try:
             await self._read_all("topics", names)
@@ -107,20 +110,20 @@ class EntityConfigs:
             self._unread.update(dict.fromkeys(names))
 
     def follow(self, listener: Listener) -> None:
-        """Call `listener(kind, name, configs)` for each entity that was read again because it has changed."""
+        """Call `listener(kind, name, configs)` for each entity that was read again after a change."""
         self._listener = listener
         self._rereading.begin()
 
     def look(self) -> None:
-        """Read what has changed, now or once that is done which is under way."""
+        """Read the changes now, or after the running read."""
         self._rereading.look()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._rereading.close()
 
     async def _hear(self) -> None:
-        """Go through the notifications that are new; through the same ones again where ZooKeeper is lost meanwhile."""
+        """Process the new notifications; if ZooKeeper is lost meanwhile, the same ones again."""
         last = self._last
         try:
             await self._hear_new()
@@ -129,7 +132,7 @@ class EntityConfigs:
             raise
 
     async def _hear_new(self) -> None:
-        """Go through the notifications that are new, and set a watch for the next."""
+        """Process the new notifications, and set a watch for the next."""
         for name in list(self._unread):
             await self._read("topics", name)
             self._unread.pop(name, None)
@@ -168,7 +171,7 @@ class EntityConfigs:
             try:
                 configs = znodes.read(path, node.data, znodes.decode_configs)
             except Unreadable as error:
-                # As it was before: a default must not take the place of what somebody has set.
+                # Keep the known ones: a default must not replace a configured value.
                 log.error("%s; what was known of it stays", error)
                 return
         if configs:
@@ -177,11 +180,11 @@ class EntityConfigs:
             self._known[kind].pop(_name(segment), None)
 
     async def change(self, kind: str, name: str, revise: Revise, controller_version: int | None = None) -> None:
-        """Store what `revise` makes of an entity's configs, tell all, and know it here.
+        """Store the result of `revise` for an entity's configs, notify all brokers, and update this one.
 
-        What stands is read first, and written only if nobody has written meanwhile; else `revise` is asked again.
-        Raises what it raises, ApiError where there is no end to that, Refused where the controller has changed; whoever
-        does not say which one there is does not mind.
+        The current configs are read first, and written only if nobody has written meanwhile; otherwise `revise` is
+        called again. Raises its exceptions, ApiError after too many attempts, and Refused if the controller has
+        changed; without `controller_version` that is not checked.
         """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
         above = _above(kind, name)
@@ -191,7 +194,8 @@ class EntityConfigs:
             configs = revise(old)
             if configs == old == self.of(kind, name):
                 return
-            # Of what is there already nobody may have heard. With the change goes the word of it, or neither.
+            # The other brokers may not know the current configs yet. The change and its notification are written
+            # together or not at all.
             writes: list[Change] = [Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)]
             if configs != old:
                 data = znodes.encode_configs(configs)
@@ -217,7 +221,7 @@ class EntityConfigs:
         return [Create(each) for each in above if await self._tree.get(each) is None]
 
     async def _remove_old(self, names: Sequence[str]) -> None:
-        """Remove notifications that all have heard; of many the oldest, and the others another time."""
+        """Remove notifications that all brokers have processed; of many only the oldest, the others later."""
         for name in sorted(names, key=_number)[:AT_ONCE]:
             node = await self._tree.get(f"{CONFIG_CHANGES}/{name}")
             if node is None:
@@ -229,14 +233,14 @@ class EntityConfigs:
 
 
 def _is_entity(kind: str, segment: str) -> bool:
-    """Whether a notification speaks of what is followed: of anything with a name, and of users' client ids."""
+    """Whether a notification names a followed entity: one with a name, or a user's client id."""
     if "/" in segment:
         return kind == USERS and entity_at(kind, segment) is not None
     return kind in FOLLOWED and bool(segment)
 
 
 def _above(kind: str, name: str) -> list[str]:
-    """Return the nodes between that of a kind and that of a name."""
+    """Return the nodes between those of a kind and of a name."""
     parts = name.split("/")[:-1]
     return [f"{CONFIG}/{kind}/{'/'.join(parts[:depth])}" for depth in range(1, len(parts) + 1)]
 
@@ -246,7 +250,7 @@ def _notification(kind: str, name: str) -> bytes:
 
 
 def _number(name: str) -> int:
-    """Return the number at the end of a notification's name, -1 where there is none."""
+    """Return the number at the end of a notification's name, -1 without one."""
     digits = name.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else -1
 

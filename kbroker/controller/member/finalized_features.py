@@ -1,7 +1,7 @@
-"""The finalized features of the cluster, as ZooKeeper has them, followed by a watch.
+"""The finalized features of the cluster in ZooKeeper, followed by a watch.
 
-Owns what was read of /feature, and the judgement whether this broker supports it: with what it does not support it
-neither starts nor goes on. Never writes: the controller does. (Apache Kafka 3.9: FinalizedFeatureChangeListener.)
+Owns the content of /feature, and the check whether this broker supports it: with an unsupported feature it neither
+starts nor goes on. Never writes: the controller does. (Apache Kafka 3.9: FinalizedFeatureChangeListener.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Listener = Callable[[Mapping[str, int], int], None]
 
 
 class FinalizedFeatures:
-    """Feature levels by name, and the version of the znode that has them: -1 while there is none."""
+    """Feature levels by name, and the version of their znode: -1 while it is missing."""
 
     def __init__(self, tree: MetadataTree) -> None:
         self._tree = tree
@@ -34,7 +34,10 @@ class FinalizedFeatures:
         self._watched = False
 
     async def load(self, changed: Callable[[], None] | None = None) -> None:
-        """Read what is finalized. Raises ConfigError for what this broker does not support, Unreadable, Unreachable."""
+        """Read the finalized levels.
+
+        Raises ConfigError if this broker does not support them, Unreadable, Unreachable.
+        """
         node = await self._tree.get(FEATURE, changed)
         features = Features({}) if node is None else read(FEATURE, node.data, Features.decode)
         levels = features.levels if features.enabled else {}
@@ -45,7 +48,7 @@ class FinalizedFeatures:
         self.epoch = NO_EPOCH if node is None or not features.enabled else node.stat.version
 
     def follow(self, listener: Listener, fail: Callable[[str], None]) -> None:
-        """Call `listener(levels, epoch)` with what was read, now and after changes; `fail(text)` if it cannot go on."""
+        """Call `listener(levels, epoch)` now and after changes; `fail(text)` if the broker cannot go on."""
         self._listener, self._fail = listener, fail
         listener(self.levels, self.epoch)
         self._rereading.begin(self._changed)
@@ -55,15 +58,15 @@ class FinalizedFeatures:
         self.look()
 
     def look(self) -> None:
-        """Read again, now or once that is done which is under way."""
+        """Read again now, or after the running read."""
         self._rereading.look()
 
     async def settled(self) -> None:
-        """Wait until what is being read has been, if anything is."""
+        """Wait for the end of the running read, if any."""
         await self._rereading.settled()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._rereading.close()
 
     async def _reread(self) -> None:

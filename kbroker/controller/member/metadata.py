@@ -1,8 +1,8 @@
-"""The cluster as a member of it knows it, and what it asks of the others for its clients.
+"""The cluster as known to a member, and the changes that it requests for its clients.
 
-Owns this broker's view of the cluster: what the controller told (metadata_cache.py), with the configs that ZooKeeper
-has (entity_configs.py). What a client wants changed is written into ZooKeeper (topic_changes.py); the controller does
-what is to be done and tells all, and the client has its answer once this broker has heard of it. Never decides.
+Owns this broker's view of the cluster: the controller's updates (metadata_cache.py), with the configs in ZooKeeper
+(entity_configs.py). A client's change is written to ZooKeeper (topic_changes.py); the controller carries it out and
+updates all brokers, and the client gets its answer once this broker knows the result. Never decides.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from kbroker.topic_names import topic_name_fault
 log = logging.getLogger(__name__)
 
 PATIENCE_MS = 30_000
-"""How long what nobody gave a time may take."""
+"""Time limit of requests without one, in ms."""
 AT_ONCE = 20
-"""Topics of one request that are written at a time."""
+"""Topics of one request that are written concurrently."""
 _BEGUN_AT_ONCE = 100
-"""Changes that are begun in one turn of the loop."""
+"""Changes started in one turn of the loop."""
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
 ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
 _T = TypeVar("_T")
@@ -62,9 +62,9 @@ _K = TypeVar("_K", str, bytes, Pattern)
 
 
 class MemberMetadata(ClusterMetadata):
-    """A member's ClusterMetadata. `is_controller` tells whether this broker is the controller by now.
+    """A member's ClusterMetadata. `is_controller` returns whether this broker is currently the controller.
 
-    `change_features` has its controller change feature levels, and returns the version of /feature that has them.
+    `change_features` makes its controller change feature levels, and returns the resulting version of /feature.
     """
 
     def __init__(
@@ -100,35 +100,35 @@ class MemberMetadata(ClusterMetadata):
             tokens=NO_TOKENS if tokens is None else tokens.known,
         )
         self._listeners: list[Listener] = []
-        self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them so
+        self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them in this order
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
-        """What is waited for before anybody is told what there is."""
+        """Topics awaited before clients get metadata, with their number of partitions."""
         self._untold: dict[str, int] = {}
-        """Of it what was never told, however long ago."""
+        """Those of them that the controller has never sent, however long ago."""
         self._looked_for: set[str] = set()
         self._looking: dict[asyncio.Task[None], None] = {}
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._features_turn = asyncio.Lock()
-        """Of one change: those whose clients have given up must not pile up before a controller that is busy."""
+        """One change at a time: requests of clients that gave up must not pile up at a busy controller."""
         self._places = random.Random()
 
-    # --- what is known
+    # --- the known state
 
     def expect(self, partitions: Mapping[str, int]) -> None:
-        """Take it that the controller is about to tell of these topics and of so many partitions of each.
+        """Expect the controller to send these topics, with these numbers of partitions.
 
-        A broker that has just started hears of them in several requests. Before the last of them a topic would seem
-        not to exist, or to have fewer partitions, for which clients give up records that they hold.
+        A broker that has just started gets them in several requests. Before the last of them a topic would seem to be
+        missing, or to have fewer partitions, and clients would then drop records that they hold.
         """
         self._expected = dict(partitions)
         self._untold = dict(partitions)
 
     def may_be_told(self, name: str) -> bool:
-        """Tell whether the controller is still to tell of partitions of a topic, which seems not to have them.
+        """Whether the controller has still to send partitions of a topic, which seems not to have them.
 
-        Whoever is told so asks again; what was deleted before anything was told of it is found out meanwhile.
+        The client then retries; topics that were deleted before they were sent are detected meanwhile.
         """
         if name not in self._untold:
             return False
@@ -144,7 +144,7 @@ class MemberMetadata(ClusterMetadata):
             if await self._tree.get(topic_path(name)) is None:
                 self._untold.pop(name, None)
         except (Unreachable, Denied):
-            pass  # who asks again has it looked for again
+            pass  # the next request starts another look-up
         finally:
             self._looked_for.discard(name)
 
@@ -152,9 +152,9 @@ class MemberMetadata(ClusterMetadata):
         return name not in self._untold
 
     def news(self, timeout_ms: float) -> Awaitable[bool] | None:
-        """Return what is done once the controller has told this broker of the cluster, or too late (False).
+        """Return a future that is true once the controller has sent this broker the cluster, false after the timeout.
 
-        None: it has.
+        Returns None if the controller has already sent it.
         """
         return None if self.state.brokers and not self._expected else asyncio.ensure_future(self._news(timeout_ms))
 
@@ -170,7 +170,7 @@ class MemberMetadata(ClusterMetadata):
             async with asyncio.timeout(timeout_ms / 1000):
                 await told.wait()
         except TimeoutError:
-            # What was not told by now was deleted meanwhile, or there is no controller: nobody waits for it again.
+            # The topics missing by now were deleted meanwhile, or there is no controller: nobody waits for them again.
             self._expected.clear()
             return False
         finally:
@@ -182,18 +182,18 @@ class MemberMetadata(ClusterMetadata):
         self._listeners.append(listener)
 
     def unsubscribe(self, listener: Listener) -> None:
-        """Call a listener no more."""
+        """Remove a listener."""
         self._listeners.remove(listener)
 
     def read_configs(self, names: Iterable[str]) -> Awaitable[None] | None:
-        """Return what is done once the configs of topics that are not known yet have been read; None: all are known."""
+        """Return a future that is done once the configs of unknown topics have been read; None if all are known."""
         new = [name for name in names if name not in self.state.topics and topic_name_fault(name) is None]
         return self._configs.read_topics(new) if new else None
 
     async def learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True) -> bool:
-        """Take over what the controller tells, once the configs of new topics are known.
+        """Apply the controller's update, once the configs of new topics are known.
 
-        Returns False, with nothing taken over, where `is_newest` says that a newer controller came first.
+        Returns False, with nothing applied, if `is_newest` reports that a newer controller came first.
         """
         unread = self.read_configs(each.topic_name for each in request.topic_states)
         if unread is not None:
@@ -202,30 +202,30 @@ class MemberMetadata(ClusterMetadata):
             base = self.state
             state = await told(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
-                break  # else configs have changed meanwhile
+                break  # otherwise configs have changed meanwhile
         if is_newest():
             self._publish(state)
             return True
         return False
 
     def configs_changed(self, kind: str, name: str, configs: Mapping[str, str]) -> None:
-        """Hear that an entity's configs were read again."""
+        """Apply an entity's changed configs."""
         if kind != "topics" or name in self.state.topics:
             known_as = unquote(name) if kind == GROUPS else name
             self._publish(self.state.with_configs(kind, known_as, configs))
 
     def features_changed(self, levels: Mapping[str, int], epoch: int) -> None:
-        """Hear what is finalized by now."""
+        """Apply changed feature levels."""
         state = self.state
         features = {**_NO_FEATURES, **levels}
         self._publish(replace(state, version=state.version + 1, features=features, features_epoch=epoch))
 
     def acls_changed(self, acls: Acls) -> None:
-        """Hear which ACLs there are by now."""
+        """Apply changed ACLs."""
         self._publish(replace(self.state, version=self.state.version + 1, acls=acls))
 
     def tokens_changed(self, tokens: Tokens) -> None:
-        """Hear which delegation tokens there are by now."""
+        """Apply changed delegation tokens."""
         self._publish(replace(self.state, version=self.state.version + 1, tokens=tokens))
 
     def _publish(self, state: ClusterState) -> None:
@@ -242,7 +242,7 @@ class MemberMetadata(ClusterMetadata):
             try:
                 listener(old, state)
             except Exception:
-                # The others have to hear of it, and the controller must not be told of a failure.
+                # The others must get it, and the controller must not get an error.
                 log.exception("a change of the cluster was not followed to its end")
         for name in [name for name in self._waiters if old.topics.get(name) is not state.topics.get(name)]:
             self._tell(name)
@@ -261,7 +261,10 @@ class MemberMetadata(ClusterMetadata):
             self._waiters[name] = left
 
     async def _until(self, name: str, holds: Holds, deadline: float) -> ApiError | None:
-        """Wait until something holds of a topic, or return that it took too long; `deadline` is of the loop's clock."""
+        """Wait until a topic is in a given state, or return an error after the timeout.
+
+        `deadline` is of the loop's clock.
+        """
         if holds(self.state.topics.get(name)):
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -277,7 +280,7 @@ class MemberMetadata(ClusterMetadata):
                 self._tell(name)
         return None
 
-    # --- what is asked for
+    # --- requested changes
 
     def check_is_controller(self) -> None:
         if not self._is_controller():
@@ -300,22 +303,22 @@ class MemberMetadata(ClusterMetadata):
         return tuple(PartitionState(each, each, each[0], 0) for each in placed)
 
     def published(self) -> Awaitable[None] | None:
-        """Nothing is decided here: what a request has asked for is done when its work is."""
+        """Return None: nothing is decided here, and a request is complete when its work is."""
         return None
 
     def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Have a change made, whether or not anybody waits for it."""
+        """Start a change, whether or not anybody waits for it."""
         task = asyncio.get_running_loop().create_task(change)
         self._asked[task] = None
         task.add_done_callback(self._asked.pop)
         return task
 
     async def _asking(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Have a change made, and wait for it; it is made whether or not this is awaited to its end."""
+        """Start a change, and wait for it; it is completed even if the caller is cancelled."""
         return await asyncio.shield(self._ask(change))
 
     def auto_create(self, name: str) -> None:
-        """Create a topic that a client uses. What hinders it is logged: the client asks again."""
+        """Create a topic that a client uses. Errors are logged: the client retries."""
         if name in self._creating:
             return
         try:
@@ -338,7 +341,7 @@ class MemberMetadata(ClusterMetadata):
         return None if task is None else asyncio.shield(task)
 
     def _say_hindered(self, name: str, error: ApiError) -> None:
-        """Log why a topic is not created yet: clients ask every second, and are told nothing new."""
+        """Log why a topic is not created yet, once per reason: clients retry every second."""
         if self._hindered.get(name) != str(error):
             self._hindered[name] = str(error)
             log.warning("topic %s is not created yet: %s", name, error)
@@ -410,7 +413,7 @@ class MemberMetadata(ClusterMetadata):
     async def _update_features(
         self, updates: Sequence[FeatureUpdate], validate_only: bool, deadline: float
     ) -> ApiError | None:
-        """Have the controller change levels, and wait until this broker knows of them."""
+        """Make the controller change levels, and wait until this broker knows them."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._features_turn.acquire()
@@ -482,14 +485,14 @@ class MemberMetadata(ClusterMetadata):
         return changed[0]
 
     def close(self) -> None:
-        """Ask for nothing more, and tell nobody."""
+        """Stop all requests, and remove the listeners."""
         self._listeners.clear()
         for task in (*self._asked, *self._looking):
             task.cancel()
 
 
 def _in(timeout_ms: float) -> float:
-    """Return when a time-out is over, by the loop's clock."""
+    """Return the end of a timeout, by the loop's clock."""
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
@@ -498,7 +501,7 @@ def _is_told(topic: TopicState | None, count: int) -> bool:
 
 
 async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]]) -> dict[_K, ApiError]:
-    """Have changes made side by side; return what clients are told of those that were not."""
+    """Make changes concurrently; return the clients' errors of the failed ones."""
     tasks: dict[_K, asyncio.Task[ApiError | None]] = {}
     try:
         for number, (key, change) in enumerate(changes, 1):
@@ -512,7 +515,7 @@ async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]
 
 
 async def _outcome(change: Coroutine[Any, Any, ApiError | None]) -> ApiError | None:
-    """Return what a client is told of a change: None when it is made."""
+    """Return a client's error for a change: None on success."""
     try:
         return await change
     except ApiError as error:

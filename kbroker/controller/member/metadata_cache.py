@@ -1,6 +1,6 @@
-"""The cluster's state as the controller tells it, request by request (UpdateMetadata).
+"""The cluster's state from the controller's requests (UpdateMetadata).
 
-Owns what a request makes of the state that was known. Pure; never decides whether a request is to be believed.
+Owns how a request changes the known state. Pure; never decides whether a request is valid.
 (Apache Kafka 3.9: ZkMetadataCache.)
 """
 
@@ -21,7 +21,7 @@ from kbroker.topic_names import MAX_NAME_LENGTH, topic_name_fault
 
 LEADER_DURING_DELETE = -2
 _MOST_UNKNOWN = 1_000_000
-"""How many partitions one request may add, with those between: the number of one makes all below it exist."""
+"""The most partitions one request may add, including gaps: partition N implies all below it."""
 log = logging.getLogger(__name__)
 _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1)
 
@@ -29,9 +29,9 @@ _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1
 async def told(
     state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
 ) -> ClusterState:
-    """Return the state as it is after a request: its brokers replace those known, its partitions are merged in.
+    """Return the state after a request: its brokers replace the known ones, its partitions are merged in.
 
-    `configs_of` tells the configs of a topic that was not known. A topic of which no partition is left is gone.
+    `configs_of` returns the configs of an unknown topic. A topic without remaining partitions is removed.
     """
     topics, names = dict(state.topics), dict(state.topic_names)
     unknown, impossible = _MOST_UNKNOWN, ""

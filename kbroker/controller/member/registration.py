@@ -1,7 +1,7 @@
-"""A broker's own znode, by which the controller and the other brokers know that it lives.
+"""A broker's own znode, which shows the controller and the other brokers that it lives.
 
-Owns /brokers/ids/N: its making at a start and with every new session, and what that may run into. Never looks at other
-brokers but to refuse an address that is taken. (Apache Kafka 3.9: KafkaZkClient.registerBroker.)
+Owns /brokers/ids/N: its creation at a start and with every new session, and the possible conflicts. Never reads other
+brokers' nodes except to refuse a duplicate address. (Apache Kafka 3.9: KafkaZkClient.registerBroker.)
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""ZooKeeper may give a session twice its ticks more than was asked for."""
+"""ZooKeeper's shortest session timeout is twice its tick time, which may exceed the requested one."""
 
 
 def patience_ms(session_timeout_ms: int) -> int:
-    """Return how long a start waits for the end of the session in which an earlier process registered this id."""
+    """Return how long a start waits for the end of an earlier process's session with this id."""
     return max(2 * session_timeout_ms, _LEAST_PATIENCE_MS)
 
 
@@ -31,20 +31,20 @@ class BrokerRegistration:
     """The registration of one broker. `epoch` is -1 while there is none."""
 
     def __init__(self, tree: MetadataTree, node_id: int, patience_ms: int) -> None:
-        """`patience_ms` is how long the end of an earlier process's session is waited for."""
+        """`patience_ms` limits the wait for the end of an earlier process's session."""
         self._tree = tree
         self._node_id = node_id
         self._path = f"{BROKER_IDS}/{node_id}"
         self._patience_s = patience_ms / 1000
         self._own_sessions: set[int] = set()
         self.epoch = -1
-        """The number of the transaction that made the znode: a later registration has a higher one."""
+        """The number of the transaction that created the znode: a later registration has a higher one."""
 
     async def register(self, registration: Registration) -> None:
-        """Make the znode. Raises ConfigError where the id or the address is another broker's, Unreachable.
+        """Create the znode. Raises ConfigError if the id or the address belongs to another broker, Unreachable.
 
-        An earlier process of this broker may be dead without its session having expired: that is waited for, as nobody
-        else can have the port that this one has bound. Apache Kafka's broker gives up at once.
+        An earlier process of this broker may be dead while its session has not expired. This waits for the expiry, as
+        nobody else can have the port that this process has bound. Apache Kafka's broker gives up at once.
         """
         await self._check_address(registration)
         data = registration.encode()
@@ -69,9 +69,9 @@ class BrokerRegistration:
                 raise ConfigError(text)
 
     async def renew(self, registration: Registration) -> int:
-        """Register by the session that is live now; if that goes, too, by the one after it; return which it is.
+        """Register in the current session, or in a later one if it expires; return the session.
 
-        Tries again, whatever goes wrong on the way. Raises ConfigError, Denied and Refused, which do not pass.
+        Retries after most errors. Raises ConfigError, Denied and Refused, which are permanent.
         """
         while True:
             session = self._tree.session_id
@@ -105,7 +105,10 @@ class BrokerRegistration:
                 raise ConfigError(f"{host}:{port} is the address of broker {name}, too: each broker has its own")
 
     async def _owner(self) -> int | None:
-        """Return whose session the znode is that stands; None if none does any more, as that of an own earlier one."""
+        """Return the session that owns the znode.
+
+        None without one, or after removing one of its own earlier sessions.
+        """
         node = await self._tree.get(self._path)
         if node is None:
             return None
@@ -118,9 +121,9 @@ class BrokerRegistration:
         return node.stat.owner
 
     async def _ended(self, owner: int) -> bool:
-        """Wait for the end of somebody's session; return whether it came in time.
+        """Wait for the end of a session; return whether it came in time.
 
-        What counts is what ZooKeeper says after the wait: this process may have been frozen for most of it.
+        Only ZooKeeper's answer after the wait counts: this process may have been frozen for most of it.
         """
         log.info("broker %d is registered by an earlier session, whose end is waited for", self._node_id)
         gone = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Reading something in ZooKeeper again whenever it may have changed: one reading at a time, and one more after it.
+"""Reads something in ZooKeeper again whenever it may have changed: one read at a time, and one more after it.
 
-Owns the task that reads, and that a new connection is a reason to read: watches go with the old one, whoever's session
-it is. Never knows what is read; whoever reads sets the watch that calls `look`.
+Owns the reading task, and that a new connection is a reason to read: watches are lost with the old one, even in the
+same session. Never knows what is read; the reader sets the watch that calls `look`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 
 class Rereading:
-    """`read` reads all that may have changed; after an Unreachable of it the next connection is waited for."""
+    """`read` reads everything that may have changed; after Unreachable it is repeated with the next connection."""
 
     def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], what: str) -> None:
-        """`what` is what the log calls it."""
+        """`what` is its name in the log."""
         self._tree = tree
         self._read = read
         self._what = what
@@ -28,13 +28,13 @@ class Rereading:
         self._again = self._closed = False
 
     def begin(self, connected: Callable[[], None] | None = None) -> None:
-        """Read now, and whenever there is a new connection: `connected` is called then, which is `look` without."""
+        """Read now, and with every new connection: `connected` is called then, by default `look`."""
         again = connected or self.look
         self._tree.listen(lambda what: again() if what is Session.LIVE else None)
         self.look()
 
     def look(self) -> None:
-        """Read again, now or once that is done which is under way."""
+        """Read again now, or after the running read."""
         if self._closed:
             return
         if self._reading is not None:
@@ -43,12 +43,12 @@ class Rereading:
         self._reading = asyncio.get_running_loop().create_task(self._follow())
 
     async def settled(self) -> None:
-        """Wait until what is being read has been, if anything is."""
+        """Wait for the end of the running read, if any."""
         if self._reading is not None:
             await asyncio.shield(self._reading)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()
@@ -57,7 +57,7 @@ class Rereading:
         try:
             while True:
                 self._again = False
-                with contextlib.suppress(Unreachable):  # it is looked again when ZooKeeper is back, if it is not by now
+                with contextlib.suppress(Unreachable):  # repeated when ZooKeeper is back, if it is not by now
                     await self._read()
                 if not self._again:
                     break

@@ -1,7 +1,7 @@
-"""What is written into ZooKeeper for topics to come, to grow and to go; the controller then does what is to be done.
+"""Writes to ZooKeeper that create, extend and delete topics; the controller then carries them out.
 
-Owns these writes, in Apache Kafka 3.9's order, and when what the controller makes of them is what was asked for. Never
-waits for it. (AdminZkClient.)
+Owns these writes, in Apache Kafka 3.9's order, and the conditions for their completion. Never waits for it.
+(AdminZkClient.)
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 _READ_AT_ONCE: Final = 50
 Holds = Callable[[TopicState | None], bool]
-"""Tells whether a topic, None where there is none, is as it is to be."""
+"""Returns whether a topic, None if missing, is in the expected state."""
 
 
 async def partition_counts(tree: MetadataTree) -> dict[str, int]:
-    """Return how many partitions each topic has that is not being deleted. Raises Unreachable."""
+    """Return the number of partitions of each topic that is not being deleted. Raises Unreachable."""
     names = sorted(set(await tree.children(TOPICS)) - set(await tree.children(DELETE_TOPICS)))
     counts: dict[str, int] = {}
     for start in range(0, len(names), _READ_AT_ONCE):
@@ -31,13 +31,13 @@ async def partition_counts(tree: MetadataTree) -> dict[str, int]:
         found = await asyncio.gather(*(tree.get(topic_path(name)) for name in piece))
         for name, node in zip(piece, found, strict=True):
             if node is not None:
-                with contextlib.suppress(Unreadable):  # the controller says what is wrong with it
+                with contextlib.suppress(Unreadable):  # the controller reports the fault
                     counts[name] = len(znodes.read(topic_path(name), node.data, Assignment.decode).replicas)
     return counts
 
 
 async def check_absent(tree: MetadataTree, name: str) -> None:
-    """Raise ApiError where there is a topic of this name, or one is being deleted; raises Unreachable."""
+    """Raise ApiError if a topic of this name exists, or is being deleted; raises Unreachable."""
     if await tree.get(f"{DELETE_TOPICS}/{name}") is not None:
         raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' is marked for deletion.")
     if await tree.get(topic_path(name)) is not None:
@@ -45,7 +45,7 @@ async def check_absent(tree: MetadataTree, name: str) -> None:
 
 
 async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
-    """Write a topic's configs, then its replicas. Raises ApiError where there is one of this name, Unreachable."""
+    """Write a topic's configs, then its replicas. Raises ApiError if the name exists, Unreachable."""
     await check_absent(tree, plan.name)
     path, data = f"{znodes.CONFIG}/topics/{plan.name}", znodes.encode_configs(plan.configs)
     try:
@@ -64,7 +64,7 @@ async def create_topic(tree: MetadataTree, plan: TopicState) -> None:
 
 
 async def grow_topic(tree: MetadataTree, plan: TopicState) -> None:
-    """Add the partitions that a topic has not yet. Raises ApiError where it has changed meanwhile, Unreachable."""
+    """Add a topic's missing partitions. Raises ApiError if the topic has changed meanwhile, Unreachable."""
     path = topic_path(plan.name)
     node = await tree.get(path)
     if node is None:
@@ -86,7 +86,7 @@ async def grow_topic(tree: MetadataTree, plan: TopicState) -> None:
 
 
 async def delete_topic(tree: MetadataTree, name: str) -> None:
-    """Ask for a topic's deletion; also where it is asked for already. Raises Unreachable."""
+    """Request a topic's deletion, even if it is already requested. Raises Unreachable."""
     try:
         await tree.commit([Create(f"{DELETE_TOPICS}/{name}")])
     except Refused as refused:
@@ -95,7 +95,7 @@ async def delete_topic(tree: MetadataTree, name: str) -> None:
 
 
 def led(count: int) -> Holds:
-    """Return what tells whether a topic is created, or has grown: it has so many partitions, each with a leader."""
+    """Return the condition for a created or extended topic: it has `count` partitions, each with a leader."""
 
     def holds(topic: TopicState | None) -> bool:
         return topic is not None and sum(each.leader >= 0 for each in topic.partitions) >= count
@@ -104,7 +104,7 @@ def led(count: int) -> Holds:
 
 
 def gone(topic_id: bytes) -> Holds:
-    """Return what tells whether a topic is deleted; another one of its name is not it."""
+    """Return the condition for a deleted topic; a new one of its name does not count."""
     return lambda topic: topic is None or topic.topic_id != topic_id
 
 

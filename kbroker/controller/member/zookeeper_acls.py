@@ -1,10 +1,10 @@
-"""Access control lists as ZooKeeper has them, followed through their notifications.
+"""Access control lists in ZooKeeper, followed through their notifications.
 
-Owns what was read of /kafka-acl and /kafka-acl-extended, and which notifications were heard. Never knows what an ACL
-comes to. (Apache Kafka 3.9: AclAuthorizer, ZkNodeChangeNotificationListener.)
+Owns the content of /kafka-acl and /kafka-acl-extended, and which notifications have been processed. Never evaluates an
+ACL. (Apache Kafka 3.9: AclAuthorizer, ZkNodeChangeNotificationListener.)
 
-A change is written only where nobody has written meanwhile, and the word of it goes with it. A notification names a
-pattern, whose ACLs are then read; whoever was away finds those that came meanwhile.
+A change is written only if nobody has written meanwhile, together with its notification. A notification names a
+pattern, whose ACLs are then read; after a lost connection a broker processes the missed ones.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from kbroker.security.authorizer.acls import Acls, Entry, Pattern, PatternType
 log = logging.getLogger(__name__)
 
 AT_ONCE = 50
-"""Reads, and changes, on their way at a time."""
+"""Concurrent reads, and changes."""
 EXPIRED_MS = 15 * 60 * 1000
-"""A notification that old has been heard by all who are alive, and is removed."""
+"""A notification of this age has been processed by all live brokers, and is removed."""
 TRIES = 100
-"""Of a change that others are always faster than: each of them has made a change by then."""
+"""Attempts of a change while others are faster: each of them has made a change by then."""
 Entries = frozenset[Entry]
 
 
 class ZooKeeperAcls:
-    """All ACLs of a cluster, as far as this broker has heard."""
+    """All ACLs of a cluster, as known to this broker."""
 
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         self._tree = tree
@@ -56,16 +56,16 @@ class ZooKeeperAcls:
         self._rereading = Rereading(tree, self._hear, "ACLs")
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._taken: dict[Pattern, Entries] = {}
-        """What was read or written in this turn of the loop."""
+        """The ACLs read or written in this turn of the loop."""
         self._changed_here: set[Pattern] = set()
-        """Of which patterns this broker has changed the ACLs since it last began to read some."""
+        """Patterns whose ACLs this broker has changed since the beginning of its last read."""
         self.known: dict[Pattern, Entries] = {}
-        """All ACLs: a value that is replaced, never changed, once somebody follows."""
+        """All ACLs: a value that is replaced, never changed, once there is a listener."""
 
     async def load(self) -> None:
-        """Make the znodes that are missing, read all ACLs, and remember from where on to listen.
+        """Create missing znodes, read all ACLs, and remember the last notifications.
 
-        Raises Unreachable, and Unreadable: without what cannot be read somebody might do what it denies.
+        Raises Unreachable, and Unreadable: without an unreadable ACL, a denied action might be allowed.
         """
         for pattern_type, root in ROOTS.items():
             changes = CHANGES[pattern_type]
@@ -81,32 +81,32 @@ class ZooKeeperAcls:
         self.known = {pattern: entries for pattern, entries in found.items() if entries}
 
     def follow(self, listener: Callable[[Acls], None]) -> None:
-        """Call `listener` with all ACLs whenever some have changed."""
+        """Call `listener` with all ACLs after each change."""
         self._listener = listener
         self._rereading.begin()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._rereading.close()
 
     async def add(self, pattern: Pattern, more: Entries) -> ApiError | None:
-        """Add ACLs; as `change`. Return why they were not, where it is the request's fault."""
+        """Add ACLs with `change`. Return the error if the request is at fault."""
         if "/" in pattern.name:
-            return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")  # it could have no znode
+            return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")  # the name could have no znode
         async with self._turns:
             await self.change(pattern, lambda old: old | more)
         return None
 
     async def remove(self, pattern: Pattern, gone: Entries) -> ApiError | None:
-        """Remove ACLs; as `change`."""
+        """Remove ACLs with `change`."""
         async with self._turns:
             await self.change(pattern, lambda old: old - gone)
         return None
 
     async def change(self, pattern: Pattern, revise: Callable[[Entries], Entries]) -> None:
-        """Store what `revise` makes of a pattern's ACLs, tell all, and know it here.
+        """Store the result of `revise` for a pattern's ACLs, notify all brokers, and update this one.
 
-        Raises ApiError where others are faster every time; Unreachable, Denied, Unreadable.
+        Raises ApiError if others are faster every time; Unreachable, Denied, Unreadable.
         """
         path = acl_path(pattern)
         for _ in range(TRIES):
@@ -131,7 +131,7 @@ class ZooKeeperAcls:
                     continue
             self._changed_here.add(pattern)
             self._take({pattern: new})
-            await asyncio.sleep(0)  # it is known at the end of this turn of the loop
+            await asyncio.sleep(0)  # it takes effect at the end of this turn of the loop
             return
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"Failed to update ACLs for {pattern}: others are faster.")
 
@@ -143,7 +143,7 @@ class ZooKeeperAcls:
                 raise
 
     async def _hear(self) -> None:
-        """Go through the notifications that are new; through the same ones again where ZooKeeper is lost meanwhile."""
+        """Process the new notifications; if ZooKeeper is lost meanwhile, the same ones again."""
         last = dict(self._last)
         try:
             await self._hear_new()
@@ -152,7 +152,7 @@ class ZooKeeperAcls:
             raise
 
     async def _hear_new(self) -> None:
-        """Go through the notifications that are new, and set watches for the next."""
+        """Process the new notifications, and set watches for the next."""
         for pattern_type, changes in CHANGES.items():
             names = await self._tree.children(changes, self._rereading.look)
             changed: dict[Pattern, None] = {}
@@ -170,7 +170,7 @@ class ZooKeeperAcls:
                 found: dict[Pattern, Entries] = {}
                 self._changed_here.clear()
                 await self._read_all(changed, found)
-                for pattern in self._changed_here:  # what was read of it may be older; the word of the change comes
+                for pattern in self._changed_here:  # the ACLs read may be older; the change's own notification follows
                     found.pop(pattern, None)
                 self._take(found)
                 await self._remove_old(pattern_type, names)
@@ -191,11 +191,11 @@ class ZooKeeperAcls:
         except Unreadable as error:
             if at_start:
                 raise
-            # As it was before: nobody gains a right by what cannot be read, and nobody loses one.
+            # Keep the known ones: an unreadable znode must neither grant nor revoke a right.
             log.error("%s; what was known of it stays", error)
 
     def _take(self, changed: dict[Pattern, Entries]) -> None:
-        """Know the ACLs of some patterns, and tell who follows: once of all that come in one turn of the loop."""
+        """Update the ACLs of some patterns, and call the listener once for all updates in one turn of the loop."""
         if not self._taken:
             asyncio.get_running_loop().call_soon(self._publish)
         self._taken.update(changed)
@@ -214,7 +214,7 @@ class ZooKeeperAcls:
             self._listener(known)
 
     async def _remove_old(self, pattern_type: PatternType, names: Sequence[str]) -> None:
-        """Remove notifications that all have heard; of many the oldest, and the others another time."""
+        """Remove notifications that all brokers have processed; of many only the oldest, the others later."""
         for name in sorted(names, key=_number)[:AT_ONCE]:
             path = f"{CHANGES[pattern_type]}/{name}"
             node = await self._tree.get(path)
@@ -237,6 +237,6 @@ def _upwards(path: str) -> list[str]:
 
 
 def _number(name: str) -> int:
-    """Return the number at the end of a notification's name, -1 where there is none."""
+    """Return the number at the end of a notification's name, -1 without one."""
     digits = name.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else -1

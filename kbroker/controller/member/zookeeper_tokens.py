@@ -1,10 +1,10 @@
-"""Delegation tokens as ZooKeeper has them, followed through their notifications.
+"""Delegation tokens in ZooKeeper, followed through their notifications.
 
-Owns what was read of /delegation_token, and which notifications were heard. Never knows what may become of a token.
-(Apache Kafka 3.9: DelegationTokenManagerZk, ZkNodeChangeNotificationListener.)
+Owns the content of /delegation_token, and which notifications have been processed. Never decides about a token. (Apache
+Kafka 3.9: DelegationTokenManagerZk, ZkNodeChangeNotificationListener.)
 
-A change is written only where nobody has written meanwhile, and the word of it goes with it. A notification names a
-token, which is then read; whoever was away finds those that came meanwhile.
+A change is written only if nobody has written meanwhile, together with its notification. A notification names a token,
+which is then read; after a lost connection a broker processes the missed ones.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from kbroker.security.tokens.token import Token, TokenSettings
 log = logging.getLogger(__name__)
 
 AT_ONCE = 50
-"""Reads on their way at a time."""
+"""Concurrent reads."""
 EXPIRED_MS = 15 * 60 * 1000
-"""A notification that old has been heard by all who are alive, and is removed."""
+"""A notification of this age has been processed by all live brokers, and is removed."""
 TRIES = 100
-"""Of a change that others are always faster than: each of them has made a change by then."""
+"""Attempts of a change while others are faster: each of them has made a change by then."""
 
 
 class ZooKeeperTokens:
-    """All delegation tokens of a cluster, as far as this broker has heard."""
+    """All delegation tokens of a cluster, as known to this broker."""
 
     def __init__(self, tree: MetadataTree, settings: TokenSettings, clock: Clock) -> None:
         self._tree = tree
@@ -47,13 +47,13 @@ class ZooKeeperTokens:
         self._listener: Callable[[Tokens], None] = lambda _tokens: None
         self._rereading = Rereading(tree, self._hear, "delegation tokens")
         self._changed_here: set[str] = set()
-        """Which tokens this broker has changed since it last began to read some."""
+        """Tokens that this broker has changed since the beginning of its last read."""
         self.known = NO_TOKENS
 
     async def load(self) -> None:
-        """Make the znodes that are missing, read all tokens, and remember from where on to listen. Raises Unreachable.
+        """Create missing znodes, read all tokens, and remember the last notification. Raises Unreachable.
 
-        A token that cannot be read is none.
+        An unreadable token counts as missing.
         """
         for path in ("/delegation_token", CHANGES, TOKENS):
             try:
@@ -67,18 +67,18 @@ class ZooKeeperTokens:
         self.known = Tokens.of(token for token in found.values() if token is not None)
 
     def follow(self, listener: Callable[[Tokens], None]) -> None:
-        """Call `listener` with all tokens whenever some have changed."""
+        """Call `listener` with all tokens after each change."""
         self._listener = listener
         self._rereading.begin()
 
     def close(self) -> None:
-        """Follow no more."""
+        """Stop following."""
         self._rereading.close()
 
     async def change(self, token_id: str, revise: ReviseToken) -> Token | None:
-        """Store what `revise` makes of a token, tell all, and know it here; return it.
+        """Store the result of `revise` for a token, notify all brokers, and update this one; return it.
 
-        Raises what `revise` raises, ApiError where others are faster every time; Unreachable, Denied, Unreadable.
+        Raises the exceptions of `revise`, ApiError if others are faster every time; Unreachable, Denied, Unreadable.
         """
         path = token_path(token_id)
         for _ in range(TRIES):
@@ -105,7 +105,7 @@ class ZooKeeperTokens:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "others change this delegation token all the time")
 
     async def _hear(self) -> None:
-        """Go through the notifications that are new; through the same ones again where ZooKeeper is lost meanwhile."""
+        """Process the new notifications; if ZooKeeper is lost meanwhile, the same ones again."""
         last = self._last
         try:
             await self._hear_new()
@@ -114,7 +114,7 @@ class ZooKeeperTokens:
             raise
 
     async def _hear_new(self) -> None:
-        """Go through the notifications that are new, and set a watch for the next."""
+        """Process the new notifications, and set a watch for the next."""
         names = await self._tree.children(CHANGES, self._rereading.look)
         changed: dict[str, None] = {}
         for name in sorted(names, key=_number):
@@ -130,7 +130,7 @@ class ZooKeeperTokens:
             found: dict[str, Token | None] = {}
             self._changed_here.clear()
             await self._read_all(changed, found)
-            for token_id in self._changed_here:  # what was read of it may be older; the word of the change comes
+            for token_id in self._changed_here:  # the token read may be older; the change's own notification follows
                 found.pop(token_id, None)
             self._take(found)
             await self._remove_old(names)
@@ -154,7 +154,7 @@ class ZooKeeperTokens:
         return self._settings.token(znodes.read(path, data, decode_token)) if data else None
 
     def _take(self, changed: dict[str, Token | None]) -> None:
-        """Know some tokens as they are now, and tell who follows."""
+        """Update some tokens, and call the listener."""
         known = self.known
         for token_id, token in changed.items():
             if known.get(token_id) != token:
@@ -164,7 +164,7 @@ class ZooKeeperTokens:
             self._listener(known)
 
     async def _remove_old(self, names: Sequence[str]) -> None:
-        """Remove notifications that all have heard; of many the oldest, and the others another time."""
+        """Remove notifications that all brokers have processed; of many only the oldest, the others later."""
         for name in sorted(names, key=_number)[:AT_ONCE]:
             path = f"{CHANGES}/{name}"
             node = await self._tree.get(path)
@@ -177,6 +177,6 @@ class ZooKeeperTokens:
 
 
 def _number(name: str) -> int:
-    """Return the number at the end of a notification's name, -1 where there is none."""
+    """Return the number at the end of a notification's name, -1 without one."""
     digits = name.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else -1

@@ -1,1 +1,1 @@
-"""The cluster's metadata as a tree of znodes: one seam, with ZooKeeper or memory behind it."""
+"""The cluster's metadata as a tree of znodes: one interface, implemented by ZooKeeper or in memory."""

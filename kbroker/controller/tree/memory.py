@@ -1,8 +1,8 @@
-"""A tree of znodes in this process, for clusters that live in one: tests, the simulator, and `Cluster` in Python.
+"""A tree of znodes in this process, for clusters within one process: tests, the simulator, and `Cluster` in Python.
 
-Owns an ensemble's nodes and its sessions, and does what ZooKeeper does with them: versions, multi, ephemerals that go
-with their session, sequence numbers, watches that go off once. Who owns a session may let it expire, and cut it off.
-Never looks at a clock, and never answers in the same turn of the loop: an answer comes when ZooKeeper's could.
+Owns an ensemble's nodes and its sessions, with ZooKeeper's behaviour: versions, multi, ephemerals that are removed with
+their session, sequence numbers, one-time watches. The owner of a session may let it expire, and cut it off. Never uses
+a clock, and never answers in the same turn of the loop: an answer comes when ZooKeeper's could.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class _Node:
     stat: Stat
     children: set[str] = field(default_factory=set)
     ever: int = 0
-    """Children that were ever made: the next sequence number."""
+    """Number of children ever created: the next sequence number."""
 
 
 class MemoryEnsemble:
-    """What all sessions see."""
+    """The state shared by all sessions."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {"": _Node(b"", Stat(0, 0))}
@@ -61,13 +61,13 @@ class MemoryEnsemble:
         return number
 
     def end(self, session: int) -> None:
-        """End a session, and what it made as ephemeral."""
+        """End a session, and remove its ephemeral nodes."""
         self._sessions.pop(session, None)
         for path in [path for path, node in self._nodes.items() if node.stat.owner == session]:
             self._remove(path)
 
     def look(self, path: str) -> tuple[Znode, list[str]] | None:
-        """Return what stands at `path`, and the sorted names below it."""
+        """Return the node at `path`, and the sorted names below it."""
         node = self._get(path)
         return None if node is None else (Znode(node.data, node.stat), sorted(node.children))
 
@@ -75,7 +75,7 @@ class MemoryEnsemble:
         return self._nodes.get("" if path == "/" else path)
 
     def commit(self, session: int, changes: Sequence[Change]) -> list[Done]:
-        """Make all changes or none, and set off the watches on what they change. Raises Refused."""
+        """Make all changes or none, and fire the watches of changed nodes. Raises Refused."""
         before: dict[str, _Node | None] = {}
         number = next(self._transactions)
         touched: list[tuple[str, bool]] = []
@@ -142,7 +142,7 @@ class MemoryEnsemble:
         return Done(path)
 
     def _keep(self, before: dict[str, _Node | None], *paths: str) -> None:
-        """Remember what stood at `paths` before the batch, and put a copy in its place."""
+        """Save the nodes at `paths` as before the batch, and replace them by copies."""
         for path in paths:
             if path not in before:
                 node = before[path] = self._nodes.get(path)
@@ -204,11 +204,11 @@ class MemoryTree:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it reaches the ensemble, in a session that lives."""
+        """Whether it reaches the ensemble, in a live session."""
         return self._reachable and not self._expired and not self._closed
 
     async def _way(self) -> None:
-        """Take the way to the ensemble: those who set out in turn arrive in turn, and none in the turn it set out."""
+        """Simulate the way to the ensemble: requests arrive in the order of sending, in a later turn of the loop."""
         session, loop = self.session_id, asyncio.get_running_loop()
         arrival: asyncio.Future[None] = loop.create_future()
         loop.call_soon(_arrive, arrival)
@@ -219,9 +219,9 @@ class MemoryTree:
             raise Unreachable("the metadata ensemble is not reachable")
 
     def expire(self) -> None:
-        """End the session as ZooKeeper does that of somebody whom it does not hear; another one begins.
+        """End the session as ZooKeeper does after its timeout; another one begins.
 
-        Who is cut off hears of it when it is back.
+        A tree that is cut off is notified when it is back.
         """
         self._ensemble.end(self.session_id)
         self._drop_watches()
@@ -236,13 +236,13 @@ class MemoryTree:
         self._hear(Session.LIVE)
 
     def cut(self) -> None:
-        """Reach nothing from now on; the session lives on."""
+        """Cut the connection; the session continues."""
         self._reachable = False
         self._drop_watches()
         self._hear(Session.UNREACHABLE)
 
     def heal(self) -> None:
-        """Reach the ensemble again."""
+        """Restore the connection."""
         self._reachable = True
         if self._expired:
             self._begin_anew()
@@ -254,13 +254,13 @@ class MemoryTree:
             listener(what)
 
     def tell(self, path: str, children: bool) -> None:
-        """Set off the watches on a node's data or children."""
+        """Fire the watches of a node's data or children."""
         watches = self._child_watches if children else self._data_watches
         for changed in watches.pop(path or "/", {}):
             asyncio.get_running_loop().call_soon(changed)
 
     def _drop_watches(self) -> None:
-        """Nobody can know any more when these go off: they go off now."""
+        """Fire all watches now, since their events can no longer be delivered."""
         watches = [*self._data_watches.values(), *self._child_watches.values()]
         self._data_watches, self._child_watches = {}, {}
         for each in watches:

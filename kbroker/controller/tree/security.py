@@ -1,6 +1,6 @@
-"""How a session on ZooKeeper shows who it is, and what it lets others do with what it makes.
+"""How a session on ZooKeeper authenticates, and the access rights of its znodes.
 
-Owns the values, and how kazoo is told them. Never reads a configuration or a file.
+Owns the values, and their form for kazoo. Never reads a configuration or a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 
 class Others(Enum):
-    """What others may do with a znode of this session's; whoever shows the same credentials may do everything."""
+    """The rights of others on a znode of this session; a session with the same credentials has all rights."""
 
     CHANGE = tuple(OPEN_ACL_UNSAFE)
     READ = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
@@ -28,23 +28,23 @@ def _everything(_path: str) -> Others:
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What a session shows and asks for; by default nothing."""
+    """A session's credentials and access rules; none by default."""
 
     tls: ssl.SSLContext | None = None
-    """With which ZooKeeper is reached; None: in clear text."""
+    """The TLS context of connections to ZooKeeper; None for clear text."""
     user: tuple[str, str] | None = field(default=None, repr=False)
     """Name and password for SASL with DIGEST-MD5."""
     digest: str | None = field(default=None, repr=False)
     """`user:password` for ZooKeeper's own scheme `digest`."""
     others: Callable[[str], Others] = _everything
-    """What others may do with the node that is made at a path."""
+    """Returns the rights of others on a new node at a path."""
 
     def acl(self, path: str) -> list[Any]:
         """Return a new node's access control list."""
         return list(self.others(path).value)
 
     def client_options(self) -> dict[str, Any]:
-        """Return what KazooClient is told of it, but for TLS, which is its handler's."""
+        """Return the options for KazooClient, except TLS, which its handler takes."""
         options: dict[str, Any] = {"use_ssl": self.tls is not None}
         if self.user is not None:
             name, password = self.user

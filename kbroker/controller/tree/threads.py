@@ -1,9 +1,10 @@
-"""kazoo's threads and connections, as they are wanted here.
+"""kazoo's threads and connections, adapted.
 
-Owns how a connection to ZooKeeper is opened, with TLS or without, and says when a thread has ended, of which kazoo
-tells nobody. Never reads or writes on a connection.
+Owns how a connection to ZooKeeper is opened, with TLS or without, and reports the end of a thread, which kazoo does
+not. Never reads or writes on a connection.
 
-kazoo's own TLS knows neither versions nor ciphers, and always trusts the system's certificates beside those named.
+kazoo's own TLS supports neither versions nor ciphers, and always trusts the system's certificates in addition to the
+configured ones.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 
 class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
-    """The handler of one client. `trouble` says why the last connection over TLS was not opened, "" if it was."""
+    """The handler of one client. `trouble` is the error of the last connection over TLS, "" if it was opened."""
 
     def __init__(self, tls: ssl.SSLContext | None, ended: Callable[[], None]) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
         self.trouble = ""
 
     def start(self) -> None:
-        """Start the threads for watches and answers, both or none: kazoo would leave the first alone for ever."""
+        """Start the threads for watches and responses, both or none: kazoo would leave the first one running."""
         try:
             super().start()
         except BaseException:
@@ -36,7 +37,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
             raise
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        """Run in a thread, and say when that is over."""
+        """Run in a thread, and report its end."""
 
         def run() -> None:
             try:
@@ -50,7 +51,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_options: Any
     ) -> socket.socket:
-        """Open a connection; `hostname` is what the certificate must be for. Raises OSError."""
+        """Open a connection; `hostname` is the expected name in the certificate. Raises OSError."""
         connection = socket.create_connection(address, timeout)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,7 +68,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait as select does, but not for what has been decrypted already."""
+        """Wait as select does, but return at once for data that is already decrypted."""
         decrypted = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
         found: tuple[list[Any], ...] = super().select(rlist, wlist, xlist, 0 if decrypted else timeout)
         ready, writable, wrong = found

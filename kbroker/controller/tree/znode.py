@@ -1,10 +1,10 @@
-"""The seam: what a tree of znodes promises, whoever keeps it (ZooKeeper's own data model).
+"""The interface of a tree of znodes, whatever stores it (ZooKeeper's own data model).
 
-Owns the values that go over it and its errors. Never interprets what a znode holds.
+Owns the interface's values and errors. Never interprets a znode's content.
 
-A tree is seen through a session. Whatever the session made as ephemeral goes when it ends; it ends when it is closed or
-when its keeper has not heard of it for the session's time-out. Each call may find the connection lost: then nobody
-knows whether a change was made, and who asked has to look.
+A tree is used through a session. The session's ephemeral nodes are removed when it ends; it ends when it is closed or
+when the server has not heard from it for the session's timeout. Each call may find the connection lost: then it is
+unknown whether a change was made, and the caller has to check.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol
 ANY_VERSION = -1
 
 Changed = Callable[[], None]
-"""Called once, when what was read has changed or when that can't be known any more: time to look again."""
+"""Called once, when the data read has changed or when this can no longer be known: time to read again."""
 
 
 class Reason(Enum):
@@ -31,7 +31,7 @@ class Reason(Enum):
 
 
 class Refused(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """A batch of changes was refused, and nothing of it was done: `index` is that of the change at fault."""
+    """A batch of changes was refused, and none was made; `index` is that of the change at fault."""
 
     def __init__(self, index: int, path: str, reason: Reason) -> None:
         super().__init__(f"{path}: {reason.value}")
@@ -41,29 +41,29 @@ class Refused(Exception):  # noqa: N818 - an outcome to be handled, not a fault
 
 
 class Unreachable(Exception):  # noqa: N818
-    """The connection was lost before the answer came: whether a change was made is not known."""
+    """The connection was lost before the response: it is unknown whether a change was made."""
 
 
 class SessionExpired(Unreachable):
-    """The session is gone, and what it made as ephemeral with it; another one begins by itself."""
+    """The session is gone, with its ephemeral nodes; another one begins by itself."""
 
 
 class Denied(Exception):  # noqa: N818
-    """The tree's access rules do not let this session do that; the message names the path."""
+    """The tree's access rules do not allow that to this session; the message names the path."""
 
 
 class Session(Enum):
-    """What a session's listener hears."""
+    """The events of a session's listener."""
 
     LIVE = "live"
-    """Connected, by the session that was before or by a new one: see `MetadataTree.session_id`."""
+    """Connected, in the previous session or in a new one: see `MetadataTree.session_id`."""
     UNREACHABLE = "unreachable"
     EXPIRED = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is kept beside a node's data: `created` is the number of the transaction that made it (czxid).
+    """A node's metadata: `created` is the number of the transaction that created it (czxid).
 
     `version` is 0 at its creation and grows by one with each write; `owner` is the session of an ephemeral, else 0.
     """
@@ -72,12 +72,12 @@ class Stat:
     version: int
     owner: int = 0
     created_ms: int = field(default=-1, compare=False)
-    """When it was made by ZooKeeper's clock; -1 where nobody looked at a clock."""
+    """Time of its creation by ZooKeeper's clock, in ms; -1 without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """A node's data, and what is kept beside it."""
+    """A node's data and metadata."""
 
     data: bytes
     stat: Stat
@@ -85,7 +85,7 @@ class Znode:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node; with `sequential` a number of ten digits is put behind its name."""
+    """Create a node; with `sequential`, a number of ten digits is appended to its name."""
 
     path: str
     data: bytes = b""
@@ -95,7 +95,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class SetData:
-    """Write a node's data, if it has this version."""
+    """Write a node's data, if the node has this version."""
 
     path: str
     data: bytes
@@ -112,7 +112,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Do nothing, but only if the node has this version."""
+    """Change nothing, but require that the node has this version."""
 
     path: str
     version: int
@@ -123,33 +123,33 @@ Change = Create | SetData | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A change that was made: the node's path, as it became; beside SetData, what is kept beside the data."""
+    """A change that was made: the node's final path, and after SetData its new metadata."""
 
     path: str
     stat: Stat | None = None
 
 
 class MetadataTree(Protocol):
-    """A tree of znodes, seen through a session. All calls raise Unreachable, SessionExpired or Denied.
+    """A tree of znodes in a session. All calls raise Unreachable, SessionExpired or Denied.
 
-    What a session asks for is done in the order in which it asked.
+    A session's requests are processed in their order.
     """
 
     @property
     def session_id(self) -> int:
-        """Return the number of the session that is live now, or was last."""
+        """The number of the current session, or of the last one."""
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
-        """Return what stands at `path`, None if nothing does; `changed` is told of the next write, creation or end."""
+        """Return the node at `path`, None if missing; `changed` is called at its next write, creation or deletion."""
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        """Return the names below `path`, sorted; `changed` is told of the next that comes or goes. Raises Refused."""
+        """Return the names below `path`, sorted; `changed` is called at the next new or removed one. Raises Refused."""
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
         """Make all changes or none of them. Raises Refused."""
 
     def listen(self, listener: Callable[[Session], None]) -> None:
-        """Tell `listener` what becomes of the session from now on."""
+        """Call `listener` with the session's events from now on."""
 
     async def close(self) -> None:
-        """End the session, and with it what it made as ephemeral."""
+        """End the session, which removes its ephemeral nodes."""

@@ -1,13 +1,13 @@
 """A tree of znodes on ZooKeeper, through kazoo.
 
-Owns the client, its threads, and the way from them to the event loop: nothing here waits on the loop, and nothing of
-the caller's runs on kazoo's threads. Never interprets a znode.
+Owns the client, its threads, and the way from them to the event loop: nothing here blocks the loop, and none of the
+caller's code runs on kazoo's threads. Never interprets a znode.
 
-kazoo keeps a watch only as long as its connection, and sets off all when it is lost; then it begins a new session by
-itself where the old one has expired. What is asked meanwhile it would keep, and hold the loop once a few hundred wait:
-so it is answered by an error here, and while there is a connection only so much is asked at a time. Where its thread
-ends, as it does once credentials are refused, another client takes its place: ZooKeeper drops whoever is about to log
-in when it stops, which looks the same.
+kazoo keeps a watch only as long as its connection, and fires all when it is lost; it then begins a new session by
+itself if the old one has expired. kazoo would queue requests meanwhile, and block the loop once a few hundred wait.
+Therefore requests without a connection fail here, and the number of concurrent requests is limited. If kazoo's thread
+ends, as it does once credentials are refused, another client replaces it: a ZooKeeper that stops drops clients during
+their login, which looks the same.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 
 class Discreet(logging.Filter):
-    """Keeps credentials and data out of the log, into which kazoo writes whatever comes and goes at the level DEBUG.
+    """Keeps credentials and data out of the log, to which kazoo writes all traffic at the level DEBUG.
 
-    Data, as passwords are in that of /config, and a session's own password, are told by their sizes.
+    Data (that of /config contains passwords) and a session's own password are replaced by their sizes.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -87,10 +87,12 @@ _kazoo_log.addFilter(Discreet())
 _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
-"""Questions on their way. kazoo's 279th that is not sent yet, as while ZooKeeper is frozen, would hold the loop."""
+"""Concurrent requests. kazoo's 279th unsent one, for example while ZooKeeper is frozen, would block the loop."""
 _NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""What ZooKeeper's PathUtils refuses, which an answer does not tell from other faults. It sees a character
-beyond 16 bits as two surrogates."""
+"""Paths that ZooKeeper's PathUtils refuses; its response does not distinguish this from other faults.
+
+It sees a character beyond 16 bits as two surrogates.
+"""
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
     KazooState.SUSPENDED: Session.UNREACHABLE,
@@ -104,9 +106,9 @@ _REASONS = {
     exceptions.NoChildrenForEphemeralsError: Reason.NO_CHILDREN_FOR_EPHEMERALS,
 }
 _NOT_LET_IN = (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
-"""What becomes of a session, not an answer about a path: whatever was asked meanwhile is answered so."""
+"""Errors of the session, not of a path: all pending requests get them."""
 _NOT_AT_FAULT = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-"""What a refused batch says of the changes before the one at fault, and of those behind it."""
+"""Errors in a refused batch of the changes before and after the one at fault."""
 
 _Acl = Callable[[str], list[Any]]
 
@@ -117,7 +119,7 @@ class ZooKeeperTree:
     def __init__(
         self, make: Callable[[Callable[[], None]], KazooClient], loop: asyncio.AbstractEventLoop, what: str, acl: _Acl
     ) -> None:
-        """`make(ended)` makes a client that is not started yet; `ended` is for one of its threads that ends."""
+        """`make(ended)` creates a client that is not started yet; `ended` is called when one of its threads ends."""
         self._make = make
         self._loop = loop
         self._what = what
@@ -128,10 +130,10 @@ class ZooKeeperTree:
         self._chroot = ""
         self._is_refused = False
         self._is_kept = False
-        """Whether a client that has ended is to be replaced: not before the first is let in, nor after `close`."""
+        """Whether a client that has ended is replaced: not before the first is accepted, nor after `close`."""
         self._reviving: asyncio.Task[None] | None = None
         self._ended: KazooClient | None = None
-        """The last client of which a thread has ended. Its state does not tell: a new one's is CLOSED, too."""
+        """The last client with an ended thread. Its state does not show this: a new one's is CLOSED, too."""
         self._client = self._new_client()
 
     @classmethod
@@ -140,8 +142,8 @@ class ZooKeeperTree:
     ) -> ZooKeeperTree:
         """Begin a session; `hosts` is Kafka's zookeeper.connect: HOST:PORT[,HOST:PORT...][/chroot].
 
-        Raises Unreachable if there is none within `connection_timeout_ms`, Denied if ZooKeeper does not take the
-        credentials. The chroot is made where it is missing.
+        Raises Unreachable if there is none within `connection_timeout_ms`, Denied if ZooKeeper refuses the credentials.
+        A missing chroot is created.
         """
         loop = asyncio.get_running_loop()
         addresses, slash, chroot = hosts.partition("/")
@@ -184,7 +186,7 @@ class ZooKeeperTree:
         return tree
 
     def _begin(self, patience_s: float) -> None:
-        """Run by a thread: start the client, and see whether it is let in, which it is told only when it asks."""
+        """Run by a thread: start the client, and send a request, which shows whether ZooKeeper accepts it."""
         client = self._client
         client.start(patience_s)
         self._session_id = client.client_id[0] if client.client_id else 0
@@ -193,7 +195,7 @@ class ZooKeeperTree:
         except _NOT_LET_IN:
             raise self._refusal() from None
         except exceptions.NoAuthError:
-            pass  # of the root, which need not be the cluster's
+            pass  # for the root, which need not be the cluster's
         except exceptions.KazooException:
             if self._is_refused:
                 raise self._refusal() from None
@@ -202,13 +204,16 @@ class ZooKeeperTree:
         return Denied(f"ZooKeeper at {self._what} does not take the credentials of this broker")
 
     def _enter(self, chroot: str) -> None:
-        """Run by a thread: go on below a path."""
+        """Run by a thread: set the chroot."""
         self._client.ensure_path(chroot, self._acl(chroot))
         self._chroot = self._client.chroot = chroot
 
     def _new_client(self) -> KazooClient:
         def ended() -> None:
-            """Run by a thread of kazoo's at its end; all end together, but the connection's where it gives up."""
+            """Run by a thread of kazoo's at its end.
+
+            All end together, except that of the connection when it gives up.
+            """
             self._on_loop(self._client_ended, client)
 
         client = self._make(ended)
@@ -230,7 +235,7 @@ class ZooKeeperTree:
                 return None
         else:
             return Znode(data, _stat(stat))
-        # What is not there can be watched, too, by another call; it may have come in between.
+        # A missing node can be watched, too, with another call; it may have been created in between.
         if await self._ask(path, lambda client: client.exists_async(path, watch)) is None:
             return None
         return await self.get(path)
@@ -273,7 +278,7 @@ class ZooKeeperTree:
         return self._client
 
     async def _ask(self, path: str, send: Callable[[KazooClient], Any]) -> Any:
-        """Send something in its turn, and wait for what kazoo's thread brings."""
+        """Send a request in its turn, and wait for the result from kazoo's thread."""
         await self._turns.acquire()
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -348,13 +353,13 @@ class ZooKeeperTree:
         self._reviving = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
-        """Put another client in place of one that has ended, after a while (ZooKeeperClient.scheduleReinitialize)."""
+        """Replace a client that has ended, after a while (ZooKeeperClient.scheduleReinitialize)."""
         try:
             while True:
                 await asyncio.sleep(_REVIVAL_DELAY_S)
                 try:
                     await self._replace()
-                except Exception:  # as where there are no descriptors or threads left
+                except Exception:  # for example without free descriptors or threads
                     log.exception("there is no client of ZooKeeper at %s yet; it tries again", self._what)
                 else:
                     break
@@ -371,7 +376,7 @@ class ZooKeeperTree:
         await self._on_thread(self._client.start_async)
 
     async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call something that blocks. Who is cancelled meanwhile goes when it is done: no thread can be stopped."""
+        """Call a blocking function. A cancelled caller still waits for its end: no thread can be stopped."""
         done = self._loop.run_in_executor(None, call, *arguments)
         try:
             await asyncio.shield(done)
@@ -380,7 +385,7 @@ class ZooKeeperTree:
             raise
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Called on kazoo's threads; the loop may be gone by then."""
+        """Called on kazoo's threads; the loop may be closed by then."""
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
@@ -406,13 +411,13 @@ def _stat(stat: ZnodeStat) -> Stat:
 
 
 def _require_path(path: str) -> None:
-    """Raise ApiError for a path that ZooKeeper does not take: names in it come from clients."""
+    """Raise ApiError for a path that ZooKeeper refuses: paths contain names from clients."""
     if _NO_PATH.search(path) is not None:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, f"ZooKeeper takes no path {path!r}")
 
 
 def _meaning(error: BaseException, path: str, index: int) -> Exception:
-    """Return what an error of kazoo's is to those above the seam."""
+    """Return the interface's exception for an error of kazoo's."""
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return Refused(index, path, reason)

@@ -1,12 +1,12 @@
-"""What remains of one batch: bytes in, bytes out.
+"""The compaction of one batch: bytes in, bytes out.
 
-Owns the rules of compaction for a batch and its records (Kafka's Cleaner and MemoryRecords.filterTo), and how a batch
-is put together again without the records that go. Never reads or writes a file.
+Owns the rules of compaction for a batch and its records (Kafka's Cleaner and MemoryRecords.filterTo), and the
+rebuilding of a batch without the dropped records. Never reads or writes a file.
 
-A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whatever goes out of it. Tombstones,
-and markers that end a transaction of which nothing is left, go in two steps (KIP-534): the pass that first meets one
-writes into its batch the time until which it stays, as base timestamp, with bit 6 of the attributes set; a pass after
-that time drops it.
+A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whichever records are dropped.
+Tombstones, and markers of transactions without remaining records, are dropped in two steps (KIP-534). The first pass
+that meets one writes the time until which it stays into its batch as base timestamp, and sets bit 6 of the attributes.
+A pass after that time drops it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kbroker.protocol.records import (
 
 HORIZON_BIT: Final = 0x40
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
-_TOLD: Final = 3  # unreadable batches, in the broker's log
+_TOLD: Final = 3  # unreadable batches that are named in the broker's log
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -45,7 +45,7 @@ Buffer = bytes | memoryview
 
 
 class LastBatch:
-    """Which batch holds what the log has to remember of a producer (Kafka's LastRecord)."""
+    """Which batch holds the producer state that the log has to keep (Kafka's LastRecord)."""
 
     __slots__ = ("_epoch", "_last_offset")
 
@@ -61,9 +61,9 @@ class LastBatch:
 
 
 def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> bytes:
-    """Return a batch's records without their compression; raises Malformed, also for more than might be produced.
+    """Return a batch's records uncompressed; raises Malformed, also for more than a producer could send.
 
-    A batch may have been produced before its topic was compacted, when nobody looked at its records.
+    A batch may have been produced before its topic was compacted, when its records were not checked.
     """
     max_bytes, max_records = most_unpacked(max_message_bytes)
     if header.record_count > max_records:
@@ -72,7 +72,7 @@ def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) ->
 
 
 def read_records(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> tuple[bytes, Sequence[Part]]:
-    """Return what `read_body` does, and its records; raises Malformed."""
+    """Return the result of `read_body`, and its records; raises Malformed."""
     data = read_body(batch, header, max_message_bytes)
     return data, read_runs(data, header.record_count)
 
@@ -97,15 +97,15 @@ class BatchFilter:
         self._now_ms = now_ms
         self._horizon_ms = min(now_ms + delete_retention_ms, _I64 - 1)
         self.keyless = 0
-        """Records without a key that were dropped: they came in before the topic was compacted."""
+        """Dropped records without a key: they were appended before the topic was compacted."""
         self.unreadable: list[str] = []
-        """What is wrong with batches that stay as they are, since their records cannot be read; the first few."""
+        """Errors of batches that stay unchanged because their records cannot be read; the first few."""
         self.unreadable_count = 0
 
     def apply(self, batch: memoryview, header: BatchHeader, keep_place: bool) -> Buffer | None:
-        """Return what is to stand in the place of a batch, None for nothing; raises Malformed.
+        """Return the replacement of a batch, None to drop it; raises Malformed.
 
-        With `keep_place` an empty batch stays where nothing else does, so that its last offset is not lost.
+        With `keep_place` an empty batch stays if no record does, so that its last offset is not lost.
         """
         control = header.is_control
         horizon = header.base_timestamp if header.attributes & HORIZON_BIT else None
@@ -169,7 +169,7 @@ class BatchFilter:
 
 
 def without_record(batch: memoryview, header: BatchHeader, offset: int, max_message_bytes: int) -> Buffer | None:
-    """Return a batch without the record at `offset`, None where there is no such record; raises Malformed."""
+    """Return a batch without the record at `offset`, None if there is no such record; raises Malformed."""
     if header.is_control or not header.base_offset <= offset <= header.last_offset:
         return None
     data, runs = read_records(batch, header, max_message_bytes)
@@ -188,7 +188,7 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
 def _rebuilt(
     header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], horizon_ms: int | None = None
 ) -> bytes:
-    """Return a batch of what is kept of another; with `horizon_ms` its tombstones go then."""
+    """Return a batch of the kept records of another; with `horizon_ms` its tombstones expire at that time."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     append_time = attributes & TIMESTAMP_TYPE_BIT
     max_timestamp = header.max_timestamp
@@ -213,7 +213,7 @@ def _rebuilt(
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """Return a batch without records that holds a batch's place, as Kafka writes it."""
+    """Return a batch without records that keeps a batch's place, as Kafka writes it."""
     attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     return _built(header, attributes, -1, header.max_timestamp, 0, b"")
 
@@ -236,7 +236,7 @@ def _and(first: bytes, second: bytes) -> bytes:
 
 
 def _restamped(record: bytes, shift: int) -> bytes:
-    """Return a record whose timestamp counts from another base, `shift` ms earlier."""
+    """Return a record whose timestamp is relative to another base, `shift` ms earlier."""
     _, body = read_varint(record, 0)
     end = body + 1
     while record[end] > 0x7F:
@@ -258,12 +258,12 @@ def _varlong(value: int) -> bytes:
 
 
 def _wrap(value: int) -> int:
-    """Let a sum overflow as a Java long does."""
+    """Wrap a sum as a Java long does."""
     return (value + _I64 & _U64) - _I64
 
 
 def check_batch(batch: memoryview, header: BatchHeader) -> None:
-    """Raise Malformed for a batch whose bytes are not what was written."""
+    """Raise Malformed for a batch whose CRC or header is wrong."""
     if header.crc != compute_crc(batch):
         raise Malformed(f"batch at offset {header.base_offset} has a wrong CRC")
     if header.last_offset_delta < 0 or header.record_count < 0:

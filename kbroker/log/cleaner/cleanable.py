@@ -1,7 +1,7 @@
-"""What of a log can be cleaned, and how much it wants to be.
+"""Which part of a log can be cleaned, and how urgent that is.
 
-Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: where the dirty part begins, what must not be
-touched yet, the ratio of the two, and which log comes first. Never changes a log.
+Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: where the dirty part begins, which segments must
+not be touched yet, the dirty ratio, and which log is cleaned first. Never changes a log.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ class Cleanable:
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether max.compaction.lag.ms asks for it whatever the ratio is."""
+    """Whether max.compaction.lag.ms requires cleaning, whatever the ratio is."""
 
     @property
     def ratio(self) -> float:
-        """Share of what may be cleaned that is dirty."""
+        """The dirty share of the cleanable bytes."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
     @property
     def is_due(self) -> bool:
-        """Whether it is dirty enough, or for too long."""
+        """Whether it is dirty enough, or has been dirty for too long."""
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
 
     def goes_before(self, other: Cleanable | None) -> bool:
-        """Whether it is to be cleaned, and sooner than another: the one with the larger dirty share is."""
+        """Whether it is due and comes before another log: the one with the larger dirty share comes first."""
         return self.is_due and (other is None or self.ratio > other.ratio)
 
 
 def examine(log: PartitionLog, cleaned_to: int | None, now_ms: int) -> Cleanable:
-    """Look at a log that has been cleaned up to `cleaned_to`, None if never; raises OSError."""
+    """Examine a log that has been cleaned up to `cleaned_to`, None if never; raises OSError."""
     first_dirty = log.log_start_offset if cleaned_to is None else cleaned_to
     if not log.log_start_offset <= first_dirty <= log.log_end_offset:
         first_dirty = log.log_start_offset
@@ -84,7 +84,7 @@ def _is_overdue(dirty: list[Segment], upper: int, now_ms: int, max_lag_ms: int) 
 
 
 async def make_job(cleanable: Cleanable, now_ms: int, map_bytes: int, io_bytes: int) -> CleaningJob | None:
-    """Return the order to clean a log, None if the log has lost segments meanwhile; raises OSError."""
+    """Return the job to clean a log, None if the log has lost segments meanwhile; raises OSError."""
     log = cleanable.log
     config = log.config
     upper = cleanable.upper

@@ -1,8 +1,8 @@
-"""The segment that takes the place of those that were cleaned, while it is written.
+"""The new segment that replaces the cleaned ones, while it is written.
 
-Owns its files, which end in `.cleaned` until the broker swaps them in, and their indexes. Never decides what goes into
-it. Everything is addressed from the partition's open directory, so that it stays the same place when the directory is
-renamed because the topic is deleted.
+Owns its files, which end in `.cleaned` until the broker swaps them in, and their indexes. Never decides what the
+segment contains. All files are addressed from the partition's open directory, which stays valid when a topic deletion
+renames the directory.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CleanedSegment:
         return os.open(self._name(suffix), flags, 0o644, dir_fd=self._directory_fd)
 
     def append(self, batch: bytes | memoryview, last_offset: int, max_timestamp: int) -> int:
-        """Add a batch; `max_timestamp` is -1 for one without records. Returns how many bytes went to the file."""
+        """Add a batch; `max_timestamp` is -1 for one without records. Returns the bytes written to the file."""
         position = self.size
         if max_timestamp > self._newest[0]:
             self._newest = (max_timestamp, last_offset)
@@ -71,7 +71,7 @@ class CleanedSegment:
             self._noted = self._newest[0]
 
     def flush(self) -> int:
-        """Write what was gathered; returns how many bytes that was. Raises OSError."""
+        """Write the collected batches; returns the number of bytes. Raises OSError."""
         written = self._pending
         _write(self._fd, b"".join(self._parts))
         self._parts.clear()
@@ -79,9 +79,10 @@ class CleanedSegment:
         return written
 
     def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
-        """Write everything to the disk itself; returns how many bytes the last of it was. Raises OSError.
+        """Write and fsync everything; returns the number of bytes of the last write to the log. Raises OSError.
 
-        The files get the modification time of what they replace, from which the age of records without a time counts.
+        The files get the modification time of the segment they replace, which is the age of records without a
+        timestamp.
         """
         written = self.flush()
         self._note_time()
@@ -99,7 +100,7 @@ class CleanedSegment:
         return written
 
     def close(self) -> None:
-        """Close the log file; what was not flushed is lost."""
+        """Close the log file; unflushed batches are lost."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

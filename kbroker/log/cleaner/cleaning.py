@@ -1,9 +1,9 @@
-"""One round of cleaning a log: read the dirty part, then write all segments anew without what is superseded.
+"""One round of cleaning a log: read the dirty part, then rewrite all segments without superseded records.
 
-Owns the order of the work (Kafka's Cleaner.doClean) and which segments become one. Never replaces a segment: it leaves
-`.cleaned` files, group after group, and the broker swaps them in. A batch that is not what was written ends the round
-with Malformed: it is not for the cleaner to drop. One that was written so, with records that nobody can read, stays as
-it is, and older records of its keys stay, too.
+Owns the order of the work (Kafka's Cleaner.doClean) and the grouping of segments. Never replaces a segment: it leaves
+`.cleaned` files, group after group, and the broker swaps them in. A damaged batch ends the round with Malformed, since
+the cleaner must not drop it. An intact batch with unreadable records stays unchanged, and older records of its keys
+stay, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CleanedGroup(NamedTuple):
 
 
 class Cleaning:
-    """A round over one log. `spend` is told of bytes read and written, and may wait or raise to end the round."""
+    """A round over one log. `spend` gets the bytes read or written, and may wait or raise to end the round."""
 
     def __init__(self, job: CleaningJob, directory_fd: int, spend: Callable[[int], None]) -> None:
         self._job = job
@@ -46,17 +46,17 @@ class Cleaning:
         self._spend = spend
         self._reader = SegmentReader(directory_fd, job.io_bytes, spend)
         self.end_offset = job.first_dirty
-        """How far the log is clean once all groups are swapped in."""
+        """The log is clean up to this offset once all groups are swapped in."""
         self.keyless = self.unreadable_count = 0
         self.unreadable: list[str] = []
 
     @property
     def bytes_read(self) -> int:
-        """Bytes read so far, of logs and of indexes."""
+        """Bytes read so far, of logs and indexes."""
         return self._reader.bytes_read
 
     def run(self) -> Iterator[CleanedGroup]:
-        """Do the work; raises OSError, Malformed, and what `spend` raises."""
+        """Do the work; raises OSError, Malformed, and the exceptions of `spend`."""
         self._remove_leftovers()
         job = self._job
         offsets = read_dirty_part(job, self._reader)
@@ -77,14 +77,14 @@ class Cleaning:
         self.unreadable, self.unreadable_count = rules.unreadable, rules.unreadable_count
 
     def _remove_leftovers(self) -> None:
-        # After a crash a `.cleaned` file would undo the swap of any segment that lies behind it.
+        # After a crash a `.cleaned` file would undo the swap of any later segment.
         for name in os.listdir(self._directory_fd):
             if name.endswith(CLEANED_SUFFIX):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=self._directory_fd)
 
     def _groups(self, end: int) -> Iterator[list[tuple[int, int]]]:
-        """Yield neighbouring segments that together are no larger than one segment may be."""
+        """Yield groups of neighbouring segments that together are no larger than one segment may be."""
         job = self._job
         following = {base: after for (base, _), (after, _) in zip(job.segments, job.segments[1:], strict=False)}
         group: list[tuple[int, int]] = []
@@ -121,7 +121,7 @@ class Cleaning:
             for base, size in group:
                 final = last_size if base == last_base else -1
                 for position, header, batch in self._reader.forward(base, size):
-                    # The last offset of a group stays known: recovery tells from it what the group replaced.
+                    # A group keeps its last offset: from it recovery determines which segments the group replaced.
                     kept = rules.apply(batch, header, position + header.size == final)
                     if kept is batch:
                         self._spent(cleaned.append(batch, header.last_offset, _timestamp_of(header)))

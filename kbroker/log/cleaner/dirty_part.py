@@ -1,10 +1,10 @@
-"""The first pass of a round: which batch holds the last record of each key, in the part that was not cleaned yet.
+"""The first pass of a round: which batch holds the last record of each key, in the dirty part.
 
 Owns how far into the log the table of keys reaches. Never writes a file.
 
-The dirty part is read backwards: then the keys of a batch that were not seen before are those of which it holds the
-last record, and a set of keys seen is all that has to be kept. That costs far less memory, and waiting for memory,
-than a last place for every key, which changes again and again where keys repeat.
+The dirty part is read backwards. A batch then holds the last record of those of its keys that were not seen before, so
+a set of seen keys is all that has to be kept. That costs far less memory and memory access than a last place for every
+key, which changes again and again where keys repeat.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _MOST_GROWTHS: Final = 5
 
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
-    """Return the table of the keys, whose `end` is how far the round gets; raises Malformed, OSError."""
+    """Return the table of keys, whose `end` is where the round ends; raises Malformed, OSError."""
     with contextlib.suppress(Malformed):
         return _DirtyPart(job, reader, use_index=True).read()
-    # The log itself may be in order: a wrong index misleads a reader that comes from behind.
+    # The log itself may be intact: a wrong index misleads a backward reader.
     return _DirtyPart(job, reader, use_index=False).read()
 
 
 class _DirtyPart:
-    """The segments from the first dirty one on. A place in them is a number of bytes from their beginning."""
+    """The segments from the first dirty one on. A place is a number of bytes from their beginning."""
 
     def __init__(self, job: CleaningJob, reader: SegmentReader, *, use_index: bool) -> None:
         self._job = job
@@ -51,12 +51,12 @@ class _DirtyPart:
         self._size = place
 
     def read(self) -> OffsetMap:
-        """Fill a table from behind, up to a place that is sought so that the table is not too small, nor mostly empty.
+        """Fill a table backwards from a place chosen so that the table neither overflows nor stays mostly empty.
 
-        Read backwards, the table fills with what lies last, but a round has to begin with what lies first: a table
-        that got full on the way is of no use but to tell how many bytes of the log fit. The next try has as many from
-        the front, and at least a quarter less than the one before. Where the front has fewer keys than that, the place
-        is moved on again, a few times at most. So there are one or two tries where keys are alike everywhere.
+        Read backwards, the table fills with the end of the log, but a round has to begin with its start. A table that
+        got full is therefore useless, except that it shows how many bytes of the log fit. The next try takes that many
+        from the front, and at least a quarter less than the one before. If the front has fewer keys, the place moves on
+        again, a few times at most. So one or two tries suffice where keys are evenly spread.
         """
         offsets, full_at = self._fill(self._size)
         if full_at is None:
@@ -69,7 +69,7 @@ class _DirtyPart:
             offsets, full_at = self._fill(limit)
             if full_at is not None:
                 too_far = limit
-                # No key is added twice: what fitted once fits again.
+                # No key is added twice: a part that fitted once fits again.
                 limit = _shortened(first, limit, full_at) if fitting == first else fitting
                 continue
             fitting = limit
@@ -106,7 +106,7 @@ class _DirtyPart:
         return offsets.add(data, runs, header.base_offset)
 
     def _first_place(self) -> int:
-        """Return where the first batch with something dirty begins."""
+        """Return where the first dirty batch begins."""
         place, base, size = self._segments[0]
         for position, header, _ in self._reader.forward(base, size):
             if header.last_offset >= self._job.first_dirty:
@@ -115,6 +115,6 @@ class _DirtyPart:
 
 
 def _shortened(first: int, end: int, fitted: int) -> int:
-    """Return where to end when from `first` to `end` was too much, and only so many bytes before the end had room."""
-    fitted = fitted * 15 // 16  # as many elsewhere may hold a few keys more
+    """Return a new end after a table got full between `first` and `end`: only the last `fitted` bytes of it fitted."""
+    fitted = fitted * 15 // 16  # the same number of bytes elsewhere may hold slightly more keys
     return first + max(min(fitted, (end - first) * 3 // 4), 1)

@@ -1,6 +1,6 @@
-"""The work of cleaning one log, as the broker hands it to a worker process.
+"""The job of cleaning one log, as the broker sends it to a worker process.
 
-Owns the order's fields and their form on the pipe: one line of JSON. Never does the work (cleaning.py).
+Owns the job's fields and their form on the pipe: one line of JSON. Never does the work (cleaning.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.log.segment.transaction_index import AbortedTxn
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """Which segments to clean, and all that their files do not tell; offsets absolute, sizes in bytes, times in ms."""
+    """The segments to clean, and all that their files do not contain; offsets absolute, sizes in bytes, times in ms."""
 
     directory: str
     segments: list[tuple[int, int]]
@@ -34,14 +34,14 @@ class CleaningJob:
     map_bytes: int
     io_bytes: int
     max_message_bytes: int
-    """The topic's bound on a batch, by which it is also bounded what one may unpack to."""
+    """The topic's bound on a batch, which also bounds its unpacked size."""
 
     def encode(self) -> dict[str, Any]:
         return {each.name: getattr(self, each.name) for each in fields(self)}  # asdict copies every tuple of a list
 
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> CleaningJob:
-        """Read what `encode` returned, after it was JSON."""
+        """Decode the result of `encode` after a round trip through JSON."""
         lists = {
             "segments": [(base, size) for base, size in fields["segments"]],
             "aborted": [AbortedTxn(*txn) for txn in fields["aborted"]],

@@ -1,9 +1,9 @@
-"""Which log of a directory is cleaned next, and what becomes of the work.
+"""Chooses the next log of a directory to clean, and applies the results.
 
-Owns the jobs that are under way, how far each log is clean (`cleaner-offset-checkpoint`), and which logs cannot be
+Owns the running jobs, the clean offset of each log (`cleaner-offset-checkpoint`), and the list of logs that cannot be
 cleaned. Never reads a record, and has no clock: `tick` is called on the event loop and does what is due. A job's
-results count only for the very segments it was given: a log that was deleted, truncated or otherwise changed meanwhile
-keeps what it has.
+results count only for exactly the segments of the job: a log that was deleted, truncated or otherwise changed meanwhile
+keeps its segments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """Done once it is on disk that the log may have holes; until then there must be none."""
+    """Done once the checkpoint on disk says that the log may have holes; before that there must be none."""
     abandoned: bool = False
     ended: bool = False
     told: dict[str, Any] = field(default_factory=dict)
@@ -51,18 +51,18 @@ class _Running:
 
 @dataclass(slots=True)
 class Done:
-    """What compaction has done since the start, for who looks from outside."""
+    """Figures of the compaction since the start, for metrics."""
 
     read_bytes: int = 0
     left_bytes: int = 0
     seconds: float = 0.0
-    """Of the last log."""
+    """Duration of the last log's compaction."""
     recopy: float = 0.0
-    """Of the last log: the share of its bytes that are still there."""
+    """The share of the last log's bytes that remained."""
     looked_ms: int | None = None
-    """When it was last looked for something to do."""
+    """Time of the last search for work."""
     dirtiest: float = 0.0
-    """The share of dirty bytes in the dirtiest log, when it was last looked."""
+    """The share of dirty bytes in the dirtiest log at the last search."""
 
 
 class Cleaner:
@@ -75,7 +75,7 @@ class Cleaner:
         pool: WorkerPool,
         writer: Callable[[], Executor],
     ) -> None:
-        """`writer` has a thread that may wait for the disk."""
+        """`writer` returns an executor whose thread may wait for the disk."""
         self._file = CheckpointFile(f"{directory}/{checkpoints.CLEANER_OFFSETS}")
         self._writer = writer
         self._logs = logs
@@ -88,12 +88,13 @@ class Cleaner:
         self._failures: Counter[Key] = Counter()
         self.done = Done()
         self.uncleanable: dict[Key, str] = {}
-        """Logs that are left alone until the next start, and why."""
+        """Logs that are not cleaned until the next start, and the reasons."""
 
     def load(self) -> None:
-        """Read how far each log is clean; entries of logs that are gone are dropped, a log that was cut off is dirty.
+        """Read the clean offset of each log.
 
-        An entry also tells recovery that a log may have holes, so that it stays as long as its log does.
+        Entries of missing logs are dropped; a truncated log is dirty from its start.
+        An entry also tells recovery that a log may have holes, so it stays as long as its log exists.
         """
         found = checkpoints.read_offsets(self._file.path)
         for key, offset in found.items():
@@ -101,18 +102,18 @@ class Cleaner:
             if log is not None:
                 self._cleaned_to[key] = offset if offset <= log.log_end_offset else log.log_start_offset
         if not checkpoints.is_whole(self._file.path, found):
-            # It may have named any of them.
+            # The damaged file may have named any of them.
             for key, log in self._logs.items():
                 self._cleaned_to.setdefault(key, log.log_start_offset)
         if self._cleaned_to != found:
             self.save()
 
     def save(self) -> None:
-        """Write down how far each log is clean; what could not be written is only cleaned again."""
+        """Write the clean offset of each log; a failed write only means that a log is cleaned again."""
         self._write(self._file.begin(), self._lines())
 
     def save_by_thread(self) -> Future[None]:
-        """Do so on a thread: a compaction is no reason for the event loop to wait for the disk."""
+        """Do so on a thread: the event loop must not wait for the disk because of a compaction."""
         return self._writer().submit(self._write, self._file.begin(), self._lines())
 
     def _lines(self) -> list[str]:
@@ -129,17 +130,17 @@ class Cleaner:
         return self._cleaned_to.get((topic, partition))
 
     def note(self, key: Key, cleaned_to: int) -> None:
-        """Take over how far a log is clean, at once on disk: whoever recovers it must know that it may have holes."""
+        """Set a log's clean offset and write it to disk at once: recovery must know that the log may have holes."""
         self._cleaned_to[key] = cleaned_to
         self.save()
 
     def note_holes(self, key: Key) -> None:
-        """Have the next start know that a log may have holes, before it has one; raises OSError."""
+        """Record on disk that a log may have holes, before it has one; raises OSError."""
         self._cleaned_to.setdefault(key, 0)
         self._file.put(self._file.begin(), self._lines())
 
     def is_busy(self, log: PartitionLog) -> bool:
-        """Whether a log's segments are being cleaned, so that retention has to wait for its turn."""
+        """Whether a log's segments are being cleaned, so that retention has to wait."""
         return any(job.log is log for job in self._running)
 
     @property
@@ -147,7 +148,7 @@ class Cleaner:
         return bool(self._running)
 
     def forget(self, key: Key) -> bool:
-        """Drop what is known of a deleted log, and the work on it; True if `save` has something to write."""
+        """Drop the state and the job of a deleted log; True if `save` has something to write."""
         self.uncleanable.pop(key, None)
         self._failures.pop(key, None)
         self._truncations.pop(key, None)
@@ -157,21 +158,21 @@ class Cleaner:
         return self._cleaned_to.pop(key, None) is not None
 
     def close(self) -> None:
-        """Give up what is under way: it is done again after the next start."""
+        """Stop the running jobs: they are repeated after the next start."""
         for job in self._running:
             job.ended = True
             self._pool.discard(job.worker)
             remove_cleaned(job.log.directory)
         self._running.clear()
 
-    # -- what is due ------------------------------------------------------------------------------------------
+    # -- due work ---------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
         """Do as `due`, at once."""
         whole(self.due(now_ms))
 
     async def due(self, now_ms: int) -> None:
-        """Take results over, and give work to workers that are free, in pieces."""
+        """Apply results, and give work to free workers, in pieces."""
         for job in list(self._running):
             await self._follow(job, now_ms)
         if now_ms >= self._look_ms and self._pool.is_free and not self._looking:
@@ -191,7 +192,7 @@ class Cleaner:
     async def _dirtiest(self, now_ms: int) -> Cleanable | None:
         best = None
         dirtiest = 0.0
-        for key in list(self._logs):  # the keys alone: pairs of tens of thousands would take some milliseconds
+        for key in list(self._logs):  # only the keys: pairs of tens of thousands would take some milliseconds
             await turn
             log = self._logs.get(key)
             if log is None:
@@ -213,7 +214,7 @@ class Cleaner:
         return best
 
     def _notice_truncation(self, key: Key, log: PartitionLog) -> None:
-        """Begin from the start again after a truncation: it may have gone below what was clean, and grown since."""
+        """Clean from the start again after a truncation, which may have cut the log below its clean offset."""
         if self._truncations.get(key, 0) != log.truncations:
             self._truncations[key] = log.truncations
             if key in self._cleaned_to:
@@ -246,17 +247,17 @@ class Cleaner:
         return rate if 0 < rate < 1e300 else None  # Kafka's default is the largest double, which means no limit
 
     def change_rate(self) -> None:
-        """Let a changed limit count for the jobs that are under way."""
+        """Apply a changed rate limit to the running jobs."""
         for job in self._running:
             job.worker.send({"rate": self._rate()})
 
     # -- jobs -------------------------------------------------------------------------------------------------
 
     async def _follow(self, job: _Running, now_ms: int) -> None:
-        """Take over what a worker has done since, one of its messages after the other."""
+        """Process a worker's new messages one after the other."""
         if job.ended or (job.noted is not None and not job.noted.done()):
             return
-        gone = job.worker.gone  # asked first: what it sent before it went has come by then
+        gone = job.worker.gone  # read first: all messages sent before the exit have then arrived
         job.messages += job.worker.receive()
         while job.messages and not job.ended:
             if not self._is_wanted(job):
@@ -348,7 +349,7 @@ class Cleaner:
         self._end(job, now_ms)
 
     def _lost(self, job: _Running, now_ms: int) -> None:
-        """Take note that a worker has died; the log is as it was, and is cleaned again."""
+        """Handle the death of a worker; the log is unchanged, and is cleaned again."""
         if not job.abandoned:
             self._failures[job.key] += 1
             logger.error("%s-%d: the compaction process %d has died", *job.key, job.worker.pid)

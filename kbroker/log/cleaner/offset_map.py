@@ -1,9 +1,9 @@
-"""The last batch that holds each key, in the part of a log that has not been cleaned.
+"""The last batch of each key, in the dirty part of a log.
 
-Owns the table, its bound in memory, and how far into the log it reaches (Kafka's OffsetMap). Keys are kept as they are,
-not hashed, so that two keys are never taken for one. Batches are added from the last to the first, so that the table is
-a set of the keys seen, and for each batch a list of those that no later batch holds; which record of the batch it is
-comes out when the batch is rewritten. Never reads a file.
+Owns the table, its memory bound, and how far into the log it reaches (Kafka's OffsetMap). Keys are kept whole, not
+hashed, so that two keys are never confused. Batches are added from last to first. The table is a set of the keys seen,
+and for each batch a list of its keys that no later batch holds. The rewrite of the batch determines the last record of
+each key. Never reads a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.log.record_runs import Part
 
 _KEY_BYTES: Final = 33  # of a bytes object, without its content
-_ROUNDED: Final = 16  # what is allocated is a multiple of this
+_ROUNDED: Final = 16  # allocations are a multiple of this
 _NAMED_BYTES: Final = 8  # of a key's place in its batch's list
 _BATCH_BYTES: Final = 168  # of a batch's list, without its keys, and of its place
 _SLOT_BYTES: Final = 16  # of the set
@@ -24,25 +24,25 @@ _INVERTED: Final = bytes((1, 0)) + bytes(254)
 
 
 class OffsetMap:
-    """Key -> base offset of its last batch, from `start` on and below `end`; about `max_bytes` of memory at most."""
+    """Key -> base offset of its last batch, from `start` on and below `end`; in at most about `max_bytes` of memory."""
 
     def __init__(self, start: int, end: int, max_bytes: int) -> None:
         self.start = start
         self.end = end
-        """Everything from the start up to this offset is in the table, once all of it was added."""
+        """The table covers everything from the start up to this offset, once all of it was added."""
         self._seen: set[bytes] = set()
-        self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys of which it holds the last record
+        self._newest: dict[int, list[bytes]] = {}  # base offset -> the keys whose last record it holds
         self._max_bytes = max_bytes
         self._kept_bytes = 0
 
     def end_at(self, offset: int) -> None:
-        """Leave out what lies at or beyond `offset`: nothing of it has been added."""
+        """Exclude everything at or beyond `offset`: nothing of it has been added."""
         self.end = offset
 
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
-        """Take in the records of a batch that lies before all that were added; False, and nothing done, if it is full.
+        """Add the records of a batch that precedes all added ones; False, without any change, if the table is full.
 
-        Records below the map's start and those without a key are passed over. The first batch with keys always fits.
+        Records below the map's start and those without a key are skipped. The first batch with keys always fits.
         """
         with_keys = [run for run in runs if run.key_size >= 0]
         keys: Iterable[bytes] = chain.from_iterable(run.keys(data) for run in with_keys)
@@ -63,7 +63,10 @@ class OffsetMap:
         return True
 
     def set_apart(self, base_offset: int) -> bool:
-        """Keep a batch whose records cannot be read from being superseded; False, and nothing done, if it is full."""
+        """Protect a batch with unreadable records from being superseded.
+
+        Returns False, without any change, if the table is full.
+        """
         if self._kept_bytes and self._table_bytes(0) + self._kept_bytes + _BATCH_BYTES > self._max_bytes:
             return False
         self._kept_bytes += _BATCH_BYTES
@@ -71,11 +74,11 @@ class OffsetMap:
         return True
 
     def fullness(self) -> float:
-        """Return which share of the memory is taken."""
+        """Return the used share of the memory."""
         return (self._table_bytes(0) + self._kept_bytes) / self._max_bytes
 
     def _table_bytes(self, count: int) -> int:
-        """Return how large the set is with so many more keys: it grows when three fifths of its slots are taken."""
+        """Return the size of the set with `count` more keys: it grows when three fifths of its slots are taken."""
         total = len(self._seen) + count
         slots = 1 << (sys.getsizeof(self._seen) // _SLOT_BYTES).bit_length() - 1  # a power of two, and a little more
         if total * 5 >= (slots - 1) * 3:
@@ -87,7 +90,7 @@ class OffsetMap:
         return base_offset >= self.start and base_offset not in self._newest
 
     def keep(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
-        """Return for each run 1 for the records to keep and 0 for the others; those without a key go."""
+        """Return for each run 1 for the records to keep and 0 for the others; records without a key are dropped."""
         if base_offset + runs[-1].last_delta < self.start:
             return [self._not_newer(data, run) for run in runs]
         keeps = self._last_in_batch(data, runs, base_offset)
@@ -111,7 +114,7 @@ class OffsetMap:
         return self._last_of_repeated(data, runs, newest)
 
     def _last_of_repeated(self, data: bytes, runs: Sequence[Part], newest: Sequence[bytes]) -> list[bytes]:
-        """Return the same for a batch in which a key stands more than once."""
+        """Return the same for a batch that contains a key more than once."""
         count = 0
         places: dict[bytes, int] = {}
         for run in runs:

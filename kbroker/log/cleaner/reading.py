@@ -1,8 +1,8 @@
 """The batches of a closed segment, forwards or backwards, each checked.
 
-Owns how segments are read for the cleaner: in chunks, every byte of which is counted. A batch that is not what was
-written, or that does not follow on from the one before it, is Malformed, whichever way the segment is read. Never
-decides what becomes of a batch, and never believes an index without looking at the log.
+Owns how segments are read for the cleaner: in chunks, with every byte counted. A batch that is damaged, or does not
+follow the one before it, is Malformed in either direction. Never decides what happens to a batch, and never trusts an
+index without checking the log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import HEADER_SIZE, LOG_OVERHEAD, BatchHeader, parse_header
 
 _SMALLEST_CHUNK: Final = 65536
-_WINDOW: Final = 16384  # in which the ends of small batches are looked up
+_WINDOW: Final = 16384  # for finding the ends of small batches
 _BATCH_LENGTH: Final = struct.Struct(">8xi")
 _INDEX_POSITION: Final = struct.Struct(">4xI")
 
@@ -27,10 +27,10 @@ CheckedBatch = tuple[int, BatchHeader, memoryview]
 
 
 class SegmentReader:
-    """Reads segments of one directory. `spend` is told of bytes read, and may wait or raise to end the work."""
+    """Reads segments of one directory. `spend` gets the bytes read, and may wait or raise to end the work."""
 
     def __init__(self, directory_fd: int, io_bytes: int, spend: Callable[[int], None]) -> None:
-        """`io_bytes` is the memory for reading and writing, of which reading takes one half."""
+        """`io_bytes` is the memory for reading and writing, half of it for reading."""
         self._directory_fd = directory_fd
         self._spend = spend
         self._chunk = max(io_bytes // 2, _SMALLEST_CHUNK)
@@ -56,10 +56,10 @@ class SegmentReader:
             os.close(fd)
 
     def backward(self, base: int, size: int, *, use_index: bool) -> Generator[CheckedBatch, None, None]:
-        """Yield what `forward` does, from the last batch to the first; raises Malformed, OSError.
+        """Yield the result of `forward`, from the last batch to the first; raises Malformed, OSError.
 
-        Where batches begin can only be found from the front. With `use_index` the segment's index tells most of it;
-        one that is wrong makes the log look Malformed. Where it has nothing to tell, headers are walked.
+        The beginnings of batches can only be found from the front. With `use_index` most of them come from the
+        segment's index; a wrong index makes the log look Malformed. Where the index has no entries, headers are walked.
         """
         fd = self._open(base, LOG_SUFFIX)
         try:
@@ -82,10 +82,10 @@ class SegmentReader:
         finally:
             os.close(fd)
 
-    # -- where batches begin ------------------------------------------------------------------------------------
+    # -- batch borders ------------------------------------------------------------------------------------------
 
     def _spans(self, fd: int, base: int, size: int, use_index: bool) -> list[tuple[int, int]]:
-        """Divide a segment into spans of whole batches, each at most a chunk or else a single batch."""
+        """Divide a segment into spans of whole batches, each at most a chunk or a single batch."""
         spans = []
         start = position = 0
         for border in self._borders(fd, base, size, use_index):
@@ -98,7 +98,7 @@ class SegmentReader:
         return spans
 
     def _borders(self, fd: int, base: int, size: int, use_index: bool) -> Iterator[int]:
-        """Yield ends of batches up to the segment's; between two of them lies at most a chunk, or a single batch."""
+        """Yield ends of batches up to the segment's end, at most a chunk or a single batch apart."""
         position = 0
         for border in chain(self._indexed(base) if use_index else (), (size,)):
             if not position < border <= size:
@@ -110,7 +110,7 @@ class SegmentReader:
             position = border
 
     def _indexed(self, base: int) -> Iterator[int]:
-        """Yield the positions in a segment's offset index; none if it has none."""
+        """Yield the positions in a segment's offset index; none without an index."""
         try:
             fd = self._open(base, INDEX_SUFFIX)
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class SegmentReader:
             os.close(fd)
 
     def _walked(self, fd: int, base: int, position: int, end: int) -> Iterator[int]:
-        """Yield the end of each batch between two places, going by the lengths in the headers alone."""
+        """Yield the end of each batch between two places, from the lengths in the headers alone."""
         start, window = position, memoryview(b"")
         while position < end:
             if position + LOG_OVERHEAD > start + len(window):
@@ -164,7 +164,7 @@ class SegmentReader:
 
 
 def _whole_batches(chunk: memoryview, position: int) -> Iterator[CheckedBatch]:
-    """Yield the batches of a chunk, up to one that it does not hold to its end; raises Malformed."""
+    """Yield the whole batches of a chunk, up to the first incomplete one; raises Malformed."""
     offset, size = 0, len(chunk)
     while offset + HEADER_SIZE <= size:
         header = parse_header(chunk, offset)
@@ -178,7 +178,7 @@ def _whole_batches(chunk: memoryview, position: int) -> Iterator[CheckedBatch]:
 
 
 def _check_order(last: BatchHeader | None, header: BatchHeader, base: int, position: int) -> None:
-    """Raise Malformed unless a batch may stand behind `last`, or at the start of its segment."""
+    """Raise Malformed unless a batch may follow `last`, or start its segment."""
     next_offset, epoch = (base, -1) if last is None else (last.last_offset + 1, last.leader_epoch)
     if header.base_offset < next_offset or header.leader_epoch < epoch:
         raise Malformed(f"batch at position {position} of segment {base} does not follow on from the last")

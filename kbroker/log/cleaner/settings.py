@@ -1,7 +1,7 @@
-"""What can be configured about compaction as a whole.
+"""The broker-wide settings of compaction.
 
-Owns the values that the cleaner reads at each turn, so that they may change while it runs. Never knows what a topic
-says: that stands in its LogConfig.
+Owns the values that the cleaner reads at each turn, so that they may change while it runs. Never knows a topic's
+settings, which are in its LogConfig.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class CleanerSettings:
     io_buffer_size: int = 512 * 1024
     """Memory for reading and writing, all workers together."""
     backoff_ms: int = 15_000
-    """How long to wait before looking again after there was nothing to do."""
+    """How long to wait before the next search if there was nothing to do."""
 
 
 def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
-    """Return what a broker's config says of the cleaner."""
+    """Return the cleaner's settings from a broker's config."""
     return CleanerSettings(
         enable=config.get_bool("log.cleaner.enable"),
         threads=config.get_int("log.cleaner.threads"),

@@ -1,14 +1,14 @@
-"""Putting a cleaned segment into the place of those that it was made of.
+"""Swap a cleaned segment in for the segments it was made from.
 
-Owns the order of the renames (Kafka's UnifiedLog.replaceSegments), of which a crash at any point leaves, after the next
-start (`log/interrupted_swap.py`), either the old segments or the new one:
+Owns the order of the renames (Kafka's UnifiedLog.replaceSegments). After a crash at any point, the next start
+(`log/interrupted_swap.py`) ends with either the old segments or the new one:
 
     1  NNN.log.cleaned ...      ->  NNN.log.swap ...       one `.cleaned` left: the old segments are the log
-    2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` is there: recovery finishes what follows
+    2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` exists: recovery does the remaining steps
     3  NNN.log.swap ...         ->  NNN.log ...
 
-The log file goes first in 1 and 3, so that no other file of the new segment ever stands without it. The files are on
-disk before step 1; whoever calls makes the renames last.
+The log file goes first in 1 and 3, so that the new segment never has an index without a log file. The files are on disk
+before step 1; the caller makes the renames durable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from kbroker.log.segment.segment import Segment
 
 
 def replace_segments(log: PartitionLog, old: list[Segment], now_ms: int) -> None:
-    """Swap in the `.cleaned` segment whose base is the first one's; `old` are neighbours in the log. Raises OSError.
+    """Swap in the `.cleaned` segment with the first one's base; `old` are neighbours in the log. Raises OSError.
 
-    An error in step 1 changes nothing. One behind it refuses further appends: what is on disk is for the next start to
-    find out.
+    An error in step 1 changes nothing. A later error refuses further appends, and the next start examines the disk.
     """
     paths = [offset_name(log.directory, old[0].base_offset, suffix) for suffix in SEGMENT_SUFFIXES]
     try:

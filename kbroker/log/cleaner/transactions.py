@@ -1,7 +1,7 @@
-"""Which transactions the cleaner is in the middle of, as it works its way through a log.
+"""The open transactions at the cleaner's position in a log.
 
-Owns the decision whether a batch belongs to an aborted transaction, and whether a marker has outlived its
-transaction's records (Kafka's CleanedTransactionMetadata). Never decides about single records or about time.
+Owns the decision whether a batch belongs to an aborted transaction, and whether a marker has outlived its transaction's
+records (Kafka's CleanedTransactionMetadata). Never decides about single records or about time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.protocol.records import BatchHeader
 
 
 class AbortedRanges:
-    """Where each producer's aborted transactions lie, whatever the order in which batches are asked about."""
+    """The offset ranges of each producer's aborted transactions, for lookups in any order."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._ranges: dict[int, tuple[list[int], list[int]]] = {}  # producer -> first offsets, last offsets
@@ -39,10 +39,10 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
-        self._seen: set[int] = set()  # producers of aborted transactions of which batches were met
+        self._seen: set[int] = set()  # producers of aborted transactions with a batch seen
         self._committed: set[int] = set()
         self.retained: list[AbortedTxn] = []
-        """Aborted transactions of which batches were met, in the order of their markers; the caller empties it."""
+        """Aborted transactions with at least one batch seen, in the order of their markers; the caller empties it."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
         """Note a data batch; True if its records were aborted."""
@@ -56,7 +56,7 @@ class CleanedTransactions:
         return False
 
     def is_obsolete(self, header: BatchHeader, batch: memoryview) -> bool:
-        """Note a control batch; True if it ends a transaction of which nothing else is left. Raises Malformed."""
+        """Note a control batch; True if it ends a transaction without remaining records. Raises Malformed."""
         self._advance(header.last_offset)
         if not header.record_count:
             return True
@@ -66,7 +66,7 @@ class CleanedTransactions:
         producer_id = header.producer_id
         txn = None if marker.commit else self._aborted.pop(producer_id, None)
         if txn is None:
-            # A commit, or an abort of which no index knows: then its marker is all that tells.
+            # A commit, or an abort that is in no index: then only the marker itself shows it.
             obsolete = producer_id not in self._committed
             self._committed.discard(producer_id)
             return obsolete

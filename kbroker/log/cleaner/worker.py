@@ -1,8 +1,8 @@
 """The process that cleans logs: `python -m kbroker.log.cleaner.worker`, started by the broker.
 
-Owns its two pipes, the throttle, and one job at a time. Never renames what the broker serves: it writes `.cleaned`
-files beside it. Its end needs no care: when the broker is gone, killed or not, its input ends, and so does the process,
-in the middle of a job too; what it leaves behind is removed by the next job or the next start.
+Owns its two pipes, the throttle, and one job at a time. Never renames the broker's files: it writes `.cleaned` files
+beside them. When the broker ends, killed or not, the worker's input ends, and so does the process, even in the middle
+of a job. The next job or the next start removes the leftovers.
 
     in    {"clean": CleaningJob, "rate": bytes/s}  {"rate": bytes/s}  {"abort": true}  {"sync": true}
     out   {"group": [bases], "before": bytes, "after": bytes}...
@@ -31,7 +31,7 @@ UNLIMITED = float("inf")
 
 
 class Throttle:
-    """How long to wait so that no more than `rate` bytes per second are spent; seconds of a clock that is passed in."""
+    """Computes waits so that at most `rate` bytes per second are spent; times are seconds of the caller's clock."""
 
     __slots__ = ("_due", "_rate")
 
@@ -39,9 +39,9 @@ class Throttle:
         self.change(rate)
 
     def change(self, rate: float) -> None:
-        """Use another rate from now on; nothing is owed any more."""
+        """Use another rate from now on, without any debt."""
         self._rate = rate
-        self._due = 0.0  # when all that was spent so far has had its time
+        self._due = 0.0  # when the time for all bytes so far is over
 
     def spend(self, size: int, now: float) -> float:
         """Count `size` bytes; returns how many seconds to wait."""
@@ -66,7 +66,7 @@ class Channel:
         self._lines: deque[bytes] = deque()
 
     def receive(self, timeout: float | None) -> dict[str, Any] | None:
-        """Return the next message, None if none comes within `timeout` seconds; raises EOFError."""
+        """Return the next message, None if none arrives within `timeout` seconds; raises EOFError."""
         while not self._lines:
             if not select.select([self._read_fd], [], [], timeout)[0]:
                 return None
@@ -86,7 +86,7 @@ class Channel:
 
 
 class Worker:
-    """Does what the broker asks until it asks no more."""
+    """Executes the broker's requests until the pipe ends."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -123,7 +123,7 @@ class Worker:
             self._channel.send(error=str(error), kind="io")
         except EOFError:
             raise
-        except Exception:  # noqa: BLE001 - told to the broker, which gives this log up and goes on with others
+        except Exception:  # noqa: BLE001 - reported to the broker, which gives up this log only
             self._channel.send(error=traceback.format_exc(), kind="bug")
         else:
             seconds = time.monotonic() - started
@@ -137,7 +137,7 @@ class Worker:
             )
 
     def _spend(self, size: int) -> None:
-        """Count bytes read or written, wait if they were too many, and hear what the broker has to say meanwhile."""
+        """Count bytes read or written, wait if they were too many, and process the broker's messages meanwhile."""
         now = time.monotonic()
         until = now + self._throttle.spend(size, now)
         while True:
@@ -174,7 +174,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever prints must not end up between the messages
+    os.dup2(2, 1)  # prints must not end up between the messages
     with contextlib.suppress(EOFError, BrokenPipeError):
         Worker(Channel(0, out)).serve()
     os._exit(0)  # without taking the table apart

@@ -1,7 +1,7 @@
 """The broker's side of the worker processes.
 
-Owns their processes and pipes: how many there may be, their start when there is work, their end when there is none.
-Never blocks the loop: pipes are read and written as far as they go, and a process that has ended is noticed by asking.
+Owns their processes and pipes: their number, their start when there is work, their end when there is none. Never blocks
+the loop: pipes are read and written without waiting, and polling detects an ended process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WorkerProcess:
     def __init__(self) -> None:
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
-        # Large pages for the table of keys, which is read at random: a tenth less time. Other C libraries pass it over.
+        # Large pages for the table of keys, which is read at random: a tenth less time. Other C libraries ignore it.
         environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
         # A session of its own: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
@@ -60,7 +60,7 @@ class WorkerProcess:
         return self._process.pid
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message, now or, where the pipe is full, in later calls of `receive`."""
+        """Send a message now, or in later calls of `receive` if the pipe is full."""
         self._unsent += to_line(message)
         self._flush()
 
@@ -74,7 +74,7 @@ class WorkerProcess:
             self._gone = True
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the messages that have come."""
+        """Return the messages that have arrived."""
         self._flush()
         parts = [self._partial]
         try:
@@ -90,11 +90,11 @@ class WorkerProcess:
 
     @property
     def gone(self) -> bool:
-        """Whether the process has ended; all that it sent has been received when `receive` returned nothing since."""
+        """Whether the process has ended; all its messages are received once `receive` then returns an empty list."""
         return self._gone or self._process.poll() is not None
 
     def end(self) -> None:
-        """End the process at once and wait for that: it has nothing that must be kept."""
+        """Kill the process and wait for its end: it has nothing that must be kept."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -120,17 +120,17 @@ class WorkerPool:
         return self.settings.enable and len(self._busy) < self.settings.threads
 
     def share(self, total: float) -> float:
-        """Return one worker's part of what all have together."""
+        """Return one worker's share of a total."""
         return total / max(self.settings.threads, 1)
 
     def acquire(self) -> WorkerProcess:
-        """Return a worker that is the caller's until `release`, started if need be; raises OSError."""
+        """Return a worker that is the caller's until `release`, started if necessary; raises OSError."""
         worker = self._idle.pop() if self._idle else WorkerProcess()
         self._busy.append(worker)
         return worker
 
     def release(self, worker: WorkerProcess, now_ms: int) -> None:
-        """Give a worker back; one that has ended is forgotten."""
+        """Give a worker back; one that has ended is dropped."""
         self._busy.remove(worker)
         if worker.gone:
             worker.end()
@@ -144,7 +144,7 @@ class WorkerPool:
         worker.end()
 
     def tick(self, now_ms: int) -> None:
-        """End workers that have had nothing to do for long."""
+        """End workers that have been idle for too long."""
         for worker in [worker for worker in self._idle if now_ms - worker.idle_since_ms >= _IDLE_MS or worker.gone]:
             self._idle.remove(worker)
             worker.end()

@@ -1,1 +1,1 @@
-"""Log directories: what a broker keeps in each, and which partition is where."""
+"""Log directories: their contents, and the directory of each partition."""

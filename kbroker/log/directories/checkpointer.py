@@ -1,8 +1,8 @@
-"""The checkpoints of a log directory: the recovery points, log starts and high watermarks of its logs, on the disk.
+"""The checkpoints of a log directory: the recovery points, log starts and high watermarks of its logs, on disk.
 
-Owns when each is written and of which logs, and the names of deleted partitions that a file may still hold. Never
-changes a log, and knows no format (checkpoints.py does). What is written once in a while is collected in pieces, for
-there may be thousands of logs, and put on the disk by the flusher's thread.
+Owns when each is written and for which logs, and the deleted partitions that a file may still name. Never changes a
+log, and knows no format (checkpoints.py does). Periodic checkpoints are collected in pieces, since there may be
+thousands of logs, and written by the flusher's thread.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ OffsetOf = Callable[[PartitionLog], "int | None"]
 
 
 class CleanedOffsets(Protocol):
-    """What writes how far each log is compacted."""
+    """Writes the clean offset of each log."""
 
     def save(self) -> None:
         """Write it now; raises OSError."""
 
     def save_by_thread(self) -> Future[None]:
-        """Have it written."""
+        """Have a thread write it."""
 
 
 class Checkpointed(NamedTuple):
-    """What the checkpoints say of each partition."""
+    """The offsets of each partition in the checkpoints."""
 
     recovery_points: Offsets
     log_starts: Offsets
@@ -54,8 +54,8 @@ class Checkpointed(NamedTuple):
 class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
-    `cleaned` is the fourth checkpoint, the cleaner's, which may name a deleted partition as well. `report` hears of a
-    write that failed; while `in_use` is false nothing is written.
+    `cleaned` is the fourth checkpoint, the cleaner's, which may name a deleted partition as well. `report` is called
+    with the error of a failed write; while `in_use` returns false nothing is written.
     """
 
     __slots__ = (
@@ -98,18 +98,18 @@ class Checkpointer:
         ]
         self._written_ms = [0] * len(self._writers)
         self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether that of the cleaner may
+        self._stale_cleaned = False  # whether the cleaner's may
         self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:
         return CheckpointFile(f"{self._directory}/{name}")
 
     def read(self) -> Checkpointed:
-        """Return what is on the disk."""
+        """Return the checkpoints on disk."""
         return Checkpointed(*(checkpoints.read_offsets(file.path) for _, file, _ in self._writers))
 
     def start(self, now_ms: int, delay_ms: int) -> None:
-        """Begin: each checkpoint is due after its interval, or after `delay_ms` where that is sooner."""
+        """Start the intervals: each checkpoint is due after its interval, or after `delay_ms` if that is sooner."""
         self._written_ms = [now_ms - max(interval - delay_ms, 0) for interval, _, _ in self._writers]
 
     def write_all(self) -> None:
@@ -118,11 +118,11 @@ class Checkpointer:
             file.write(self._offsets(offset_of_log))
 
     def write_log_starts(self) -> None:
-        """Write where logs start, so that it holds over a crash; raises OSError."""
+        """Write the log starts so that they survive a crash of the process; raises OSError."""
         self._writers[1][1].write(self._offsets(_log_start), sync=False)
 
     async def write_due(self, now_ms: int) -> None:
-        """Have those written that are due."""
+        """Have the due checkpoints written."""
         for index, (interval, file, offset_of_log) in enumerate(self._writers):
             if now_ms - self._written_ms[index] < interval or file.is_busy:
                 continue
@@ -130,7 +130,7 @@ class Checkpointer:
             number = file.begin()
             lines = await self._lines(offset_of_log)
             if not self._in_use():
-                return  # since a moment ago: there are no logs any more, and nothing must be written of none
+                return  # it failed a moment ago: all logs are gone, and an empty file must not be written
             try:
                 file.write_by(self._flusher.pool, lines, number)
             except OSError as error:
@@ -138,7 +138,7 @@ class Checkpointer:
                 self._report(error)
 
     async def _lines(self, offset_of_log: OffsetOf) -> list[str]:
-        """Return the entries of a checkpoint; of a log that changes meanwhile, what it was before or after."""
+        """Return the entries of a checkpoint; a log that changes meanwhile has its offset from before or after."""
         lines = []
         for count, key in enumerate(list(self._logs)):
             if count % _ENTRIES_AT_ONCE == 0:
@@ -155,12 +155,12 @@ class Checkpointer:
     # -- deleted partitions -----------------------------------------------------------------------------------
 
     def deleted(self, key: Key, *, was_cleaned: bool) -> None:
-        """Hear of a partition that is in `logs` no more, and whether the cleaner had kept anything of it."""
-        self._stale[key] = object()  # another one if it is created and deleted once more
+        """Note a partition that has left `logs`, and whether the cleaner had an entry for it."""
+        self._stale[key] = object()  # a new one if it is created and deleted once more
         self._stale_cleaned |= was_cleaned
 
     def forget(self, key: Key) -> None:
-        """Let no checkpoint say anything of a partition that was deleted: one of the same name is about to be."""
+        """Remove a deleted partition from all checkpoints: one of the same name is about to be created."""
         if key in self._stale:
             self.write_all()
             self._cleaned.save()
@@ -168,7 +168,7 @@ class Checkpointer:
             self._stale.clear()
 
     async def forget_deleted(self) -> None:
-        """Have everything written anew, without the deleted partitions, once their renames are on the disk."""
+        """Have all checkpoints rewritten without the deleted partitions, once their renames are on disk."""
         gone = dict(self._stale)
         written = [self._flusher.pool.submit(sync_directory, self._directory)]
         for _, file, offset_of_log in self._writers:
@@ -181,7 +181,7 @@ class Checkpointer:
         self._forgetting.append((gone, written))
 
     def settle_forgotten(self) -> None:
-        """Take over what a thread has written since; raises the OSError of what it could not."""
+        """Process the writes that a thread has finished; raises the OSError of a failed one."""
         while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
             gone, written = self._forgetting.popleft()
             for key, departure in gone.items():
@@ -196,7 +196,7 @@ def _recovery_point(log: PartitionLog) -> int:
 
 
 def _log_start(log: PartitionLog) -> int | None:
-    # A start that is a segment's base is found again from the files, so only the others are worth a line.
+    # A start at a segment's base can be derived from the files, so only the others need a line.
     return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
 
 

@@ -1,7 +1,7 @@
-"""Work that is due on every log of a directory once in a while.
+"""Periodic work on every log of a directory.
 
-Owns whose turn it is. Never knows what the work is, and has no clock. It is done in pieces: there may be thousands of
-logs, and one may have thousands of segments.
+Owns whose turn it is. Never knows what the work is, and has no clock. The work is done in pieces: there may be
+thousands of logs, and one may have thousands of segments.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Chores:
         self._due = [0] * len(chores)
 
     def start(self, now_ms: int, delay_ms: int) -> None:
-        """Begin: each chore is due after its interval, or after `delay_ms` where that is sooner."""
+        """Start the intervals: each chore is due after its interval, or after `delay_ms` if that is sooner."""
         self._due = [now_ms + min(interval, delay_ms) for interval, _ in self._chores]
 
     async def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:
-        """Do what is due; a log that leaves `logs` meanwhile is left alone from then on."""
+        """Do the due chores; a log that leaves `logs` meanwhile is skipped from then on."""
         for index, (interval, chore) in enumerate(self._chores):
             if now_ms < self._due[index]:
                 continue
@@ -55,7 +55,7 @@ class Chores:
         try:
             await chore(log, now_ms)
         except OSError as error:
-            # One partition's trouble must not keep the others from their turn.
+            # A failure of one partition must not delay the others.
             logger.error("%s-%d: %s", log.topic, log.partition, error)
             if not passes(error):
                 log.refuse_appends(str(error))

@@ -1,10 +1,10 @@
-"""Partitions that were deleted: first their directories get another name, later they go.
+"""Deleted partitions: first their directories are renamed, later they are removed.
 
-Owns them from when nobody asks for them any more until they are gone. Never decides that a partition goes.
+Owns them from the deletion until the files are removed. Never decides that a partition is deleted.
 
 A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
-keeps no name that a new partition wants: `finish` is called before one of that name is created. What a crash left of
-deleted topics is taken over by the next start (`take`), which is told of them as long as `pending` says so.
+never keeps a name that a new partition needs: `finish` is called before one of that name is created. The next start
+removes what a crash left of deleted topics (`take`); it gets their ids as long as `pending` is true.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class Departures:
-    """The deleted partitions of one directory; times in ms. `failed` hears of a directory that cannot be renamed."""
+    """The deleted partitions of one directory; times in ms.
+
+    `failed` gets the error of a directory that cannot be renamed.
+    """
 
     __slots__ = ("_directory", "_doomed", "_failed", "_leaving", "_remover", "_stuck")
 
@@ -39,16 +42,16 @@ class Departures:
         self._stuck = False
 
     def add(self, key: Key, log: PartitionLog, now_ms: int) -> None:
-        """Take a partition over that is in use no more; its files go `file.delete.delay.ms` after `now_ms`."""
+        """Take over a partition no longer in use; its files are removed `file.delete.delay.ms` after `now_ms`."""
         self._leaving[key] = log, now_ms
 
     @property
     def pending(self) -> bool:
-        """Whether a deleted partition still has its name: its turn has not come, or it could not be renamed."""
+        """Whether a deleted partition still has its name: its turn is still to come, or the rename failed."""
         return self._stuck or bool(self._leaving)
 
     def take(self, key: Key, path: str, now_ms: int) -> None:
-        """Have a directory removed that is left of a deleted topic."""
+        """Have the leftover directory of a deleted topic removed."""
         doomed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
         try:
             os.rename(path, doomed)
@@ -59,11 +62,11 @@ class Departures:
             self.discard(doomed, now_ms)
 
     def discard(self, path: str, now_ms: int) -> None:
-        """Have a directory removed that has another name already."""
+        """Have a directory removed that is already renamed."""
         self._doomed.append((now_ms, path))
 
     def finish(self, key: Key) -> None:
-        """Let a partition's directory have another name now; raises OSError."""
+        """Rename a deleted partition's directory now; raises OSError."""
         leaving = self._leaving.pop(key, None)
         if leaving is None:
             return
@@ -80,7 +83,7 @@ class Departures:
         self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))
 
     def finish_some(self, most: int) -> OSError | None:
-        """Do so for at most `most`; returns what went wrong with one of them."""
+        """Do so for at most `most`; return one of the errors."""
         failure = None
         for key in list(self._leaving)[:most]:
             try:
@@ -98,7 +101,7 @@ class Departures:
             await turn
 
     def remove_due(self, now_ms: int) -> None:
-        """Have the directories removed whose time has come."""
+        """Have the due directories removed."""
         due = [path for when, path in self._doomed if when <= now_ms]
         if due:
             self._doomed = [doomed for doomed in self._doomed if doomed[0] > now_ms]

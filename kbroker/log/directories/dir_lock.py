@@ -1,7 +1,7 @@
-"""The lock of a data directory: `.lock`, held for as long as a process uses the directory.
+"""The lock of a data directory: `.lock`, held as long as a process uses the directory.
 
-Owns taking it, in both ways that there are: flock, as every kbroker does, and the record lock that Apache Kafka takes
-through Java. On Linux neither sees the other, so both are held. Never writes to the file.
+Owns taking both kinds of lock: flock, as every kbroker does, and the record lock that Apache Kafka takes through Java.
+On Linux neither sees the other, so both are held. Never writes to the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length (
 
 
 class LogDirError(Exception):
-    """The log directory cannot be used; the text says why, in one line, and nothing in it has been changed."""
+    """The log directory cannot be used; the text gives the reason in one line, and the directory is unchanged."""
 
 
 def lock_directory(directory: str) -> int:
@@ -31,7 +31,7 @@ def lock_directory(directory: str) -> int:
 
 
 def in_use(directory: str) -> LogDirError:
-    """Return the error for a directory that is locked; it names the process where the system tells it."""
+    """Return the error for a locked directory; it names the process where the system shows it."""
     found = os.stat(f"{directory}/{NAME}")
     holder = _holder(found)
     which = f" (pid {holder})" if holder else ""
@@ -39,7 +39,7 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Take the record lock, as the open file's own where that exists: a process's goes with any close of the file."""
+    """Take the record lock on the open file if possible: a process-wide lock is lost with any close of the file."""
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
@@ -47,10 +47,10 @@ def _lock_records(fd: int) -> None:
 
 
 def _holder(found: os.stat_result) -> int | None:
-    """Return the process that holds a lock on a file, where the system tells (Linux: /proc/locks).
+    """Return the process that holds a lock on a file, where the system shows it (Linux: /proc/locks).
 
-    A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex; a record lock of an open file has
-    no process (-1), and nor has one of another pid namespace (0). One that only waits has "->" behind the number.
+    A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex. The record lock of an open file
+    has no process (-1), nor has one of another pid namespace (0). A waiting one has "->" after the number.
     """
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:
@@ -63,7 +63,7 @@ def _holder(found: os.stat_result) -> int | None:
 
 
 def is_locked(directory: str) -> bool:
-    """Tell whether a process uses `directory`, without creating anything in it."""
+    """Whether a process uses `directory`; creates nothing in it."""
     try:
         fd = os.open(f"{directory}/{NAME}", os.O_RDWR | os.O_CLOEXEC)
     except OSError:

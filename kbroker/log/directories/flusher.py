@@ -1,6 +1,6 @@
 """The thread that flushes the logs of a directory.
 
-Owns which flushes are under way. Never decides when one is due (log_directory.py does).
+Owns the running flushes. Never decides when one is due (log_directory.py does).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT = 1000
 
 
 class Flusher:
-    """One thread that flushes logs in turn; results are taken over by `poll`, on the caller's thread."""
+    """One thread that flushes logs in turn; `poll` applies the results, on the caller's thread."""
 
     __slots__ = ("_busy", "_pool", "_running", "flushes", "took")
 
@@ -28,10 +28,10 @@ class Flusher:
         self._busy: set[int] = set()
         self.flushes = 0
         self.took: deque[float] = deque(maxlen=_KEPT)
-        """How many there were, and how many seconds the latest took."""
+        """The number of flushes, and the seconds that the latest took."""
 
     def submit(self, log: PartitionLog) -> None:
-        """Have a log flushed, unless that is under way or there is nothing to flush."""
+        """Have a log flushed, unless a flush is running or there is nothing to flush."""
         if id(log) in self._busy:
             return
         task = log.begin_flush()
@@ -48,12 +48,12 @@ class Flusher:
         return self._pool
 
     def poll(self, now_ms: int) -> None:
-        """Tell the logs of flushes that are done."""
+        """Apply the finished flushes to their logs."""
         while self._running and self._running[0][2].done():
             log, task, work = self._running.popleft()
             self._busy.discard(id(log))
             error = work.exception()
-            if error is not None:  # not one of the disk, and it is tried again
+            if error is not None:  # not an error of the disk; the flush is tried again
                 logger.error("%s-%d was not flushed: %r", log.topic, log.partition, error)
                 log.segments.directory_changed = True
                 continue
@@ -62,7 +62,7 @@ class Flusher:
             log.end_flush(task, now_ms)
 
     def close(self, now_ms: int) -> None:
-        """Wait for what is under way, and end the thread."""
+        """Wait for the running flushes, and end the thread."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None

@@ -1,14 +1,14 @@
 """All partitions of one log directory.
 
-Owns the directory: its lock, its identity, the mark of a clean stop, which partitions are in it, and what is due for
-them. Never answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
+Owns the directory: its lock, its identity, the mark of a clean stop, its partitions, and their periodic work. Never
+answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpointer.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
 
-A partition's directory that belongs to no topic of the cluster is left as it is, and never opened. Where a new topic
-of the same name needs the place, it is moved aside (-stray) and kept, as in Kafka: old data never turns up in it. What
-is left of a topic that is known to have been deleted goes.
+A partition's directory that belongs to no topic of the cluster is left unchanged, and never opened. If a new topic of
+the same name needs the place, the directory is moved aside (-stray) and kept, as in Kafka: old data never turns up in
+the new topic. The remains of a topic that is known to be deleted are removed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ Belongs = Callable[[str, int, uuid.UUID | None], bool]
 class LogDirectory:
     """The logs of one directory, by (topic, partition); all intervals in ms.
 
-    First `open`, which locks the directory and tells whose it is, then `load`, then everything else.
+    First call `open`, which locks the directory and reads its identity, then `load`, then everything else.
     """
 
     def __init__(
@@ -87,10 +87,10 @@ class LogDirectory:
         files: OpenFiles | None = None,
         in_cluster: bool = False,
     ) -> None:
-        """Prepare; a `cleaner_pool` that is passed in is the caller's to tick and to close.
+        """Prepare; the caller ticks and closes a `cleaner_pool` that is passed in.
 
-        `files` bounds the open files of this directory and of all others that got the same. Where it is
-        `in_cluster` a full disk is a failure like others (disk_errors.py).
+        `files` bounds the open files of all directories that share it. If `in_cluster`, a full disk is a failure like
+        others (disk_errors.py).
         """
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
@@ -104,16 +104,16 @@ class LogDirectory:
         """Why the directory is offline; empty while it is in use."""
         self.on_failure: Callable[[LogDirectory], None] = lambda _manager: None
         self.futures: list[tuple[Key, str]] = []
-        """Partitions whose move into this directory had not ended when it was loaded, with their directories."""
+        """Partitions whose move into this directory had not finished at loading, with their directories."""
         self.recovery = RecoveryProgress(self.directory)
-        """How far the loading has come, and what is left of it."""
+        """The progress of loading, and the remaining work."""
         self.recovery_threads = 1
-        """How many partitions are opened at a time after an unclean stop."""
+        """How many partitions are opened in parallel after an unclean stop."""
         self._in_cluster = in_cluster
         self._initial_delay_ms = initial_delay_ms
         self._lock_fd = -1
         self._loaded = False
-        self._now_ms = 0  # the latest time that anybody has told
+        self._now_ms = 0  # the latest time passed in
         self.producer_id_expiration_ms = producer_id_expiration_ms
         self._jobs = Chores(
             (retention_check_interval_ms, self._apply_retention),
@@ -145,9 +145,9 @@ class LogDirectory:
     # -- opening and closing ----------------------------------------------------------------------------------
 
     def open(self, cluster_id: str = "") -> None:
-        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read then.
+        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read after that.
 
-        `cluster_id` counts where none is known yet.
+        `cluster_id` applies if none is known yet.
         """
         self.cluster_id = self.cluster_id or cluster_id
         os.makedirs(self.directory, exist_ok=True)
@@ -168,16 +168,16 @@ class LogDirectory:
     ) -> None:
         """Open every partition in the directory, and the directory itself if `open` was not called.
 
-        `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` tells whether the
-        cluster knows a partition, `deleted` has the ids of topics that it did. After an unclean stop this reads all
-        that was not flushed; raises RecoveryStopped if `recovery` is stopped meanwhile.
+        `configs` returns a topic's settings by its name; `belongs(topic, partition, topic id)` returns whether the
+        cluster has the partition; `deleted` contains the ids of deleted topics. After an unclean stop this reads all
+        unflushed data; raises RecoveryStopped if `recovery` is stopped meanwhile.
         """
         if self._lock_fd < 0:
             self.open()
         if self.was_clean:
-            # The mark goes before anything is loaded: a crash while loading must not pass for a clean stop.
+            # The mark is removed before loading: a crash while loading must not look like a clean stop.
             remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
-        sync_directory(self.directory)  # after a kill, the names of what had just been made, too
+        sync_directory(self.directory)  # after a kill, also the names of new files
         if self.was_clean:
             passed("load.unmarked")
         self._now_ms = now_ms
@@ -240,7 +240,7 @@ class LogDirectory:
         progress.end()
         self.cleaner.load()
         if not self.logs.keys() >= stored.keys:
-            self.checkpoint()  # an entry of a partition that is gone would count for a new one of its name
+            self.checkpoint()  # an entry of a missing partition would apply to a new one of its name
 
     def _is_known(self, belongs: Belongs, deleted: Container[bytes], key: Key, path: str) -> bool:
         topic_id = checkpoints.read_topic_id(path)
@@ -255,7 +255,7 @@ class LogDirectory:
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
-        """Hear of a failed read, write or flush; what does not pass of itself ends the use of the directory."""
+        """Handle a failed read, write or flush; an error that is not temporary takes the directory offline."""
         self.room.hear(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
@@ -263,11 +263,11 @@ class LogDirectory:
         self.on_failure(self)
 
     def fail(self, error: OSError) -> None:
-        """Be offline; whoever calls knows."""
+        """Mark the directory as offline; does not notify `on_failure`."""
         self.failure = str(error) or type(error).__name__
 
     def abandon(self) -> list[Key]:
-        """Use the directory no more and return the partitions that it held; nothing is written, the lock stays."""
+        """Stop using the directory and return its partitions; nothing is written, and the lock stays."""
         lost = list(self.logs)
         self.cleaner.close()
         for log in self.logs.values():
@@ -280,10 +280,10 @@ class LogDirectory:
     # -- closing ----------------------------------------------------------------------------------------------
 
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
-        """Close everything; a clean close leaves the mark that makes the next start a short one.
+        """Close everything; a clean close writes the mark that makes the next start a short one.
 
-        What was not loaded to its end is left as it is, so that a start that failed loses nothing. There is no mark
-        when a log had failed: what its files hold has to be checked.
+        A directory that was not fully loaded is left unchanged, so that a failed start loses nothing. There is no mark
+        if a log had failed: its files have to be checked.
         """
         self._now_ms = max(now_ms, self._now_ms)
         self.cleaner.close()
@@ -310,12 +310,12 @@ class LogDirectory:
             self._unlock()
 
     def _close_log(self, log: PartitionLog, clean: bool) -> bool:
-        """Close one log; whether all of it is on disk, as far as that was asked for."""
+        """Close one log; return whether everything requested is on disk."""
         whole = not log.failed
         try:
             log.close(clean=clean)
         except (OSError, ApiError) as error:
-            # A full disk, say: the next start reads what the snapshots and indexes would have told.
+            # A full disk, for example: the next start reads the log instead of the snapshots and indexes.
             logger.error("%s-%d could not be closed cleanly: %s", log.topic, log.partition, error)
             whole = False
         return whole
@@ -329,7 +329,7 @@ class LogDirectory:
     # -- partitions -------------------------------------------------------------------------------------------
 
     def takes(self, made: MadeAhead) -> bool:
-        """Give what was made ahead the name of its partition, if it lies here and nothing has that name."""
+        """Rename a directory made ahead to its partition's name, if it lies here and the name is free."""
         key = made.new.key
         if made.directory != self.directory or key in self.logs:
             return False
@@ -343,9 +343,9 @@ class LogDirectory:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created where there is none; raises OSError; `sync` makes it durable.
+        """Return a partition's log, created if missing; raises OSError; `sync` makes it durable.
 
-        Files of another topic that had the name are moved aside. A new log holds no descriptor until it is used.
+        Files of another topic of that name are moved aside. A new log holds no descriptor until it is used.
         """
         log = self.logs.get((topic, partition))
         if log is None:
@@ -377,10 +377,10 @@ class LogDirectory:
         return log
 
     def sync(self) -> None:
-        """Let partitions created since the last call survive a power loss.
+        """Make the partitions created since the last call survive a power loss.
 
-        By the thread that flushes: a busy disk takes tens of milliseconds. `tick` hears how it went. What is flushed
-        before that brings its log's name to the disk itself.
+        The flushing thread does it: a busy disk takes tens of milliseconds. `tick` handles the result. A flush of a log
+        before that brings its name to disk itself.
         """
         self._syncing.append(self.sync_by_thread())
 
@@ -397,7 +397,7 @@ class LogDirectory:
 
     @property
     def flusher(self) -> Flusher:
-        """Return the thread that flushes the logs."""
+        """The thread that flushes the logs."""
         return self._flusher
 
     @property
@@ -406,10 +406,9 @@ class LogDirectory:
         return self._departures.pending
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
-        """Take partitions away at once; their files are removed `file.delete.delay.ms` later.
+        """Take partitions out of use at once; their files are removed `file.delete.delay.ms` later.
 
-        Of very many only the first few have another name when this returns. Raises OSError when all of these that can
-        go have gone.
+        Of very many only the first few are renamed when this returns. An OSError is raised once all of these are tried.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:
@@ -424,7 +423,7 @@ class LogDirectory:
             raise failure
 
     async def _depart(self) -> None:
-        """Take away what of deleted partitions is left, and then what the checkpoints say of them."""
+        """Rename the remaining deleted partitions, and then drop their checkpoint entries."""
         await self._departures.finish_all()
         await self._checkpointer.forget_deleted()
 
@@ -433,9 +432,9 @@ class LogDirectory:
         return self._new_path(topic, partition, FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
-        """Let a log that was built in a future directory of this directory become the partition's.
+        """Make a log that was built in a future directory of this directory the partition's log.
 
-        Raises OSError, and then nothing has changed but this: files of another topic that had the name are moved aside.
+        Raises OSError, and then only one thing has changed: files of another topic of that name are moved aside.
         """
         path = partition_path(self.directory, log.topic, log.partition)
         self._departures.finish((log.topic, log.partition))  # or it would take this one's directory for its own
@@ -472,7 +471,7 @@ class LogDirectory:
             self.cleaner.save()
 
     def discard(self, path: str, now_ms: int) -> None:
-        """Have a directory removed, a future one that is not wanted any more, by `tick`."""
+        """Have `tick` remove an unwanted future directory."""
         self._departures.discard(path, now_ms)
 
     def disk_space(self) -> tuple[int, int]:
@@ -480,19 +479,19 @@ class LogDirectory:
         stat = os.statvfs(self.directory)
         return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
-    # -- what is due ------------------------------------------------------------------------------------------
+    # -- due work ---------------------------------------------------------------------------------------------
 
     def do_later(self, work: Work) -> None:
-        """Have work done in pieces when `due` comes to it; without it nothing is lost."""
+        """Queue work that `due` does in pieces; nothing is lost without it."""
         self._later.append(work)
 
     def tick(self, now_ms: int) -> None:
-        """Do all that is due, and wait until it is done."""
+        """Do all due work, and wait until it is done."""
         whole(self.due(now_ms))
         self._remover.wait()
 
     async def due(self, now_ms: int) -> None:
-        """Do what is due, in pieces; what waits for the disk is done by threads, and may be under way at the end."""
+        """Do the due work in pieces; threads do what waits for the disk, and may still run when this returns."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
         self.room.look(now_ms, self._flusher.pool)
@@ -508,7 +507,10 @@ class LogDirectory:
         await self._checkpointer.write_due(now_ms)
 
     async def _do_later(self) -> None:
-        """Do what waits now; what that brings waits for the next time, or a log that rolls often would hold up all."""
+        """Do the queued work.
+
+        Work queued meanwhile waits for the next call, or a log that rolls often would hold up all.
+        """
         try:
             self._checkpointer.settle_forgotten()
             left = len(self._later)
@@ -543,5 +545,5 @@ class LogDirectory:
         self._checkpointer.write_all()
 
     def save_log_starts(self) -> None:
-        """Let what clients were told of deleted records survive a crash; raises OSError."""
+        """Make the log starts that clients know of survive a crash; raises OSError."""
         self._checkpointer.write_log_starts()

@@ -1,10 +1,11 @@
-"""All log directories of a broker: which partition is where.
+"""All log directories of a broker, and the directory of each partition.
 
-Owns placement (fewest partitions first), what happens when a directory fails, and moves between directories. Never
-opens a segment: each directory's `LogDirectory` does what concerns one directory alone.
+Owns placement (fewest partitions first), the handling of a failed directory, and moves between directories. Never opens
+a segment: each directory's `LogDirectory` handles its own.
 
-A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others serve on
-(KIP-112). A directory that holds the metadata, as that of a node that is alone does, must not fail; neither must all.
+A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others continue to
+serve (KIP-112). Two failures are fatal: that of a directory that holds the metadata, as on a node that is alone, and
+that of all directories.
 """
 
 from __future__ import annotations
@@ -34,32 +35,32 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
 _MAKERS = 4
-"""Threads that make files: whoever makes one may wait for the file system's journal, and all wait for the same."""
+"""Threads that make files: making one may wait for the file system's journal, and all threads wait for the same one."""
 _MAX_AHEAD = 5_000
 """Partitions of one call whose files are made ahead."""
 _MAX_WISHES = 10_000
-"""Partitions that are not there yet, and whose directory is remembered: a client may name as many as it likes."""
+"""Missing partitions whose directory is remembered: a client may name as many as it likes."""
 
 
 def unusable(directory: str, error: OSError) -> LogDirError:
-    """Return an error for people: which directory was meant, and what the system said."""
-    # What mkdir says of a file that has the directory's name, "File exists", would tell nobody what is wrong.
+    """Return a readable error: the directory in question, and the system's message."""
+    # For a file with the directory's name, mkdir reports "File exists", which would not explain the problem.
     said = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror or error
     return LogDirError(f"log directory {directory} cannot be used: {said}")
 
 
 class LogManager:
-    """Every log of a broker, by (topic, partition). First `open`, then `load`, then everything else.
+    """Every log of a broker, by (topic, partition). First call `open`, then `load`, then everything else.
 
-    `on_offline(keys)` hears which partitions went with a directory that failed, `on_moved(key, log)` of a partition
-    whose log is another one now, `on_fatal(text)` that the broker cannot go on. `wake()` is called from other
-    threads when it is worth calling `advance_moves`.
+    `on_offline(keys)` gets the partitions of a directory that failed. `on_moved(key, log)` gets a partition with its
+    new log. `on_fatal(text)` is called when the broker cannot go on. `wake()` is called from other threads when
+    `advance_moves` should be called.
     """
 
     def __init__(
         self, managers: Sequence[LogDirectory], metadata_directory: str, *, keeps_metadata: bool = True
     ) -> None:
-        """`keeps_metadata`: whether the metadata is in its directory, without which a broker cannot go on."""
+        """`keeps_metadata`: whether its directory holds the metadata, without which a broker cannot go on."""
         self._keeps_metadata = keeps_metadata
         self.managers = list(managers)
         self.metadata = next(m for m in managers if m.directory == os.path.abspath(metadata_directory))
@@ -94,11 +95,11 @@ class LogManager:
 
     @property
     def full(self) -> list[LogDirectory]:
-        """Those in use whose disk is full."""
+        """The directories in use whose disk is full."""
         return [manager for manager in self.online if manager.room.lacking]
 
     def has_room(self, partitions: int) -> bool:
-        """Whether so many more partitions may find room in one of the directories."""
+        """Whether one of the directories may have room for this many more partitions."""
         return any(manager.room.has_for(partitions) for manager in self._open_to_new())
 
     @property
@@ -110,7 +111,10 @@ class LogManager:
         return any(manager.failure for manager in self.managers)
 
     def open(self) -> None:
-        """Lock every directory. Raises LogDirError where one is not ours, or none, or not the metadata's, is usable."""
+        """Lock every directory.
+
+        Raises LogDirError if one belongs to another broker, if none is usable, or if the one with the metadata is not.
+        """
         opened: list[LogDirectory] = []
         try:
             for manager in sorted(self.managers, key=lambda manager: manager is not self.metadata):
@@ -142,9 +146,9 @@ class LogManager:
         belongs: Belongs,
         deleted: Container[bytes] = frozenset(),
     ) -> None:
-        """Open every partition, all directories at once where there is much to read; begin interrupted moves again.
+        """Open every partition, all directories in parallel after an unclean stop, and restart interrupted moves.
 
-        Raises LogDirError where no directory is left.
+        Raises LogDirError if no directory is left.
         """
 
         def load_one(manager: LogDirectory) -> None:
@@ -172,13 +176,13 @@ class LogManager:
             manager.futures.clear()
 
     def _check_any_left(self) -> None:
-        """Raise LogDirError where no directory can be used: a broker without one would hold up all that it has."""
+        """Raise LogDirError if no directory is usable: a broker without one would block all its partitions."""
         if not self.online:
             failures = ", ".join(f"{each.directory}: {each.failure}" for each in self.managers)
             raise LogDirError(f"no log directory can be used: {failures}")
 
     def stop_loading(self) -> None:
-        """Let `load` end soon with RecoveryStopped, if it is reading much; safe from any thread."""
+        """Make a long `load` end soon with RecoveryStopped; safe from any thread."""
         for manager in self.managers:
             manager.recovery.stop()
 
@@ -186,7 +190,7 @@ class LogManager:
         try:
             self.move(*key, directory)
         except (ApiError, OSError) as error:
-            # A cordoned directory, say: the partition is whole where it is.
+            # For example, a cordoned directory: the partition is complete where it is.
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
@@ -224,7 +228,7 @@ class LogManager:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created in the emptiest directory where there is none; raises OSError."""
+        """Return a partition's log, created in the emptiest directory if missing; raises OSError."""
         key = topic, partition
         manager = self.home(key) or self._place(key)
         made = self._made.pop(key, None)
@@ -239,9 +243,9 @@ class LogManager:
         return log
 
     def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[list[MadeAhead]]]:
-        """Have the files of partitions that are not here made by threads, for `offer`.
+        """Have threads make the files of missing partitions, for `offer`.
 
-        What cannot be made is left to `get_or_create`, which tells of it.
+        Failures are left to `get_or_create`, which reports them.
         """
         if not self.online:
             return []
@@ -257,7 +261,7 @@ class LogManager:
         return [self._makers.submit(_make_all, job, self._stopped) for job in jobs if job]
 
     def offer(self, made: Sequence[MadeAhead]) -> None:
-        """Let `get_or_create` take what was made, until `withdraw`."""
+        """Let `get_or_create` use the files made ahead, until `withdraw`."""
         for each in made:
             before = self._made.get(each.new.key)
             self._made[each.new.key] = each
@@ -265,7 +269,7 @@ class LogManager:
                 self._discard(before)
 
     def withdraw(self, made: Sequence[MadeAhead]) -> None:
-        """Have removed what nobody has taken."""
+        """Have unused files removed."""
         for each in made:
             if self._made.get(each.new.key) is each:
                 del self._made[each.new.key]
@@ -277,7 +281,7 @@ class LogManager:
                 manager.discard(made.path, 0)
 
     def _open_to_new(self) -> list[LogDirectory]:
-        # Where all are cordoned a partition that had been placed before still needs a home (as in Kafka).
+        # If all are cordoned, a partition that had been placed before still needs a directory (as in Kafka).
         found = [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
         return [manager for manager in found if not manager.room.lacking] or found
 
@@ -300,10 +304,11 @@ class LogManager:
         return all(self.is_cordoned(manager.directory) for manager in self.managers)
 
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
-        """Take partitions away at once; their files go later. Raises OSError when all that can go have gone.
+        """Take partitions out of use at once; their files are removed later.
 
-        What lies in a directory that has failed stays: a broker whose last one has failed is about to end, and still
-        holds it.
+        An OSError is raised after all others are gone.
+        Partitions in a failed directory stay: a broker whose last directory has failed is about to end, and still holds
+        it.
         """
         keys = list(keys)
         failure: OSError | None = None
@@ -323,11 +328,11 @@ class LogManager:
 
     @property
     def departing(self) -> bool:
-        """Whether a deleted partition's directory may still have its name; one that is offline tells nothing."""
+        """Whether a deleted partition's directory may still have its name; always true while a directory is offline."""
         return self.some_offline or any(manager.departing for manager in self.managers)
 
     def sync_by_threads(self) -> list[Future[None]]:
-        """Bring what has been created and renamed to the disk."""
+        """Have threads fsync the directories after creations and renames."""
         return [manager.sync_by_thread() for manager in self.online]
 
     def save_log_starts(self) -> None:
@@ -362,7 +367,7 @@ class LogManager:
     def move(self, topic: str, partition: int, directory: str) -> None:
         """Begin to move a partition (AlterReplicaLogDirs, ReplicaManager.alterReplicaLogDirs). Raises ApiError.
 
-        For a partition that is not here yet the directory is remembered, and REPLICA_NOT_AVAILABLE is raised.
+        For a missing partition the directory is remembered, and REPLICA_NOT_AVAILABLE is raised.
         """
         key = topic, partition
         if len(f"{topic}-{partition}.{uuid.UUID(int=0).hex}-future") > _MAX_NAME:
@@ -385,7 +390,7 @@ class LogManager:
         if source is target:
             return
         if self.some_offline:
-            # The partition's data might be there as well, and two of them could never be told apart later.
+            # An offline directory might hold the partition, too, and the two could never be told apart later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, self.wake)
         logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
@@ -403,7 +408,7 @@ class LogManager:
             move.target.discard(move.path, now_ms)
 
     def advance_moves(self, now_ms: int) -> None:
-        """End the moves that are ready to end."""
+        """Finish the moves that are ready."""
         for key, move in list(self.moves.items()):
             try:
                 ready = move.is_ready()
@@ -425,10 +430,11 @@ class LogManager:
         try:
             move.target.take_over(log)
         except OSError:
-            # Or it would count for a new partition of that name, which would then never be compacted so far.
+            # Otherwise the entry would apply to a new partition of that name, which would then never be compacted up to
+            # there.
             move.target.cleaner.forget(key)
             raise
-        # The copy is the log now. What fails from here on must not keep anybody appending to the other one.
+        # The copy is the log now. A later failure must not keep anybody appending to the old log.
         del self.moves[key]
         self.on_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
@@ -444,7 +450,7 @@ class LogManager:
         return any(manager.cleaner.busy for manager in self.online)
 
     async def follow_cleaning(self, now_ms: int) -> None:
-        """Take over what has been compacted, and begin what comes next, in pieces."""
+        """Apply finished compaction, and begin the next, in pieces."""
         for manager in self.online:
             await manager.cleaner.due(now_ms)
 
@@ -452,17 +458,17 @@ class LogManager:
         for manager in self.online:
             manager.cleaner.change_rate()
 
-    # -- what is due ------------------------------------------------------------------------------------------
+    # -- due work ---------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Do all that is due, and wait until it is done."""
+        """Do all due work, and wait until it is done."""
         for manager in self.online:
             manager.tick(now_ms)
         if self.moves:
             self.advance_moves(now_ms)
 
     async def due(self, now_ms: int) -> None:
-        """Do what is due, in pieces."""
+        """Do the due work in pieces."""
         for manager in self.online:
             await manager.due(now_ms)
         if self.moves:
@@ -470,7 +476,7 @@ class LogManager:
 
 
 def _extent(log: PartitionLog) -> tuple[int, int]:
-    """Rank copies of a log: the longer one, then the one that knows of more deleted records."""
+    """Rank copies of a log: the longer one, then the one with the higher log start."""
     return log.log_end_offset, log.log_start_offset
 
 
@@ -480,7 +486,7 @@ def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event)
     for directory, new in job:
         if stopped.is_set():
             break
-        # Whoever creates the log meets it, too.
+        # The creator of the log gets the same error.
         with contextlib.suppress(OSError, ValueError):
             made = make_ahead(directory, new)
             if made is not None:
@@ -489,7 +495,7 @@ def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event)
 
 
 def _attempt(manager: LogDirectory, trouble: str, work: Callable[[], object]) -> None:
-    """Do what is worth doing but need not be; a directory that fails is told."""
+    """Do optional work; report an error to the directory."""
     try:
         work()
     except OSError as error:

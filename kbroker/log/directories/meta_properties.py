@@ -1,7 +1,7 @@
-"""Whose a log directory is: `meta.properties`.
+"""The owner of a log directory: `meta.properties`.
 
-Owns reading, checking and signing it. Never changes a directory that belongs to somebody else, and never writes a file
-anew that is damaged, or missing where there is data: the cluster's id would be another one.
+Owns reading, checking and signing it. Never changes a directory of another owner. Never rewrites a file that is
+damaged, or missing where there is data: the new cluster id would be a different one.
 
     version=1, node.id, cluster.id, directory.id     or, of a broker on ZooKeeper, version=0 and broker.id
 """
@@ -22,7 +22,7 @@ META_PROPERTIES = "meta.properties"
 
 
 def read_properties(path: str) -> dict[str, str] | None:
-    """Read a Java properties file of simple lines; None where it is absent."""
+    """Read a Java properties file of simple lines; None if it is absent."""
     content = read_optional(path)
     if content is None:
         return None
@@ -37,12 +37,12 @@ def parse_lines(text: str) -> dict[str, str]:
 
 
 def is_cluster_id(text: str) -> bool:
-    """Whether a cluster may be called so: by 22 letters, digits, '-' and '_' as a rule, or by others."""
+    """Whether a text is a valid cluster id: usually 22 letters, digits, '-' and '_', but others are allowed."""
     return re.fullmatch(r"[A-Za-z0-9_+/=-]{1,64}", text) is not None
 
 
 def check_properties(found: Mapping[str, str]) -> str:
-    """Return the node's id that a meta.properties tells; raises ValueError where it makes no sense."""
+    """Return the node id in a meta.properties; raises ValueError for invalid content."""
     version = found.get("version")
     if version is None:
         raise ValueError("version is missing")
@@ -66,13 +66,13 @@ def write_properties(path: str, properties: Mapping[str, str]) -> None:
 
 
 def _is_fresh(directory: str) -> bool:
-    """Whether nothing in a directory shows that a broker has used it."""
+    """Whether a directory shows no sign of use by a broker."""
     used = any(name.startswith("__metadata.") or name.endswith("-offset-checkpoint") for name in os.listdir(directory))
     return not used and not entries_of(directory).partitions
 
 
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check whose directory it is, and sign it where that has not been done; returns (cluster id, directory id).
+    """Check the owner of a directory, and sign an unsigned one; returns (cluster id, directory id).
 
     Raises LogDirError, OSError.
     """
@@ -92,7 +92,7 @@ def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, s
     if cluster_id not in ("", cluster):
         raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
     directory_id = known.get("directory.id") or uuid_text(uuid.uuid4().bytes)
-    # Kafka on ZooKeeper takes version 0 only, Kafka on KRaft version 1: a directory keeps the form it came with.
+    # Kafka on ZooKeeper accepts version 0 only, Kafka on KRaft version 1: a directory keeps the version it had.
     of_zookeeper = known.get("version") == "0" and "node.id" not in known
     named = {"version": "0", "broker.id": node} if of_zookeeper else {"version": "1", "node.id": node}
     properties = {**named, "cluster.id": cluster, "directory.id": directory_id}

@@ -1,12 +1,13 @@
 """The move of one partition to another log directory while it is in use (KIP-113).
 
-Owns the copy: a thread, which all moves share, chases the log until little is left, and that is copied while the event
+Owns the copy: a thread, shared by all moves, follows the log until little is left; the rest is copied while the event
 loop waits.
 Never takes a log into or out of service: log_manager.py does.
 
-The copy is the same files, byte for byte, so what was checked once stays checked. A sealed segment does not change; the
-active one only grows; a segment that is deleted, rolled or compacted meanwhile is noticed, and copied anew or dropped.
-The thread only reads the log: a list of segments, and each one's size, which the event loop replaces in one step.
+The copy has the same files, byte for byte, so checked batches stay checked. A sealed segment does not change; the
+active one only grows. A segment that is deleted, rolled or compacted meanwhile is detected, and copied again or
+dropped. The thread only reads the log: a list of segments, and each one's size, which the event loop replaces in one
+step.
 """
 
 from __future__ import annotations
@@ -43,15 +44,15 @@ from kbroker.log.segment.segment import Segment
 _CHUNK = 4 * 1024 * 1024
 _ASK_AGAIN_SECONDS = 0.5
 _SMALL = 1024 * 1024
-"""What may be left when the event loop is asked to finish: it copies that in some 2 ms."""
+"""How much may be left for the event loop to copy: that takes some 2 ms."""
 
 
 class SourceError(OSError):
-    """The log that is moved could not be read or rolled: the directory that it moves to is not to blame."""
+    """The log being moved could not be read or rolled: the target directory is not to blame."""
 
 
 class _Gone(Exception):  # noqa: N818 - nothing went wrong
-    """The segment was deleted, or compacted, since the list was made."""
+    """The segment was deleted or compacted after the list was made."""
 
 
 class _Part(NamedTuple):
@@ -65,7 +66,7 @@ class _Part(NamedTuple):
 
 
 class Move:
-    """One move under way."""
+    """One running move."""
 
     def __init__(
         self,
@@ -75,16 +76,15 @@ class Move:
         bytes_per_second: Callable[[], float],
         wake: Callable[[], object],
     ) -> None:
-        """Begin to copy as soon as `pool` comes to it; raises OSError.
+        """Begin to copy as soon as a thread of `pool` is free; raises OSError.
 
-        `bytes_per_second` is asked over and over; 0 holds the copy up. `wake` is called on the thread whenever it has
-        come to an end.
+        `bytes_per_second` is called repeatedly; 0 pauses the copy. `wake` is called on the thread after each run.
         """
         self.log = log
         self.target = target
         self.path = target.future_path(log.topic, log.partition)
         self.offset = log.log_start_offset
-        """Where the copy is whole up to."""
+        """The copy is complete up to this offset."""
         self._rate = bytes_per_second
         self._wake = wake
         self._copied: dict[int, tuple[Segment, int, bool]] = {}
@@ -102,7 +102,7 @@ class Move:
         return sum(size for _, size, _ in self._copied.values())
 
     def is_ready(self) -> bool:
-        """Whether so little is left that `finish` may be called; goes on copying otherwise. Raises OSError."""
+        """Whether so little is left that `finish` may be called; otherwise continues copying. Raises OSError."""
         if not self._chasing.done():
             return False
         self._chasing.result()
@@ -112,20 +112,23 @@ class Move:
         return False
 
     def finish(self, now_ms: int) -> PartitionLog:
-        """Copy the rest and open the copy; raises OSError. Nothing may be appended before the log has been replaced."""
+        """Copy the rest and open the copy; raises OSError.
+
+        Nothing may be appended until the copy has replaced the log.
+        """
         log = self.log
         self.stop()
         self._stopped.clear()
         try:
-            log.roll(now_ms)  # the indexes of all that has data are whole on disk then
+            log.roll(now_ms)  # then the indexes of all data are complete on disk
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         self._copy_all(self._parts(), _unlimited)
         for segment in log.segments:
             if segment.base_offset >= self._first_open:
-                self._copy_beside(segment)  # the thread may have come too early for what sealing writes
+                self._copy_beside(segment)  # the thread may have copied before sealing wrote these files
         if log.recovery_point > self._synced_to:
-            self._sync()  # what was on disk must not be less so; the rest is flushed when it is due
+            self._sync()  # what was durable must stay durable; the rest is flushed when due
         keep = {segment.base_offset for segment in log.segments}
         for base in self._copied.keys() - keep:
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
@@ -157,7 +160,7 @@ class Move:
         return moved
 
     def stop(self) -> None:
-        """End the work of the thread; what it copied stays where it is."""
+        """Stop the thread's work; the copied files stay."""
         self._stopped.set()
         if not self._chasing.cancel():
             wait([self._chasing])
@@ -173,7 +176,7 @@ class Move:
         return chasing
 
     def _chase(self) -> None:
-        """Copy until little is left, bring that to the disk, and copy what came meanwhile."""
+        """Copy until little is left, sync that, and copy the data appended meanwhile."""
         self._catch_up()
         end = self.log.log_end_offset  # before the sizes are read, so that they reach at least as far
         self._copy_all(self._parts(), self._rate)
@@ -189,7 +192,7 @@ class Move:
             end, parts = self.log.log_end_offset, self._parts()
 
     def _parts(self) -> list[_Part]:
-        """Return what is missing in the copy. Another object for a segment is another file: it was compacted."""
+        """Return the parts missing in the copy. A new object for a segment means a new file: it was compacted."""
         parts = []
         for segment in list(self.log.segments):
             sealed = segment is not self.log.segments.active
@@ -239,7 +242,7 @@ def _unlimited() -> float:
 
 def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> None:
     try:
-        # A descriptor of its own: the log's are the event loop's, which may close them.
+        # A separate descriptor: the event loop may close those of the log.
         source = FileHandle(part.segment.path(), os.O_RDONLY)
     except FileNotFoundError as error:
         if part.segment.deleted:
@@ -267,7 +270,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
         copied = os.sendfile(fd, source.fd, position, size)
     except OSError:
         try:
-            os.pread(source.fd, size, position)  # which of the two was it?
+            os.pread(source.fd, size, position)  # determines which of the two failed
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         raise
@@ -277,7 +280,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
 
 
 def _pay(size: int, began: float, stopped: threading.Event, rate: Callable[[], float]) -> None:
-    """Wait until `size` bytes have had their time since `began`; the rate may change meanwhile."""
+    """Wait until `size` bytes have used their time since `began`; the rate may change meanwhile."""
     while (left := size / max(rate(), 1) - (time.monotonic() - began)) > 0:
         if stopped.wait(min(left, _ASK_AGAIN_SECONDS)):
             return

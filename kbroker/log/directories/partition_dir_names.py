@@ -1,9 +1,9 @@
-"""The partitions' directories in a log directory, by their names.
+"""The directories of partitions in a log directory, by name.
 
 Owns how a partition's name becomes a path, which entries are partitions, which are moving, deleted or set aside, and
-whose a partition's directory is. Names come from other brokers' requests, ZooKeeper and files: one that no topic may
-have becomes no path, and a link is not followed, so nothing outside the log directory is opened, renamed or deleted.
-Never looks into a log.
+the owner of a partition's directory. Names come from other brokers' requests, ZooKeeper and files. An invalid topic
+name never becomes a path, and links are not followed, so nothing outside the log directory is opened, renamed or
+deleted. Never reads a log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entries(NamedTuple):
-    """What lies in a log directory: paths, with (topic, partition) where the name tells it."""
+    """The entries of a log directory: paths, with (topic, partition) where the name contains it."""
 
     partitions: list[tuple[Key, str]]
     futures: list[tuple[Key, str]]
@@ -59,7 +59,7 @@ def entries_of(directory: str) -> Entries:
 
 
 def partition_of(name: str) -> Key | None:
-    """Return the (topic, partition) that a directory's name stands for, None if it is no partition's."""
+    """Return the (topic, partition) in a directory's name, None if it is no partition's."""
     topic, dash, number = name.rpartition("-")
     if not dash or topic_name_fault(topic) or not number.isascii() or not number.isdigit():
         return None
@@ -69,10 +69,10 @@ def partition_of(name: str) -> Key | None:
 
 
 def partition_path(directory: str, topic: str, partition: int) -> str:
-    """Return the path of a partition's directory, whether or not it is there.
+    """Return the path of a partition's directory, whether or not it exists.
 
-    Raises UnplacedError for a name that no topic may have (Apache Kafka: Topic.validate), for a negative partition, and
-    for a path that is a link.
+    Raises UnplacedError for an invalid topic name (Apache Kafka: Topic.validate), for a negative partition, and for a
+    path that is a link.
     """
     fault = partition_fault(topic, partition)
     if fault is not None:
@@ -84,7 +84,7 @@ def partition_path(directory: str, topic: str, partition: int) -> str:
 
 
 def holds_other(path: str, topic_id: uuid.UUID) -> bool:
-    """Whether a directory holds data that is not this topic's: another id is on it, or none although it has data."""
+    """Whether a directory holds another topic's data: its id differs, or it has data but no id."""
     if not os.path.isdir(path):
         return False
     found = checkpoints.read_topic_id(path)
@@ -94,20 +94,20 @@ def holds_other(path: str, topic_id: uuid.UUID) -> bool:
 
 
 def new_name(topic: str, partition: int, suffix: str) -> str:
-    """Return a name to move a partition's directory to: Kafka's form, cut to what a file system takes."""
+    """Return a new name for a partition's directory: Kafka's form, cut to the file system's limit."""
     tail = f".{uuid.uuid4().hex}{suffix}"
     return f"{topic}-{partition}"[: 255 - len(tail)] + tail
 
 
 class NewPartition(NamedTuple):
-    """A partition that is not there yet."""
+    """A partition that does not exist yet."""
 
     key: Key
     topic_id: uuid.UUID | None
 
 
 class MadeAhead(NamedTuple):
-    """The files of an empty log at `path`, which has a deleted one's name until somebody takes it."""
+    """The files of an empty log at `path`, which has the name of a deleted one until it is used."""
 
     new: NewPartition
     directory: str
@@ -115,9 +115,9 @@ class MadeAhead(NamedTuple):
 
 
 def make_ahead(directory: str, new: NewPartition) -> MadeAhead | None:
-    """Make a directory with the files of an empty log, to be renamed; None where there is one. For any thread.
+    """Make a directory with the files of an empty log, to be renamed; None if the partition exists. For any thread.
 
-    Raises OSError; then nothing is left.
+    After an OSError nothing is left.
     """
     topic, partition = new.key
     if os.path.exists(partition_path(directory, topic, partition)):

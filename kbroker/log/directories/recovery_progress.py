@@ -1,8 +1,8 @@
-"""The recovery of a log directory: its threads, and how far it has come.
+"""The recovery of a log directory: its threads, and its progress.
 
-Owns the threads that open partitions and whole directories, and the lines that say how far they are while it takes
-long. After an unclean stop most of the time goes into reading and into the CRC, which both leave the interpreter to
-other threads; after a clean stop it goes into neither, and one thread is faster. Never reads a log.
+Owns the threads that open partitions and whole directories, and the progress lines of a long recovery. After an unclean
+stop most of the time is spent reading and computing CRCs, and both release the interpreter lock. After a clean stop
+neither is done, and one thread is faster. Never reads a log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 from kbroker.log.files import LOG_SUFFIX, offset_of
 
 _EVERY_SECONDS: Final = 5.0
-# Below this many bytes threads cost more than they give.
+# Below this many bytes threads cost more than they save.
 WORTH_THREADS: Final = 32 << 20
 
 K = TypeVar("K")
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryStopped(Exception):  # noqa: N818 - nothing went wrong
-    """Somebody wants the recovery to end; what it has not reached is as it was."""
+    """The recovery was asked to end; the logs that it has not reached are unchanged."""
 
 
 class RecoveryProgress:
-    """Counts recovered bytes of `directory`; says every few seconds how many of them, and at the end all.
+    """Counts recovered bytes of `directory`; logs the progress every few seconds, and the total at the end.
 
-    Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover, `percent` what the lines say.
+    Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover, `percent` the figure in the log lines.
     """
 
     __slots__ = ("_clock", "_directory", "_lock", "_said", "_started", "_stopped", "done", "logs", "total")
@@ -48,7 +48,7 @@ class RecoveryProgress:
         self.begin(0, 0)
 
     def begin(self, total: int, logs: int) -> None:
-        """Expect so many bytes, an estimate from the files' sizes, in so many partitions."""
+        """Start with the expected number of bytes, an estimate from the files' sizes, and of partitions."""
         self._started = self._said = self._clock()
         self.total, self.logs = total, logs
         self.done = 0
@@ -61,12 +61,12 @@ class RecoveryProgress:
             )
 
     def stop(self) -> None:
-        """Let the recovery end after the segments that it is reading; safe from any thread."""
+        """End the recovery after the segments being read; safe from any thread."""
         self._stopped = True
 
     @property
     def percent(self) -> int:
-        """How much has been read, 0-100."""
+        """The share that has been read, 0-100."""
         return min(100 * self.done // max(self.total, 1), 100)
 
     def add(self, size: int) -> None:
@@ -88,14 +88,14 @@ class RecoveryProgress:
         )
 
     def end(self) -> None:
-        """Say how much it was, if it was worth a line."""
+        """Log the total, if it took at least a second."""
         seconds = self._clock() - self._started
         if self.done and seconds >= 1:
             logger.info("recovered %.1f GB in %s in %.0f s", self.done / 1e9, self._directory, seconds)
 
 
 def bytes_to_recover(directories: Iterable[tuple[str, int]]) -> int:
-    """Return how many bytes lie at or beyond the recovery point, for (partition directory, recovery point) pairs."""
+    """Return the bytes at or beyond the recovery point, for (partition directory, recovery point) pairs."""
     total = 0
     for directory, recovery_point in directories:
         names = [entry for entry in os.scandir(directory) if entry.name.endswith(LOG_SUFFIX)]
@@ -106,9 +106,9 @@ def bytes_to_recover(directories: Iterable[tuple[str, int]]) -> int:
 
 
 def run_all(tasks: Iterable[tuple[K, Callable[[], T]]], threads: int) -> Iterator[tuple[K, T]]:
-    """Run named tasks by `threads` threads and yield what they return, in the order of `tasks`.
+    """Run named tasks by `threads` threads and yield their results, in the order of `tasks`.
 
-    Raises what the first of them raises that fails; those that have not begun then are left alone.
+    Raises the exception of the first task that fails; tasks that have not begun by then are skipped.
     """
     if threads < 2:
         yield from ((name, task()) for name, task in tasks)

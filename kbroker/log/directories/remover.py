@@ -1,7 +1,7 @@
 """The thread that removes files and directories.
 
-Owns what is still to be removed. Never decides what goes: whatever is named here is referred to by nobody any more.
-Never removes what is no file of a log: a directory that holds such a file stays, with that file.
+Owns the queue of paths to remove. Never decides what is removed: nothing refers to the paths given here any more. Never
+removes a file that does not belong to a log: its directory stays, with that file.
 Removing one file may wait for the disk, and there may be tens of thousands of them.
 """
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Remover:
-    """Removes on a thread of its own, which is there from the first removal on."""
+    """Removes paths on its own thread, which starts with the first removal."""
 
     __slots__ = ("_closing", "_last", "_pool")
 
@@ -40,19 +40,19 @@ class Remover:
         self._last: Future[None] | None = None
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Have files or whole directories removed; what is not there any more is passed over."""
+        """Have files or whole directories removed; missing ones are skipped."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="kbroker-remove")
             self._closing = Event()
         self._last = self._pool.submit(_remove_all, list(paths), self._closing)
 
     def wait(self) -> None:
-        """Wait until all is removed."""
+        """Wait until everything is removed."""
         if self._last is not None:
             self._last.result()
 
     def close(self) -> None:
-        """End the thread after the file or directory that it is at; what is left is removed by the next start."""
+        """End the thread after the current file or directory; the next start removes the rest."""
         if self._pool is not None:
             self._closing.set()
             self._pool.shutdown(cancel_futures=True)
@@ -73,7 +73,10 @@ def _remove_all(paths: list[str], closing: Event) -> None:
 
 
 def _remove_directory(path: str) -> None:
-    """Remove a partition's directory; raises OSError. What is no file of a log stays, and the directory with it."""
+    """Remove a partition's directory; raises OSError.
+
+    Files that do not belong to a log stay, and so does the directory.
+    """
     others = []
     for entry in list(os.scandir(path)):
         if entry.is_file(follow_symlinks=False) and _is_of_a_log(entry.name):

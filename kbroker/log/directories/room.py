@@ -1,8 +1,9 @@
 """Whether the disk of a log directory has room.
 
-Owns the answer: a write that finds the disk full says so, and a thread then asks the disk once a second until it has
-room. A successful write would not do: perhaps nobody writes any more. A broker alone goes on without room, and only
-refuses (disk_errors.py); readiness, metrics and the creation of topics tell of it. Never refuses a write itself.
+Owns the answer: a write that fails because the disk is full sets it, and then a thread checks the disk once a second
+until it has room. A successful write would not do: perhaps nobody writes any more. A broker alone goes on without room,
+and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it. Never refuses a write
+itself.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from kbroker.log.disk_errors import FULL
 
 _LOOK_MS: Final = 1_000
 _ASKED_FOR: Final = 64 << 10
-"""Bytes that have to be free before the disk counts as one with room again."""
+"""Bytes that must be free before the disk counts as having room again."""
 _A_PARTITION: Final = 4 << 10
-"""Bytes that a new partition takes at least."""
+"""The fewest bytes that a new partition takes."""
 
 logger = logging.getLogger(__name__)
 
 
 class Room:
-    """One directory's; times in ms."""
+    """The free space of one directory; times in ms."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self.lacking = False
-        """Whether a write has found the disk full, and nobody has found room since."""
+        """Whether a write has found the disk full, and no check has found room since."""
         self._looked_ms = 0
         self._looking: Future[bool] | None = None
 
     def hear(self, error: OSError) -> None:
-        """Hear of a failed write."""
+        """Handle a failed write."""
         if error.errno in FULL and not self.lacking:
             self.lacking = True
             logger.error("%s: the disk is full: what needs room is refused until there is some", self._directory)
 
     def look(self, now_ms: int, pool: Executor) -> None:
-        """Ask the disk once in a while, where it was full."""
+        """Check a full disk once a second."""
         if not self.lacking:
             return
         if self._looking is not None and self._looking.done():
@@ -53,21 +54,21 @@ class Room:
             self._looking = pool.submit(_has_room, self._directory)
 
     def has_for(self, partitions: int) -> bool:
-        """Whether so many more partitions may find room."""
+        """Whether there may be room for this many more partitions."""
         if self.lacking:
             return False
         try:
             return _free_bytes(self._directory) >= partitions * _A_PARTITION
         except OSError:
-            return True  # whoever writes meets what is wrong
+            return True  # the next write meets the error
 
 
 def _free_bytes(directory: str) -> float:
-    """Return what this process may still write; raises OSError."""
+    """Return the bytes that this process may still write; raises OSError."""
     stat = os.statvfs(directory)
-    if not stat.f_blocks:  # ramfs, a tmpfs without a size: as much as there is memory
+    if not stat.f_blocks:  # ramfs, a tmpfs without a size: limited by memory only
         return float("inf")
-    return (stat.f_bavail if os.geteuid() else stat.f_bfree) * stat.f_frsize  # what is kept back is kept for root
+    return (stat.f_bavail if os.geteuid() else stat.f_bfree) * stat.f_frsize  # the reserved blocks are for root
 
 
 def _has_room(directory: str) -> bool:
@@ -77,7 +78,7 @@ def _has_room(directory: str) -> bool:
     except OSError as error:
         if error.errno in FULL:
             return False
-        return _free_bytes(directory) >= _ASKED_FOR  # a file system without files that have no name
+        return _free_bytes(directory) >= _ASKED_FOR  # a file system without unnamed files
     try:
         os.posix_fallocate(fd, 0, _ASKED_FOR)
     except OSError as error:

@@ -1,1 +1,1 @@
-"""What `kbroker log check|dump|repair` reads, without a broker."""
+"""The readers of `kbroker log check|dump|repair`, which need no broker."""

@@ -1,8 +1,8 @@
 """Audit a data directory, or one partition of it, without changing a byte.
 
-Owns the order of the checks and what follows from the mark of a clean stop: with it every fault is one; without it the
-next start reads each log from its recovery point on, and what that start will mend is reported as such. Never repairs
-(repair.py does), and works on the files of Apache Kafka 3.9 and 4.x as well.
+Owns the order of the checks and the meaning of the mark of a clean stop. With it every fault is reported as one.
+Without it the next start reads each log from its recovery point on, and faults that this start will repair are reported
+as such. Never repairs (repair.py does), and works on the files of Apache Kafka 3.9 and 4.x as well.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _OFFSET_CHECKPOINTS = (
 )
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
-_LOOKS = 3  # at what a broker writes to
+_LOOKS = 3  # at files that a broker writes to
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 
 Key = tuple[str, int]
@@ -60,7 +60,7 @@ class NoLogDir(Exception):  # noqa: N818 - the text says why, in one line
 
 @dataclass(slots=True)
 class DataDir:
-    """What the files beside the partitions say; offsets by checkpoint's name and partition."""
+    """The content of the files beside the partitions; offsets by checkpoint's name and partition."""
 
     path: str
     clean: bool
@@ -88,7 +88,7 @@ def partitions_of(directory: str) -> dict[str, Key]:
 
 
 def data_dir_of(directory: str, partitions: dict[str, Key]) -> str:
-    """Return the data directory: the one above, if `directory` is a partition itself."""
+    """Return the data directory: the parent, if `directory` is a partition itself."""
     return os.path.dirname(os.path.abspath(directory)) if directory in partitions else directory
 
 
@@ -109,12 +109,12 @@ def audit(
     checked: Checked | None = None,
     pause: Callable[[], None] | None = None,
 ) -> Iterator[Finding]:
-    """Yield everything that is not as it should be. Raises NoLogDir, OSError.
+    """Yield every fault. Raises NoLogDir, OSError.
 
     `pause` is for a directory that a broker uses: it is called between looks at the same place.
 
-    `before_recovery` foretells what recovery would do, although the mark of a clean stop may say that none is due.
-    `checked` is counted up on the way.
+    `before_recovery` predicts the recovery, even if the mark of a clean stop says that none is due. `checked` is
+    counted up on the way.
     """
     checked = checked or Checked()
     partitions = partitions_of(directory)
@@ -125,7 +125,7 @@ def audit(
     if above == directory:
         yield from findings
         yield from parse_properties(os.path.join(above, meta_properties.META_PROPERTIES))
-        if pause is None:  # else the checkpoints may be some seconds behind: a broker has deleted a topic
+        if pause is None:  # else the checkpoints may be some seconds behind the deletion of a topic
             yield from _strangers(state, set(partitions.values()))
         checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():
@@ -138,9 +138,9 @@ def audit(
 def _lasting(
     path: str, look: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield the findings that every look at a partition repeats: a batch that is being written is whole at the next.
+    """Yield the findings that every look at a partition repeats: a batch being written is complete at the next look.
 
-    None where the partition is deleted meanwhile.
+    Yields nothing if the partition is deleted meanwhile.
     """
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_LOOKS):
@@ -238,7 +238,7 @@ def _topic_id(path: str, key: Key, state: DataDir) -> Iterator[Finding]:
 
 
 def _first_producers(path: str, base: int) -> list[ProducerEntry] | None:
-    """Return the producers at the begin of the first segment, None if that cannot be told."""
+    """Return the producers at the beginning of the first segment, None if unknown."""
     if base == 0:
         return []
     try:
@@ -248,10 +248,10 @@ def _first_producers(path: str, base: int) -> list[ProducerEntry] | None:
 
 
 def _first_recovered(path: str, key: Key, bases: list[int], state: DataDir) -> int:
-    """Return the index of the first segment that the next start will read batch by batch."""
+    """Return the index of the first segment that the next start reads batch by batch."""
     if state.clean:
         return len(bases)
     point = state.offset(checkpoints.RECOVERY_POINTS, key) or 0
     if point > bases[-1] and point > end_of_file(offset_name(path, bases[-1], LOG_SUFFIX), bases[-1]):
-        point = 0  # whatever wrote that did not know this log
+        point = 0  # the checkpoint belongs to another log
     return max(bisect_right(bases, point) - 1, 0)

@@ -1,11 +1,11 @@
-"""Walk the segments of a partition and hold every batch to S2: whole, sound, in order, with a true CRC.
+"""Walk the segments of a partition and check every batch: whole, sound, in order, with a correct CRC.
 
-Owns the walk over the `.log` files and what it remembers between batches: the next offset, the open transactions. Each
-batch's records are read, too: a CRC tells that they are what was produced, not that anybody can read them. Never
-repairs anything and never holds more of a file than a chunk, or one batch that is sound, whatever a batch claims.
+Owns the walk over the `.log` files and the state between batches: the next offset, the open transactions. Each batch's
+records are read, too: a CRC shows that they are unchanged since they were produced, not that they are readable. Never
+repairs anything and never holds more of a file than a chunk, or one sound batch, whatever size a batch claims.
 
-Compaction leaves gaps between offsets and takes records of transactions away; from the first gap on, what depends on
-records that may have been there is not judged any more.
+Compaction leaves gaps between offsets and removes records of transactions. From the first gap on, checks that depend on
+possibly missing records are skipped.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_
 _LARGEST_MARKER: Final = 1 << 16
 _LARGEST_BATCH: Final = 1 << 27  # more than any request may have
 _MOST_TRANSACTIONS: Final = 1 << 20
-"""Open transactions that are remembered; a partition with more is not judged as to transactions."""
+"""Maximum of remembered open transactions; a partition with more is not checked for transactions."""
 
 
 class Window:
-    """A file seen through one chunk at a time."""
+    """A file read one chunk at a time."""
 
     __slots__ = ("_chunk", "_file", "_progress", "_start")
 
@@ -66,7 +66,7 @@ class Window:
 
 
 class Bad(Exception):  # noqa: N818 - an outcome, caught one level up
-    """A batch is not sound; `size` in bytes if the next one can be found all the same, else None."""
+    """A batch is not sound; `size` in bytes if the next one can still be found, else None."""
 
     def __init__(self, what: str, size: int | None = None) -> None:
         super().__init__(what)
@@ -75,7 +75,7 @@ class Bad(Exception):  # noqa: N818 - an outcome, caught one level up
 
 
 class PartitionWalk:
-    """What the batches so far say about the ones to come."""
+    """The state after the batches so far, for checking the next ones."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class PartitionWalk:
         progress: Progress,
         checked: Checked,
     ) -> None:
-        """Begin at the first segment; `producers` is what its snapshot holds, None if that is not known."""
+        """Begin at the first segment; `producers` is the content of its snapshot, None if unknown."""
         self.directory = directory
         self.next_offset = first_base
         self._epochs = epochs
@@ -100,11 +100,11 @@ class PartitionWalk:
     def segment(
         self, base: int, next_base: int | None, *, recovers: bool, resting: bool
     ) -> Generator[Finding, None, bool]:
-        """Check a segment and its indexes; `recovers` says that the next start reads it whole and mends it.
+        """Check a segment and its indexes; with `recovers` the next start reads it whole and repairs it.
 
-        `resting` says that nobody was writing to it any more.
+        `resting` means that nobody was still writing to it.
 
-        The generator's value tells whether it was read to its end: where not, recovery drops all segments behind it.
+        The generator's value is whether it was read to its end: if not, recovery drops all segments after it.
         """
         path = offset_name(self.directory, base, LOG_SUFFIX)
         if base < self.next_offset:
@@ -134,7 +134,7 @@ class PartitionWalk:
                     yield Finding(file.path, position, what, True)
                     return False
                 self._dense = False
-                indexes.close(file.size, whole=False, resting=False)  # what they say of a bad batch cannot be judged
+                indexes.close(file.size, whole=False, resting=False)  # index entries of a bad batch cannot be checked
                 if bad.size is None:
                     what = f"{bad.what}; the last {file.size - position} bytes cannot be read"
                     yield Finding(file.path, position, what)
@@ -184,7 +184,7 @@ class PartitionWalk:
         return header
 
     def _unreadable(self, window: Window, file: OpenFile, position: int, header: BatchHeader) -> str | None:
-        """Return why a batch's records cannot be read, None where all is well."""
+        """Return why a batch's records cannot be read, None if they can."""
         if header.size > _LARGEST_BATCH:
             return f"a batch of {header.size} bytes"
         if header.size <= CHUNK:

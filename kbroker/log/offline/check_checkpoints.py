@@ -1,7 +1,7 @@
-"""Read the small files of a data directory strictly: what a broker passes over is a finding here.
+"""Read the small files of a data directory strictly: content that a broker ignores is a finding here.
 
-Owns the checks of checkpoints, what they say of a log beside it, partition.metadata, meta.properties and producer
-snapshots. Every parser raises ValueError with a text that says what is wrong; a file that is absent is empty.
+Owns the checks of checkpoints, of their consistency with the log beside them, of partition.metadata, meta.properties
+and producer snapshots. Every parser raises ValueError with the fault as its text; an absent file counts as empty.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def checkpoint_lines(path: str) -> list[str]:
 
 
 def number(text: str, line: str) -> int:
-    """Return a number of a checkpoint's line; raises ValueError."""
+    """Return the number in a checkpoint's line; raises ValueError."""
     if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= _LONG_MAX):
         raise ValueError(f"broken entry {line[:300]!r}")
     return int(text)
@@ -48,7 +48,7 @@ def parse_offsets(path: str) -> dict[tuple[str, int], int]:
 
 
 def parse_topic_id(path: str) -> bytes | None:
-    """Read the topic id of a partition.metadata; None where the file is absent."""
+    """Read the topic id of a partition.metadata; None if the file is absent."""
     text = read_text(path)
     if text is None:
         return None
@@ -78,7 +78,7 @@ def parse_properties(path: str) -> Iterator[Finding]:
 
 
 def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterator[Finding]:
-    """Check a producer snapshot: version, checksum, length, and that it knows nothing the log did not hold then."""
+    """Check a producer snapshot: version, checksum, length, and that all its offsets lie below its own."""
     offset = offset_of(path.rpartition("/")[2]) or 0
     if offset > log_end_offset:
         yield Finding(path, None, f"is of an offset behind the log's end {log_end_offset}", recovery)
@@ -99,7 +99,7 @@ def check_snapshot(path: str, log_end_offset: int, *, recovery: bool) -> Iterato
 def offsets_in_order(
     path: str, log_start: int, end: int, high_watermark: int | None, recovery_point: int | None, *, clean: bool
 ) -> Iterator[Finding]:
-    """Check that log start <= high watermark <= end, and that nothing was flushed that is not there."""
+    """Check that log start <= high watermark <= end, and that the recovery point is not beyond the end."""
     if log_start > end:
         yield Finding(path, None, f"the log start {log_start} lies behind the log's end {end}")
     elif high_watermark is not None and high_watermark > end:

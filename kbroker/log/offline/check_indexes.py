@@ -1,7 +1,7 @@
-"""Hold a segment's indexes against its log, batch by batch.
+"""Compare a segment's indexes with its log, batch by batch.
 
-Owns the checks of `.index`, `.timeindex` and `.txnindex`. Never reads the log itself: whoever walks it tells each batch
-to `IndexChecks.batch`. An index with one untrue entry is untrue as a whole, so each is reported once.
+Owns the checks of `.index`, `.timeindex` and `.txnindex`. Never reads the log itself: the reader of the log passes each
+batch to `IndexChecks.batch`. An index with one wrong entry is wrong as a whole, so each is reported once.
 
 The unused end of an index is zeros while its segment is written, in kbroker's files as in Kafka's preallocated ones.
 """
@@ -23,7 +23,7 @@ _Entry = tuple[int, int, int]  # position in the index file, and the two columns
 
 
 class Untrue(Exception):  # noqa: N818 - an outcome, caught one level up
-    """An index is not what its log says; `position` in its file."""
+    """An index does not match its log; `position` in its file."""
 
     def __init__(self, position: int | None, what: str) -> None:
         super().__init__(what)
@@ -32,7 +32,7 @@ class Untrue(Exception):  # noqa: N818 - an outcome, caught one level up
 
 
 def used_entries(file: OpenFile, entry: struct.Struct) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield (position, fields) of the entries before the zeros; raises Untrue where something follows these."""
+    """Yield (position, fields) of the entries before the zeros; raises Untrue if anything follows these."""
     for position, fields in file.entries(entry):
         if not any(fields):
             other = file.first_nonzero(position)
@@ -69,7 +69,7 @@ def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) ->
 
 
 class _OffsetCheck:
-    """Each entry names the position of a batch, and the last offset of that one or of one behind it."""
+    """Each entry gives the position of a batch, and the last offset of that batch or of a later one."""
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -102,7 +102,7 @@ class _OffsetCheck:
 
 
 class _TimeCheck:
-    """Each entry names a batch that has the timestamp, which no earlier batch reaches."""
+    """Each entry points to a batch with its timestamp, which no earlier batch reaches."""
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -131,12 +131,12 @@ class _TimeCheck:
             place, offset, _ = self._cursor.current
             raise Untrue(place, f"offset {offset} lies beyond the log's {size} bytes")
         if resting and self._noted < self._largest:
-            # Kafka takes the last entry for the segment's largest timestamp, and looks no further.
+            # Kafka reads the segment's largest timestamp from the last entry alone.
             raise Untrue(None, f"ends with timestamp {self._noted}, the log's largest is {self._largest}")
 
 
 class TxnCheck:
-    """Each aborted transaction that ends in the segment has its entry, and there is no other."""
+    """Each aborted transaction that ends in the segment has exactly one entry, and there are no others."""
 
     def __init__(self, file: OpenFile | None, path: str, base: int) -> None:
         self.path = path
@@ -144,10 +144,10 @@ class TxnCheck:
         self._current: tuple[int, AbortedTxn] | None = next(self._entries, None)
 
     def batch(self, _position: int, _header: BatchHeader) -> None:
-        """Pass over: the header alone does not say how a transaction ends."""
+        """Ignore the batch: the header alone does not show how a transaction ends."""
 
     def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
-        """Take an abort marker; `expected` is its entry as far as the log tells, which is all only if `certain`."""
+        """Check an abort marker; `expected` is its entry according to the log, which is complete only if `certain`."""
         entry = self._current
         if entry is not None and entry[1].last_offset < offset:
             raise Untrue(entry[0], f"no transaction was aborted at offset {entry[1].last_offset}")
@@ -190,7 +190,7 @@ def _txn_entries(file: OpenFile, base: int) -> Iterator[tuple[int, AbortedTxn]]:
 
 
 class IndexChecks:
-    """The three indexes of a segment; what is wrong is kept in `findings`, at most one for each."""
+    """The three indexes of a segment; faults are kept in `findings`, at most one for each."""
 
     def __init__(self, directory: str, base: int, log_size: int, *, recovery: bool) -> None:
         self._files = ExitStack()
@@ -217,7 +217,7 @@ class IndexChecks:
 
     @contextmanager
     def _judging(self, suffix: str, path: str) -> Iterator[None]:
-        """Turn what is untrue inside into a finding, and look at that index no more."""
+        """Turn an Untrue inside into a finding, and check that index no more."""
         try:
             yield
         except Untrue as error:
@@ -236,9 +236,9 @@ class IndexChecks:
                 check.marker(offset, producer_id, expected, certain)
 
     def close(self, size: int, *, whole: bool, resting: bool) -> None:
-        """Finish; `whole` says that all of the log's `size` bytes were walked, so that no entry may be left.
+        """Finish; `whole` means that all of the log's `size` bytes were walked, so that no entry may be left.
 
-        `resting` says that nobody writes to the segment any more.
+        `resting` means that nobody writes to the segment any more.
         """
         if whole:
             for suffix, check in list(self._checks.items()):

@@ -1,6 +1,6 @@
-"""Hold the leader epochs of a partition's batches against each other and against its leader-epoch-checkpoint.
+"""Compare the leader epochs of a partition's batches with each other and with its leader-epoch-checkpoint.
 
-Owns what is said of leader epochs. Never reads the log itself: whoever walks it tells each batch.
+Owns the findings about leader epochs. Never reads the log itself: its reader passes each batch.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class EpochCheck:
             yield Finding(self._path, None, str(error))
 
     def begin(self, log_start: int, *, clean: bool) -> None:
-        """Take note of where the log starts: the checkpoint need not tell of what lies before.
+        """Note the log start: the checkpoint need not cover offsets before it.
 
-        Deleting records takes epochs away at once; where the log starts is written down some time later.
+        Deleting records removes epochs at once, but the log start is written some time later.
         """
         self._from = log_start if clean or not self._starts else max(log_start, self._starts[0])
 
     def batch(self, path: str, position: int, header: BatchHeader, recovers: bool) -> Iterator[Finding]:
-        """Take the next batch of the log, at `position` in the file `path`."""
+        """Check the next batch of the log, at `position` in the file `path`."""
         epoch = header.leader_epoch
         if epoch < 0:
             return

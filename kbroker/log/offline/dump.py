@@ -1,7 +1,7 @@
 """Print the files of a log directory as Apache Kafka's DumpLogSegments prints them, line for line.
 
-Owns the text of each kind of file. Never judges what it prints (an audit does), and never writes. Checkpoints,
-`partition.metadata` and `meta.properties`, which Kafka's tool passes over, are printed entry by entry.
+Owns the text of each kind of file. Never judges a file (an audit does), and never writes. Checkpoints,
+`partition.metadata` and `meta.properties`, which Kafka's tool ignores, are printed entry by entry.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from kbroker.protocol.records import (
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _DELETE_HORIZON_BIT: Final = 0x40
 _MAX_BATCH: Final = 1 << 28
-"""Bytes of a batch, packed or unpacked, whose records are still printed."""
+"""Largest batch, packed or unpacked, whose records are still printed; in bytes."""
 _AS_JAVA: Final = "kbroker.as-java"
 _SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
 class UnknownFile(Exception):  # noqa: N818 - the text says why, in one line
-    """A file's name is that of no file of a log directory."""
+    """A file's name is not that of any file of a log directory."""
 
 
 def dump_order(directory: str) -> list[str]:
-    """Return the files of a partition's directory that `dump` prints: segment by segment, then what stands beside them.
+    """Return the files of a partition's directory for `dump`: segment by segment, then the other files.
 
     Raises NoLogDir for any other directory, OSError.
     """
@@ -71,7 +71,7 @@ def dump_order(directory: str) -> list[str]:
 def dump(path: str, *, deep: bool = False, contents: bool = False) -> Iterator[str]:
     """Yield the lines about one file; `deep` adds the records of a log, `contents` their keys and values.
 
-    Raises UnknownFile, OSError, and ValueError for a file that is not what its name says.
+    Raises UnknownFile, OSError, and ValueError for a file whose content does not match its name.
     """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
@@ -197,7 +197,7 @@ def _text(value: bytes) -> str:
 
 
 def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
-    """Replace what is no UTF-8 as Java does, for which an encoded surrogate is one wrong character, not three."""
+    """Replace invalid UTF-8 as Java does: an encoded surrogate is one wrong character, not three."""
     assert isinstance(error, UnicodeDecodeError)
     wrong = error.object[error.start : error.start + 3]
     if len(wrong) < 2 or wrong[0] != 0xED or wrong[1] >> 5 != 0b101:
@@ -214,7 +214,7 @@ def _offset_index(file: OpenFile, base: int) -> Iterator[str]:
         yield f"{file.path} is empty."
     for place, (relative, position) in file.entries(OFFSET_ENTRY):
         if relative == 0 and place:
-            return  # from here on the space is unused
+            return  # the space from here on is unused
         yield f"offset: {base + relative} position: {position}"
 
 

@@ -1,6 +1,6 @@
-"""How an audit reads files: in chunks, whatever they hold.
+"""Bounded readers for an audit: in chunks, whatever the files contain.
 
-Owns the bounded readers that all checks share. Never writes, and never knows what a file means.
+Owns the readers that all checks share. Never writes, and never knows what a file means.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.log.files import read_at
 
 CHUNK: Final = 1 << 20
 SMALL_LIMIT: Final = 1 << 26
-"""Bytes of the largest checkpoint or snapshot that is read: some hundred thousand partitions, a million producers."""
+"""Size limit of a checkpoint or snapshot, in bytes: some hundred thousand partitions, or a million producers."""
 
 
 class TooLargeError(ValueError):
@@ -22,7 +22,7 @@ class TooLargeError(ValueError):
 
 
 def read_bounded(path: str) -> bytes | None:
-    """Return a small file's content, None where there is no such file; raises TooLargeError, OSError."""
+    """Return a small file's content, None if there is no such file; raises TooLargeError, OSError."""
     try:
         with open(path, "rb") as file:
             content = file.read(SMALL_LIMIT + 1)
@@ -34,7 +34,7 @@ def read_bounded(path: str) -> bytes | None:
 
 
 def read_text(path: str) -> str | None:
-    """Return a text file's content, None where there is no such file; raises ValueError for what is no text."""
+    """Return a text file's content, None if there is no such file; raises ValueError for invalid text."""
     content = read_bounded(path)
     return None if content is None else content.decode()
 

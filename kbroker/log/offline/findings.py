@@ -1,4 +1,4 @@
-"""What an audit of files says: what it found, and how much it has looked at."""
+"""The result of an audit of files: the findings, and the amount checked."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 Progress = Callable[[int], None]
-"""Called with the number of bytes that have been read since the last call."""
+"""Called with the number of bytes read since the last call."""
 
 
 class Finding(NamedTuple):
-    """Something in a file that is not as it should be; `position` in bytes, None where it is the file as a whole.
+    """A fault in a file; `position` in bytes, None for the file as a whole.
 
-    `recovery` marks what the next start mends by itself, because the mark of a clean stop is absent.
+    `recovery` marks a fault that the next start repairs by itself, because the mark of a clean stop is absent.
     """
 
     path: str
@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """How much an audit has looked at; records as the headers of their batches count them."""
+    """The amount that an audit has checked; records as counted in the headers of their batches."""
 
     partitions: int = 0
     files: int = 0
@@ -36,7 +36,7 @@ class Checked:
     records: int = 0
 
     def add(self, other: Checked) -> None:
-        """Count what another one has looked at, too."""
+        """Add the counts of another one."""
         self.partitions += other.partitions
         self.files += other.files
         self.batches += other.batches

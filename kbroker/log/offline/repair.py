@@ -1,9 +1,8 @@
-"""Do to a data directory what the next start would do to it after a crash, without starting a broker.
+"""Repair a data directory as the next start would after a crash, without starting a broker.
 
-Owns the order: lock, cut every log at its first bad batch from the recovery point on, remove records that somebody
-names, bring the checkpoints in line. Never touches anything else below a recovery point, and never leaves the mark of a
-clean stop: the next start must take its look, too, and begin new leader epochs, by which clients notice that a tail is
-gone.
+Owns the order: lock, cut every log at its first bad batch from the recovery point on, remove the given records, update
+the checkpoints. Never touches anything else below a recovery point. Never writes the mark of a clean stop: the next
+start must check the logs, too, and begin new leader epochs, which show clients that a tail was lost.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from kbroker.protocol.errors import Malformed
 _CHUNK = 1 << 20
 
 
-class NoSuchRecord(Exception):  # noqa: N818 - what was asked for
-    """A record that was to be removed is not there, or its batch cannot be read."""
+class NoSuchRecord(Exception):  # noqa: N818 - named after the request
+    """A record that was to be removed does not exist, or its batch cannot be read."""
 
 
 class Repaired(NamedTuple):
-    """What was done to one partition: bytes and segments that went, and where the log ends now."""
+    """The repair of one partition: removed bytes and segments, and the new log end."""
 
     path: str
     cut_bytes: int
@@ -42,9 +41,9 @@ class Repaired(NamedTuple):
 
 
 def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Repaired]:
-    """Repair a data directory or one partition of it, of which the records at `dropped` offsets go, too.
+    """Repair a data directory or one partition of it; the records at `dropped` offsets are removed, too.
 
-    Raises NoLogDir, LogDirError, OSError, NoSuchRecord: the records before that one are gone then.
+    Raises NoLogDir, LogDirError, OSError, and NoSuchRecord, after which the records before that one are removed.
     """
     done: list[Repaired] = []
     partitions = partitions_of(directory)
@@ -67,7 +66,7 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
                 recovery_point=points.get(key, 0),
                 log_start_offset=starts.get(key, 0),
                 high_watermark=marks.get(key, 0),
-                compacted=True,  # nobody says what the topic's policy was
+                compacted=True,  # the topic's policy is unknown
             )
             try:
                 for offset in dropped:
@@ -92,7 +91,7 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
 
 
 def _drop_record(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Write a segment anew without one record, as compaction does; a batch that is empty then keeps its place."""
+    """Rewrite a segment without one record, as compaction does; a batch that becomes empty keeps its place."""
     if not log.log_start_offset <= offset < log.log_end_offset:
         raise NoSuchRecord(f"{log.directory} has the offsets {log.log_start_offset} to {log.log_end_offset - 1}")
     segment = log.segments[log.segments.index_at(offset)]

@@ -1,1 +1,1 @@
-"""What a partition knows of producers: sequences, transactions, snapshots."""
+"""The producer state of a partition: sequences, transactions, snapshots."""

@@ -1,6 +1,6 @@
-"""The producers of a log, found again from a snapshot and the batches behind it.
+"""Rebuilds the producers of a log from a snapshot and the batches after it.
 
-Owns what a batch that stands in the log means for the producers. Never changes a log, and never judges a batch.
+Owns the effect of a stored batch on the producers. Never changes a log, and never validates a batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 200
 
 
 def aborted_entry(completed: CompletedTxn, producers: ProducerState) -> AbortedTxn:
-    """Return the index entry of a transaction that is about to be ended."""
+    """Return the index entry of a transaction that is about to end."""
     return AbortedTxn(
         completed.producer_id, completed.first_offset, completed.last_offset, producers.stable_after(completed)
     )
@@ -43,7 +43,7 @@ def apply_to_producers(
     read_batch: Callable[[], bytes | memoryview],
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Take a batch of the log into account; only a control batch is read beyond its header."""
+    """Apply a batch of the log; only a control batch is read beyond its header."""
     if header.producer_id >= 0:
         if not header.is_control:
             producers.apply_batch(header, header.base_offset)
@@ -66,20 +66,20 @@ def rebuild_producers(
 async def rebuild_in_pieces(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
 ) -> None:
-    """Do so in pieces, in which nothing may be appended."""
+    """Do so in pieces; nothing may be appended in between."""
     lowest = segments[0].base_offset if segments else end_offset
     found = snapshots.newest(end_offset)
     begin = max(found[0], lowest) if found else lowest
-    # Producers whose records were deleted are still known: their next retry must not be taken for something new.
+    # Producers whose records were deleted stay known: their next retry must not be taken for a new batch.
     producers.reset(found[1] if found else [])
     await _recall_batches(producers, segments, begin)
     await _replay(producers, segments, begin, end_offset)
 
 
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add to the one batch of each producer that a snapshot at `end` holds those that still stand right before it.
+    """Add the earlier batches right before `end` to the one batch per producer that a snapshot at `end` contains.
 
-    So a producer may retry any of its last batches after a restart, too, as long as they are among the last megabyte.
+    So a producer may retry any of its last batches after a restart, too, if they are in the last megabyte.
     """
     segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
     if not producers.entries or segment is None:

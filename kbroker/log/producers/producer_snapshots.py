@@ -1,10 +1,10 @@
-"""The `<offset>.snapshot` files, which hold what a partition remembers of each producer.
+"""The `<offset>.snapshot` files, which contain a partition's state of each producer.
 
-Owns the format, and which snapshots exist: one at the base of each segment, and the newest. Never judges a batch. A
-snapshot that cannot be read is removed, for the log says the same, only slower. Only where segments are deleted does
-the log not say it any more: the newest snapshot that is surely on disk (`unsynced`) then stays until a newer one is.
+Owns the format, and which snapshots exist: one at the base of each segment, and the newest. Never validates a batch. An
+unreadable snapshot is removed, since the log has the same information, only slower to read. The exception is deleted
+segments: the newest snapshot that is surely on disk (`unsynced` lists the others) then stays until a newer one is.
 
-    version i16 (1) | CRC-32C u32 of what follows | count i32 | entries of
+    version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
     coordinator epoch i32 | first offset of the open transaction i64 (-1 without one)
 """
@@ -70,7 +70,7 @@ def _head(count: int, crc: int) -> bytes:
 
 
 def decode_snapshot(content: bytes) -> list[ProducerEntry]:
-    """Read a snapshot file's content; raises ValueError where it is not one."""
+    """Decode a snapshot file's content; raises ValueError if it is invalid."""
     if len(content) < SNAPSHOT_HEAD.size:
         raise ValueError("is cut off")
     version, crc, count = SNAPSHOT_HEAD.unpack_from(content)
@@ -91,7 +91,7 @@ def decode_snapshot(content: bytes) -> list[ProducerEntry]:
 
 
 def write_snapshot(path: str, entries: Collection[ProducerEntry], *, sync: bool) -> None:
-    """Write a snapshot file in one step."""
+    """Write a snapshot file atomically."""
     write_atomically(path, encode_snapshot(entries), sync=sync)
 
 
@@ -105,8 +105,8 @@ class Snapshots:
         names = (name for name in os.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX))
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
         self.unsynced: set[int] = set()
-        """Those that a flush has to bring to the disk."""
-        self._outlived: set[int] = set()  # which are at no segment's base, and go once a newer one is on the disk
+        """The snapshots that a flush still has to sync."""
+        self._outlived: set[int] = set()  # at no segment's base; removed once a newer one is on disk
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -119,7 +119,7 @@ class Snapshots:
         return place < len(self.offsets) and self.offsets[place] == offset
 
     def take(self, entries: Collection[ProducerEntry], offset: int, *, sync: bool) -> None:
-        """Write down the producers as they are at `offset`, unless that has been done."""
+        """Write the producers at `offset`, unless that snapshot exists."""
         if offset in self or offset == 0:
             return
         write_snapshot(self._path(offset), entries, sync=sync)
@@ -128,10 +128,10 @@ class Snapshots:
             self.unsynced.add(offset)
 
     async def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> bool:
-        """Write down what is being taken; it counts once all of it is written, which is returned. Raises OSError.
+        """Write a snapshot in pieces; it counts once it is complete, which is the result. Raises OSError.
 
-        It is given up as soon as `is_wanted` says so. Nothing is lost by that, nor by a crash: the log is longer then
-        from an older snapshot on.
+        It is given up as soon as `is_wanted` returns false. Neither that nor a crash loses anything: the next start
+        only reads more of the log, from an older snapshot on.
         """
         path, offset = self._path(taking.offset), taking.offset
         temporary = path + ".tmp"
@@ -156,32 +156,32 @@ class Snapshots:
                 remove_quietly(temporary)
 
     def doubt(self, offset: int) -> None:
-        """Count as not on disk, perhaps, what a crash left from `offset` on, and the newest."""
+        """Count the snapshots from `offset` on, and the newest, as possibly not on disk after a crash."""
         self.unsynced.update(self.offsets[bisect_left(self.offsets, offset) :])
         self.unsynced.update(self.offsets[-1:])
 
     def to_sync(self) -> dict[int, str]:
-        """Return the snapshots that a flush has to bring to the disk, with their paths."""
+        """Return the snapshots that a flush has to sync, with their paths."""
         return {offset: self._path(offset) for offset in sorted(self.unsynced)}
 
     def synced(self, offsets: Iterable[int]) -> list[str]:
-        """Hear what a flush has brought to the disk; returns the files of snapshots that are not needed any more."""
+        """Note the synced snapshots; returns the files of those that are no longer needed."""
         self.unsynced.difference_update(offsets)
         newest = self.newest_synced
         return [self.forget(offset) for offset in sorted(self._outlived) if offset < newest]
 
     @property
     def newest_offset(self) -> int:
-        """Where the newest snapshot is, -1 without one."""
+        """The offset of the newest snapshot, -1 without one."""
         return self.offsets[-1] if self.offsets else -1
 
     @property
     def newest_synced(self) -> int:
-        """Where the newest is that is surely on disk, -1 without one."""
+        """The offset of the newest one that is surely on disk, -1 without one."""
         return next((offset for offset in reversed(self.offsets) if offset not in self.unsynced), -1)
 
     def outlive(self, offset: int) -> None:
-        """Hear that a snapshot is at no segment's base: it goes when a newer one is on the disk."""
+        """Mark a snapshot at no segment's base: it is removed when a newer one is on disk."""
         if offset in self:
             self._outlived.add(offset)
 
@@ -201,7 +201,7 @@ class Snapshots:
         remove_quietly(self.forget(offset))
 
     def forget(self, offset: int) -> str:
-        """Count a snapshot no more; returns its file, for somebody to remove."""
+        """Drop a snapshot from the list; returns its file, for the caller to remove."""
         self.unsynced.discard(offset)
         self._outlived.discard(offset)
         if offset in self:
@@ -209,10 +209,10 @@ class Snapshots:
         return self._path(offset)
 
     def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
-        """Forget the snapshots at the bases of deleted segments; returns their files, for somebody to remove.
+        """Drop the snapshots at the bases of deleted segments; returns their files, for the caller to remove.
 
-        The newest on the disk stays, and what is newer: only that one tells of producers all of whose records are gone,
-        until another one is there.
+        The newest one on disk stays, and so do newer ones: only that one contains the producers without any remaining
+        records, until another one is on disk.
         """
         newest = self.newest_synced
         files = []

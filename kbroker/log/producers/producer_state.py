@@ -1,8 +1,8 @@
-"""Idempotence and transactions as one partition sees them.
+"""The idempotent and transactional producers of one partition.
 
-Owns every producer's last batches, the open transactions, and the rules that a batch's epoch and sequence must follow
-(Kafka's ProducerAppendInfo). Never touches a file, and never changes anything while it checks: check first, append,
-then apply, so that a failed append leaves no trace.
+Owns every producer's last batches, the open transactions, and the rules for a batch's epoch and sequence (Kafka's
+ProducerAppendInfo). Never touches a file, and never changes anything during a check: check first, append, then apply,
+so that a failed append leaves no trace.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""Producer ids below this may have been handed out by a broker; others a client made up, which nobody checks."""
+"""Producer ids below this may come from a broker; clients made up the others, which nobody checks."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 
@@ -44,7 +44,7 @@ class ProducedBatch(NamedTuple):
 
 
 def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
-    """Return what is to be remembered of a batch that stands at `base_offset`."""
+    """Return the remembered part of a batch at `base_offset`."""
     delta = header.last_offset_delta
     return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
@@ -58,14 +58,14 @@ class ProducerEntry:
     coordinator_epoch: int = _NO_COORDINATOR_EPOCH
     last_timestamp: int = -1
     current_txn_first_offset: int = -1
-    """Where its open transaction began, -1 without one."""
+    """First offset of its open transaction, -1 without one."""
     batches: list[ProducedBatch] = field(default_factory=list)
     """The last five data batches of this epoch, oldest first."""
     snapshot: int = 0
-    """The last snapshot that was taken in pieces and has what it needs of this producer."""
+    """The number of the last snapshot in pieces that already contains this producer."""
 
     def copy(self) -> ProducerEntry:
-        """Return what a snapshot needs, which does not change any more."""
+        """Return a copy with the fields of a snapshot, which does not change any more."""
         return replace(self, batches=self.batches[-1:])
 
     @property
@@ -81,7 +81,7 @@ class ProducerEntry:
         self.last_timestamp = batch.timestamp
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin a new epoch, in which no earlier batch counts."""
+        """Begin a new epoch, which drops all earlier batches."""
         if epoch != self.producer_epoch:
             self.producer_epoch = epoch
             self.batches.clear()
@@ -90,7 +90,10 @@ class ProducerEntry:
 _MAX_EPOCH: Final = 32767
 _AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
-"""Guards kept on a partition. Nearly all are used or dropped at once; the oldest goes, as anybody may name any id."""
+"""Guards kept on a partition.
+
+Nearly all are used or dropped at once. The oldest is dropped, as a client may name any id.
+"""
 
 
 class CompletedTxn(NamedTuple):
@@ -110,9 +113,12 @@ class ProducerState:
     def __init__(self) -> None:
         self.entries: dict[int, ProducerEntry] = {}
         self.first_unstable = -1
-        """Where the earliest transaction begins that is open or whose marker is not replicated; -1 without one."""
+        """The first offset of the earliest transaction that is open or whose marker is not replicated.
+
+        -1 without one.
+        """
         self.taking: SnapshotTaking[ProducerEntry] | None = None
-        """The snapshot that is being taken in pieces, if one is."""
+        """The snapshot that is being taken in pieces, if any."""
         self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
         self.unreplicated: dict[int, int] = {}
         """Ended transactions above the high watermark: first offset -> offset of the marker."""
@@ -138,10 +144,10 @@ class ProducerState:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, epoch_bump: bool, now_ms: int
     ) -> Verification | None:
-        """Return the guard under which a batch that may open a transaction is to be appended.
+        """Return the guard for the append of a batch that may open a transaction.
 
-        None where the transaction is open already. Raises AppendError for a stale epoch. Whoever asks then has the
-        coordinator say that the partition is in the transaction, and shows the guard with the append.
+        None if the transaction is open already. Raises AppendError for a stale epoch. The caller then asks the
+        coordinator whether the partition is in the transaction, and passes the guard to the append.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -157,11 +163,11 @@ class ProducerState:
         return held
 
     def forget_verification(self, producer_id: int) -> None:
-        """Drop the guard of somebody who turned out to be no producer of the transaction."""
+        """Drop the guard of a client that is not a producer of the transaction."""
         self._verifications.pop(producer_id, None)
 
     def check_batch(self, header: BatchHeader, origin: AppendOrigin, guard: object = UNCHECKED) -> ProducedBatch | None:
-        """Judge a data batch with a producer id: None to append it, or what it repeats; raises AppendError."""
+        """Check a data batch with a producer id: None to append it, or the batch it repeats; raises AppendError."""
         entry = self.entries.get(header.producer_id)
         if origin is CLIENT and entry is not None and header.producer_epoch == entry.producer_epoch:
             first, last = header.base_sequence, header.last_sequence
@@ -176,7 +182,7 @@ class ProducerState:
             if held is not None and origin is CLIENT:
                 held.check_sequence(header, known=entry is not None)
         if entry is None:
-            return None  # a producer that nothing is known of may start anywhere
+            return None  # an unknown producer may start anywhere
         self._check_epoch(entry, header.producer_epoch, header.producer_epoch < entry.producer_epoch)
         if origin is CLIENT:
             _check_sequence(entry, header)
@@ -188,10 +194,10 @@ class ProducerState:
         return None
 
     def _check_guard(self, entry: ProducerEntry | None, header: BatchHeader, guard: object) -> Verification | None:
-        """Refuse a batch that would open a transaction which nobody has verified; return what is being verified.
+        """Refuse a batch that would open an unverified transaction; return the guard that is held.
 
-        Between the coordinator's word and this append the transaction may have ended, and a guard of its time is no
-        longer held: otherwise the partition would have a transaction that no marker will ever end (KIP-890).
+        Between the coordinator's answer and this append the transaction may have ended, and its guard has been dropped.
+        Otherwise the partition would have a transaction that no marker will ever end (KIP-890).
         """
         held = self._verifications.get(header.producer_id)
         if entry is not None:
@@ -208,7 +214,7 @@ class ProducerState:
     def check_marker(
         self, header: BatchHeader, marker: EndTxnMarker, origin: AppendOrigin, transaction_version: int
     ) -> None:
-        """Judge the end of a transaction; raises AppendError for a stale producer or coordinator."""
+        """Check the end of a transaction; raises AppendError for a stale producer or coordinator."""
         if origin is REPLICATION:
             return
         entry = self.entries.get(header.producer_id)
@@ -224,8 +230,8 @@ class ProducerState:
     def _check_marker_epoch(self, entry: ProducerEntry, header: BatchHeader, transaction_version: int) -> None:
         epoch, current = header.producer_epoch, entry.producer_epoch
         if transaction_version >= 2:
-            # From version 2 on the coordinator bumps the epoch for the marker, so an equal one is a retry of a marker
-            # that has been written, and is harmless once the transaction is closed.
+            # From version 2 on the coordinator bumps the epoch for the marker. An equal epoch is therefore a retry of a
+            # written marker, and is harmless once the transaction is closed.
             is_retry = epoch == current and (entry.current_txn_first_offset < 0 or epoch == _MAX_EPOCH)
             self._check_epoch(entry, epoch, epoch <= current and not is_retry)
         else:
@@ -256,14 +262,14 @@ class ProducerState:
             self._find_unstable()
 
     def preview_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> CompletedTxn | None:
-        """Tell which transaction a marker at `offset` will end, None for one that holds nothing on this partition."""
+        """Return the transaction that a marker at `offset` will end, None if the producer has none open here."""
         entry = self.entries.get(header.producer_id)
         if entry is None or entry.current_txn_first_offset < 0:
             return None
         return CompletedTxn(header.producer_id, entry.current_txn_first_offset, offset, not marker.commit)
 
     def stable_after(self, completed: CompletedTxn) -> int:
-        """Return the last stable offset that ending a transaction leads to, once its marker is replicated."""
+        """Return the last stable offset after the end of a transaction, once its marker is replicated."""
         others = (first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id)
         return next(others, completed.last_offset + 1)
 
@@ -277,7 +283,7 @@ class ProducerState:
             self.taking.keep(entry)
         held = self._verifications.get(header.producer_id)
         if held is not None and not (held.epoch_bump and held.epoch == header.producer_epoch):
-            # From version 2 on a marker carries the epoch of the next transaction, which may be under way already.
+            # From version 2 on a marker has the epoch of the next transaction, which may have begun already.
             del self._verifications[header.producer_id]
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
@@ -300,18 +306,18 @@ class ProducerState:
         return self.taking
 
     def end_snapshot(self, taking: SnapshotTaking[ProducerEntry]) -> None:
-        """Have it no more, whether it was taken to its end or not."""
+        """Drop a snapshot, whether complete or not."""
         if self.taking is taking:
             self.taking = None
 
     def on_high_watermark(self, offset: int) -> None:
-        """Forget ended transactions whose markers lie below `offset`."""
+        """Drop ended transactions whose markers lie below `offset`."""
         if self.unreplicated:
             self.unreplicated = {first: end for first, end in self.unreplicated.items() if end >= offset}
             self._find_unstable()
 
     async def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers without an open transaction that have been silent for `expiration_ms`; returns how many."""
+        """Drop producers without an open transaction that were silent for `expiration_ms`; returns their number."""
         known = list(self.entries.values())
         latest = now_ms - expiration_ms
         count = 0

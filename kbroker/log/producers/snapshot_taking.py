@@ -1,8 +1,7 @@
-"""A snapshot of very many producers, taken in pieces while they go on producing.
+"""A snapshot of very many producers, taken in pieces while they continue to produce.
 
-Owns what they were at the offset of the snapshot: a producer that is about to change is written down before it does,
-the others when their turn comes. Never touches a file, and the order in which producers stand in a snapshot means
-nothing.
+Owns their state at the offset of the snapshot: a producer that is about to change is copied before it does, the others
+in their turn. Never touches a file; the order of producers in a snapshot has no meaning.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ class Copied(Protocol):
     """A producer's entry."""
 
     snapshot: int
-    """Number of the last snapshot that has what it needs of it."""
+    """Number of the last snapshot that already contains this entry."""
 
     def copy(self) -> Self:
-        """Return what a snapshot needs, which does not change any more."""
+        """Return a copy with the fields of a snapshot, which does not change any more."""
 
 
 E = TypeVar("E", bound=Copied)
 
 
 class SnapshotTaking(Generic[E]):
-    """The producers of one log as they are when this is made, at `offset`."""
+    """The producers of one log at the time of creation, at `offset`."""
 
     __slots__ = ("_changing", "_entries", "count", "number", "offset")
 
@@ -39,16 +38,16 @@ class SnapshotTaking(Generic[E]):
         self.offset = offset
         self.count = len(self._entries)
         self.number = next(_numbers)
-        """What a producer is marked with that has been written down, or that there was not yet."""
+        """The mark of producers that are already copied, or that are newer than the snapshot."""
 
     def keep(self, entry: E) -> None:
-        """Hear of a producer that is about to change."""
+        """Copy a producer that is about to change."""
         if entry.snapshot != self.number:
             entry.snapshot = self.number
             self._changing.append(entry.copy())
 
     def pieces(self) -> Iterator[list[E]]:
-        """Yield all producers, some at a time; whatever happens in between, they are as they were."""
+        """Yield all producers, some at a time, in their state at the start whatever changes in between."""
         for begin in range(0, self.count, _AT_ONCE):
             due = [entry for entry in self._entries[begin : begin + _AT_ONCE] if entry.snapshot != self.number]
             for entry in due:

@@ -1,11 +1,11 @@
 """The guard of a batch that opens a transaction on a partition (KIP-890).
 
-Owns what is remembered between the question to the transaction coordinator and the append. Never asks anybody: the
+Owns the state between the question to the transaction coordinator and the append. Never asks the coordinator: the
 handlers do, and producer_state.py compares.
 
-One guard stands for one transaction of one producer. It goes when the transaction begins here, and when a marker comes:
-an answer that is older than the marker then has no guard to show, so a late batch cannot open a transaction that the
-coordinator does not know of.
+One guard stands for one transaction of one producer. It is dropped when the transaction begins here, and when a marker
+arrives. An answer older than the marker then has no guard, so a late batch cannot open a transaction that the
+coordinator does not know.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import BatchHeader
 
 UNCHECKED: Final = object()
-"""Shown where nobody verifies: verification is switched off, or the caller is no client."""
+"""Passed if nobody verifies: verification is switched off, or the caller is not a client."""
 
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """What is being verified for one producer; `epoch_bump` from transaction version 2 on."""
+    """The running verification of one producer; `epoch_bump` from transaction version 2 on."""
 
     epoch: int
     lowest_sequence: int
@@ -31,14 +31,14 @@ class Verification:
     started_ms: int
 
     def note(self, epoch: int, sequence: int) -> None:
-        """Take another batch into account that waits for the same answer."""
+        """Add another batch that waits for the same answer."""
         if epoch > self.epoch:
             self.epoch, self.lowest_sequence = epoch, sequence
         elif epoch == self.epoch and sequence < self.lowest_sequence:
             self.lowest_sequence = sequence
 
     def check_sequence(self, header: BatchHeader, *, known: bool) -> None:
-        """Refuse what would overtake a batch that has been seen and is to come again; raises AppendError.
+        """Refuse a batch that would overtake an earlier one that will be retried; raises AppendError.
 
         A producer of version 2 that the partition does not know begins with sequence 0 (KAFKA-14920).
         """

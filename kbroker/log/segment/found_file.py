@@ -1,7 +1,7 @@
-"""What of a segment's file, as a start found it, has been seen to be true.
+"""The proven part of a segment's file that existed at the start.
 
-Owns that knowledge for one segment, and how it shrinks when the file does. Never reads the file: its batches are held
-against each other by checks_at_first_read.py.
+Owns that knowledge for one segment, and how it shrinks with the file. Never reads the file: checks_at_first_read.py
+compares its batches.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ _MOST_SPANS: Final = 256
 
 
 class Link(NamedTuple):
-    """What is known where a batch ends: the next offset, or None, and the leader epoch."""
+    """The state at the end of a batch: the next offset, or None if unknown, and the leader epoch."""
 
     offset: int | None
     epoch: int
 
 
 class Spans:
-    """Proven stretches of one file, apart from each other and in order; positions in bytes."""
+    """Proven stretches of one file, disjoint and in order; positions in bytes."""
 
     __slots__ = ("_ends", "_links", "_starts")
 
@@ -30,14 +30,14 @@ class Spans:
         self._links: list[Link] = []
 
     def around(self, position: int) -> tuple[int, Link] | None:
-        """Return where the stretch that `position` lies in, or ends, ends, and what is known there."""
+        """Return the end of the stretch that contains or ends at `position`, and the link there."""
         slot = bisect_right(self._starts, position) - 1
         if slot < 0 or self._ends[slot] < position:
             return None
         return self._ends[slot], self._links[slot]
 
     def add(self, start: int, end: int, link: Link) -> None:
-        """Note that `start` to `end` is proven. Of too many stretches the first half is forgotten."""
+        """Note that `start` to `end` is proven. If there are too many stretches, the first half is dropped."""
         first = bisect_right(self._starts, start)
         if first and self._ends[first - 1] >= start:
             first -= 1
@@ -60,12 +60,12 @@ class FoundFile:
 
     def __init__(self, size: int = 0) -> None:
         self.unchecked = size
-        """Up to here nobody has looked at the CRCs."""
+        """The CRCs up to here are not checked yet."""
         self._not_proven_up_to(size)
 
     def _not_proven_up_to(self, size: int) -> None:
         self.unproven = size
-        """Up to here the headers have not all been held against each other."""
+        """The headers up to here have not all been compared with each other."""
         self.end_proven = False
         """Whether the last batch has been."""
         self._spans: Spans | None = None
@@ -75,16 +75,16 @@ class FoundFile:
         self._not_proven_up_to(min(self.unproven, size))
 
     def recovered(self, size: int) -> None:
-        """Note that recovery has looked at all CRCs of a file of `size` bytes."""
+        """Note that recovery has checked all CRCs of a file of `size` bytes."""
         self.unchecked = 0
         self._not_proven_up_to(size)
 
     def proven_around(self, position: int) -> tuple[int, Link] | None:
-        """Return where the proven stretch around `position` ends, and what is known there."""
+        """Return the end of the proven stretch around `position`, and the link there."""
         return self._spans.around(position) if self._spans is not None else None
 
     def prove(self, start: int, end: int, link: Link) -> None:
-        """Note that the batches from `start` to `end` hang together, and what is known at the end."""
+        """Note that the batches from `start` to `end` are consistent, and the link at the end."""
         spans = self._spans = self._spans or Spans()
         spans.add(start, end, link)
         whole = spans.around(0)

@@ -1,13 +1,13 @@
 """The two indexes of a segment: offset to file position, and timestamp to offset.
 
-Owns the `.index` and `.timeindex` files: appending, bisection, growth and trimming. Never reads the log: whether an
-entry is true is for segment_indexes.py to check, and an index that is not gets rebuilt.
+Owns the `.index` and `.timeindex` files: appending, bisection, growth and trimming. Never reads the log:
+segment_indexes.py checks the entries, and rebuilds a wrong index.
 
     .index       relative offset u32 | position u32        the batch at `position` reaches up to the offset
     .timeindex   timestamp i64 | relative offset u32       no earlier batch has a larger timestamp
 
 Files are mapped, and preallocated in doubling steps, so that an idle partition costs nothing and a full disk raises
-OSError in place of a SIGBUS. The unused end of a file that is being written is zeros; closing and rolling cut it off.
+OSError instead of a SIGBUS. The unused end of a file being written is zeros; closing and rolling cut it off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TIME_ENTRY: Final = struct.Struct(">qI")
 _FIRST_STEP: Final = 4096
 _LOOKED_AT: Final = 8
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-"""How far an offset may lie behind the base of its segment."""
+"""The largest distance of an offset from the base of its segment."""
 
 
 class _IndexFile:
@@ -45,7 +45,7 @@ class _IndexFile:
             self._map = mmap.mmap(fd, size) if size else None
         finally:
             os.close(fd)
-        self.count = self._capacity = size // self.entry.size  # the capacity is what fits into the file as it is
+        self.count = self._capacity = size // self.entry.size  # the capacity is what fits into the file's current size
         self._odd = size % self.entry.size != 0  # the file's length shows that it is broken
 
     @property
@@ -64,13 +64,13 @@ class _IndexFile:
         return (first, self._base + second) if self.offset_column else (self._base + first, second)
 
     def get(self, slot: int) -> tuple[int, int]:
-        """Return entry `slot`, which must exist, as it stands in the file."""
+        """Return entry `slot`, which must exist, as stored in the file."""
         assert self._map is not None
         first, second = self.entry.unpack_from(self._map, slot * self.entry.size)
         return first, second
 
     def put(self, first: int, second: int) -> None:
-        """Append an entry; where the index is full, or the disk is, the log does without."""
+        """Append an entry; skipped if the index or the disk is full."""
         if self.count < self._capacity or self._grow():
             assert self._map is not None
             self.entry.pack_into(self._map, self.count * self.entry.size, first, second)
@@ -122,12 +122,12 @@ class _IndexFile:
         return previous[self.offset_column] <= MAX_RELATIVE_OFFSET
 
     def empty(self) -> None:
-        """Drop all entries; their space can be written again."""
+        """Drop all entries; their space can be reused."""
         self.count = 0
         self._odd = False
 
     def keep(self, count: int) -> None:
-        """Drop all entries but the first `count`, also from the file, where they might be taken for true ones."""
+        """Drop all entries after the first `count`, also from the file, where they might be taken for valid ones."""
         if count < self.count:
             assert self._map is not None
             begin, end = count * self.entry.size, self.count * self.entry.size
@@ -141,9 +141,9 @@ class _IndexFile:
             os.truncate(self._path, self.count * self.entry.size)
 
     def close(self) -> None:
-        """Unmap the file; the object is of no further use.
+        """Unmap the file; the object cannot be used any more.
 
-        The kernel writes the pages when it likes: an index is held against the log whenever it is opened.
+        The kernel writes the pages at any time: an index is compared with the log whenever it is opened.
         """
         if self._map is not None:
             self._map.close()
@@ -158,13 +158,13 @@ class OffsetIndex(_IndexFile):
     entry, offset_column, least_step, spare = OFFSET_ENTRY, 0, 1, 0
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Return the last (offset, position) at or before `offset`, None if the search starts at the file's begin."""
+        """Return the last (offset, position) at or before `offset`, None to search from the file's beginning."""
         return self._absolute(self.last_at_most(offset - self._base, 0))
 
     def append(self, last_offset: int, position: int) -> None:
         """Note that the batch at `position` ends with `last_offset`."""
         last = self.last
-        # A scan of a damaged file may come by with anything.
+        # A scan of a damaged file may pass any value.
         if (last[0] if last else self._base - 1) < last_offset <= self._base + MAX_RELATIVE_OFFSET:
             self.put(last_offset - self._base, position)
 
@@ -177,7 +177,7 @@ class TimeIndex(_IndexFile):
     entry, offset_column, least_step, spare = TIME_ENTRY, 1, 0, 1
 
     def lookup(self, timestamp: int) -> tuple[int, int] | None:
-        """Return the last (timestamp, offset) whose timestamp is at most the one given."""
+        """Return the last (timestamp, offset) whose timestamp is at most the given one."""
         return self._absolute(self.last_at_most(timestamp, 0))
 
     def maybe_append(self, timestamp: int, offset: int) -> None:

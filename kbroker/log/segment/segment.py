@@ -1,12 +1,11 @@
-"""One segment of a partition: a log file, its indexes, and finding things in it.
+"""One segment of a partition: a log file, its indexes, and lookups in them.
 
-Owns `<base offset>.log` and, through their own files, `.index`, `.timeindex` and `.txnindex`. Never checks what a batch
-contains, and never decides when to roll, delete or truncate.
+Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. Never checks a batch's
+content, and never decides when to roll, delete or truncate.
 
-The log file is batches one after the other as they were sent (see kbroker.protocol.records), nothing before, between
-or behind them. Everything but appending to an open segment is done lazily: an idle segment holds no descriptor and no
-mapping, and open_files.py says which segments have to give theirs up. Whoever needs a file across anything that may
-open another one keeps its handle, not its number.
+The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything but appending
+to an open segment is done lazily: an idle segment holds no descriptor and no mapping, and open_files.py decides which
+segments have to close theirs. Code that needs a file while another one may be opened keeps its handle, not its number.
 """
 
 from __future__ import annotations
@@ -81,23 +80,23 @@ class Segment:
         self.base_offset = base_offset
         self._created_ms = now_ms
         self._jitter_ms = jitter_ms
-        self._first_timestamp: int | None = None  # of the first batch, from which the age counts; None while empty
+        self._first_timestamp: int | None = None  # of the first batch, the start of the age; None while empty
         self.size = 0
         self.ends_whole = True
-        """Whether nothing stood behind the last whole batch when the segment became active."""
+        """Whether the file ended with the last whole batch when the segment became active."""
         self.found = FoundFile()
         self.indexes = SegmentIndexes(directory, base_offset, config.index_interval_bytes, config.segment_index_bytes)
         self.txns = TxnIndex(directory, base_offset)
         self.files = files
-        """Who says how many segments may have files open."""
+        """Decides how many segments may have files open."""
         self.deleted = False
-        """Whether the segment is no part of its log any more, and its files have other names."""
-        self._used = False  # since somebody last asked; an append does not note it, but the size shows it
+        """Whether the segment has left its log, and its files are renamed."""
+        self._used = False  # since the last check; an append does not note it, but changes the size
         self._looked_at_size = 0
         self._handle: FileHandle | None = None
         self._inode = 0  # of the log file, once it is marked for deletion
         self.tail_start = base_offset
-        """The tail arrays tell all about offsets from here on, which this process has written."""
+        """The tail arrays describe all offsets from here on, which this process has written."""
         self._tail_last = array("q")  # last offset of each batch
         self._tail_positions = array("q")
 
@@ -149,7 +148,7 @@ class Segment:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
-        """Write one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment as it was.
+        """Write one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment unchanged.
 
         `timestamp` is the batch's largest. If even cutting off a partial write fails, the error has `unrepaired` set,
         and nothing may be appended any more.
@@ -191,7 +190,7 @@ class Segment:
         return waited > age_ms - self._jitter_ms or self.indexes.full
 
     def start_again(self, now_ms: int) -> None:
-        """Be as if just created, with nothing in it yet."""
+        """Reset an empty segment to its state after creation."""
         self.indexes.reset()
         self._created_ms = now_ms
 
@@ -220,9 +219,9 @@ class Segment:
         return None
 
     def shows(self, position: int, size: int, offset: int) -> bool:
-        """Whether the file still has the batch that `find` has found for `offset` among those of this process.
+        """Whether the file still has the batch that `find` returned for `offset` among those of this process.
 
-        It may begin behind `offset`, where a leader's compaction has left a hole.
+        The batch may begin after `offset`, where a leader's compaction has left a hole.
         """
         head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
         if len(head) < _HEAD.size:
@@ -245,17 +244,17 @@ class Segment:
         return end == self.size
 
     def place_before(self, offset: int) -> int:
-        """Return a position from which a scan finds `offset`, taken from the index only if the log confirms it."""
+        """Return a position to start a scan for `offset`, taken from the index only if the log confirms it."""
         return self._indexed(offset)[0]
 
     def _indexed(self, offset: int) -> tuple[int, BatchHeader | None]:
-        """Return a place before `offset`, and the header of the batch there where it was read."""
+        """Return a position before `offset`, and the header of the batch there if it was read."""
         index = self._offset_index()
         entry = index.lookup(offset)
         if entry is None:
             return 0, None
         header = read_header(self.handle, entry[1], self.size)
-        # A batch that begins at or before the offset is a good place to start, whatever else the entry says.
+        # A batch that begins at or before the offset is a valid start, whatever else the entry contains.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1], header
         self._rebuild_indexes()
@@ -263,21 +262,21 @@ class Segment:
         return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
-        """Return an offset that lies behind everything before `position`, as near as the index knows."""
+        """Return an offset after everything before `position`, as near as the index allows."""
         index = self._offset_index()
         slot = index.last_at_most(position, 1) + 1
         return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)
 
     def boundary_before(self, position: int) -> int:
-        """Return the position of a batch at or before `position`, as near as the index knows."""
+        """Return the position of a batch at or before `position`, as near as the index allows."""
         offsets = self._offset_index()
         slot = offsets.last_at_most(position, 1)
         return offsets.get(slot)[1] if slot >= 0 else 0
 
     def place_by_time(self, timestamp: int, start_offset: int) -> int | None:
-        """Return the beginning of a batch from which on to look for `timestamp` at or after `start_offset`.
+        """Return the batch position from which to search for `timestamp` at or after `start_offset`.
 
-        None if the segment holds nothing so late.
+        Returns None if all timestamps of the segment are smaller.
         """
         if not self.size or self.max_timestamp < timestamp:
             return None
@@ -311,7 +310,7 @@ class Segment:
         if not self.indexes.is_open:
             handle = self.handle
             self.files.opened(self)
-            # A segment written since it was created, and without index entries yet, has all it needs in memory.
+            # A segment written since its creation, and without index entries yet, has everything in memory.
             if self.tail_start != self.base_offset:
                 self.indexes.complete(handle, self.size)
         return self.indexes.open()
@@ -322,12 +321,12 @@ class Segment:
     # -- recovery ---------------------------------------------------------------------------------------------
 
     def begin_recovery(self) -> None:
-        """Empty all indexes; whoever calls goes on with `indexes.note` for each sound batch, and `end_recovery`."""
+        """Empty all indexes; the caller continues with `indexes.note` for each sound batch, and `end_recovery`."""
         self.indexes.reset()
         self.txns.reset()
 
     def end_recovery(self, size: int) -> None:
-        """Finish a walk that found sound batches up to `size`; what lies behind is cut off."""
+        """Finish a walk that found sound batches up to `size`; the rest is cut off."""
         if size < self.size:
             os.ftruncate(self.handle.fd, size)
             self.size = size
@@ -336,10 +335,10 @@ class Segment:
         self._forget_tail()
 
     def become_active(self, known_end: int = 0) -> int:
-        """Prepare for appending; returns the offset after the last whole batch, and says if that `ends_whole`.
+        """Prepare for appending; returns the offset after the last whole batch, and sets `ends_whole`.
 
-        `known_end` is what a clean stop said that offset is, 0 if nothing did. It decides where the last batch claims
-        another one, which no CRC covers, but is as long as it has to be.
+        `known_end` is that offset according to a clean stop, 0 without one. It decides if the last batch claims another
+        offset, which no CRC covers, but has the right length.
         """
         end = self.base_offset
         whole = 0
@@ -366,15 +365,15 @@ class Segment:
     # -- lifecycle --------------------------------------------------------------------------------------------
 
     def prepare_cut(self, offset: int) -> tuple[int, int] | None:
-        """Open and look through what `truncate_to` needs: that can fail, and nothing has changed then."""
+        """Open and check everything that `truncate_to` needs: a failure here changes nothing."""
         found = self.find(offset)
         if found is not None:
-            self._checked_indexes()  # with what they say of the rest, which holds on
+            self._checked_indexes()  # with their entries for the remaining part, which stays valid
             _ = self.handle
         return found
 
     def truncate_to(self, offset: int) -> None:
-        """Remove all batches that reach to `offset` or beyond."""
+        """Remove all batches that reach `offset` or beyond."""
         found = self.prepare_cut(offset)
         if found is None:
             return
@@ -389,7 +388,7 @@ class Segment:
         self.txns.truncate_to(offset)
 
     def seal(self) -> None:
-        """Bring the files into the form in which a segment rests: indexes complete and cut to their entries."""
+        """Write the files' final form: indexes complete and cut to their entries."""
         if self.size:
             self._checked_indexes()
             self.indexes.note_largest()
@@ -405,13 +404,13 @@ class Segment:
             self.indexes.close()
 
     def was_used(self) -> bool:
-        """Whether anybody has used the files since this was last asked, or since `release_unused`."""
+        """Whether the files have been used since the last call, or since `release_unused`."""
         used = self._used or self.size != self._looked_at_size
         self._used, self._looked_at_size = False, self.size
         return used
 
     def release_unused(self, *, force: bool, idle: bool) -> None:
-        """Release what is open, by `force` or if `idle` and nobody has used it since the last call."""
+        """Close open files, by `force` or if `idle` and unused since the last call."""
         if self._handle is not None or self.indexes.is_open:
             if force or (idle and not self._used):
                 self.release()
@@ -423,24 +422,24 @@ class Segment:
         self.txns.move(directory)
 
     def mark_replaced(self) -> tuple[list[str], list[str]]:
-        """Give the log file a name that loading passes over.
+        """Rename the log file to a name that loading ignores.
 
-        Returns what is to be removed later, as slices may still need it, and what may be at once: without its log an
-        index means nothing, and loading removes it.
+        Returns the files to remove later, as slices may still need them, and those to remove at once: an index without
+        its log is useless, and loading removes it.
         """
         return self._mark((LOG_SUFFIX,)), [self.path(suffix) for suffix in SEGMENT_SUFFIXES[1:]]
 
     def mark_deleted(self) -> list[str]:
-        """Give the files names that loading passes over; returns those that are to be removed later."""
+        """Rename the files to names that loading ignores; returns those to remove later."""
         return self._mark(SEGMENT_SUFFIXES)
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()
-        again = self.deleted  # the last attempt came half the way
+        again = self.deleted  # the last attempt stopped half-way
         if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
-        self.deleted = True  # first: whoever reads on another thread and finds another file can tell why
+        self.deleted = True  # first: a reader on another thread that finds another file can then detect the reason
         doomed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)

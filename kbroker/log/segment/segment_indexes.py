@@ -1,7 +1,7 @@
-"""The offset index and the time index of one segment, kept true to its log file.
+"""The offset index and the time index of one segment, kept consistent with its log file.
 
-Owns when they are opened, held against the log, completed, emptied and built again, which batch gets an entry, and the
-segment's largest timestamp, which the time index tells. Never changes the log.
+Owns when they are opened, compared with the log, completed, emptied and rebuilt, which batches get an entry, and the
+segment's largest timestamp, which comes from the time index. Never changes the log.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class SegmentIndexes:
         self._interval = interval
         self._max_bytes = max_bytes
         self._open: tuple[OffsetIndex, TimeIndex] | None = None
-        self._closed: tuple[int, int] | None = None  # entries of each when they were closed with nothing missing
+        self._closed: tuple[int, int] | None = None  # number of entries of each when closed complete
         self._indexed = 0  # position of the batch with the last entry
         self.full = False
         self.damaged = False
-        """Whether a look at the log found something in it that is no whole batch, or not as it was written."""
+        """Whether a check found an incomplete or changed batch in the log."""
         self.known = True
-        """Whether the largest timestamp is known without a look."""
+        """Whether the largest timestamp is known without reading the indexes."""
         self.max_timestamp = -1
         self.max_offset = base_offset
         """Last offset of the first batch that has the largest timestamp."""
@@ -54,7 +54,7 @@ class SegmentIndexes:
         return self._open is not None
 
     def open(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Return the files as they are."""
+        """Return the files without any check."""
         if self._open is None:
             self._open = retried(self._open_both)
         return self._open
@@ -69,7 +69,7 @@ class SegmentIndexes:
             raise
 
     def note(self, position: int, last_offset: int, timestamp: int) -> None:
-        """Take the batch at `position` into account, which lies behind all that were; `timestamp` is its largest."""
+        """Note the batch at `position`, which follows all noted ones; `timestamp` is its largest."""
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_offset = last_offset
@@ -77,7 +77,7 @@ class SegmentIndexes:
             try:
                 offsets, times = self._open or self.open()
             except OSError:
-                return  # no descriptor, say: the batch is written, and the next one tries again
+                return  # for example no descriptor: the batch is written, and the next one tries again
             offsets.append(last_offset, position)
             times.maybe_append(self.max_timestamp, self.max_offset)
             self._indexed = position
@@ -86,13 +86,13 @@ class SegmentIndexes:
     # -- against the log --------------------------------------------------------------------------------------
 
     def forget(self) -> None:
-        """Let the next look tell what the largest timestamp is."""
+        """Mark the largest timestamp as unknown until the next check."""
         self.known = False
 
     def complete(self, file: OpenFile, size: int) -> None:
-        """Hold the entries against the log file, which has `size` bytes, and add what is missing.
+        """Compare the entries with the log file, which has `size` bytes, and add missing ones.
 
-        That may mean to read all headers of the log, so it is done once: not where these are closed for a while.
+        That may mean reading all headers of the log, so it is done once, and not again after a temporary close.
         """
         offsets, times = self.open()
         if self.known and self._closed == (offsets.count, times.count):
@@ -106,23 +106,23 @@ class SegmentIndexes:
         self._note_from(trust.start, file, size)
 
     def rebuild(self, file: OpenFile, size: int) -> None:
-        """Forget what the files say and read the log's headers again."""
+        """Drop all entries and read the log's headers again."""
         self.reset()
         self._note_from(0, file, size)
 
     def cut(self, file: OpenFile, size: int, offset: int) -> None:
-        """Forget what lies at `offset` and beyond, in a log that was cut to `size` bytes; the entries must be true."""
+        """Drop everything at `offset` and beyond, after the log was cut to `size` bytes; the entries must be valid."""
         offsets, times = self.open()
         offsets.keep(offsets.last_at_most(size - 1, 1) + 1)
         times.keep(times.last_at_most(offset - 1 - self._base, 1) + 1)
         self._closed = None
-        # Each entry of the first has the largest timestamp up to it in the second: what follows is looked at again.
+        # For each entry of the first, the second has the largest timestamp up to it: only later batches are read again.
         self.max_timestamp, self.max_offset = times.last or (-1, self._base)
         last = offsets.last
         self._note_from(last[1] if last else 0, file, size)
 
     def reset(self) -> None:
-        """Empty the files; whoever calls goes on with `note` for each batch, and `end_rebuild`."""
+        """Empty the files; the caller continues with `note` for each batch, and `end_rebuild`."""
         if self._open is not None:
             for index in self._open:
                 index.close()
@@ -131,7 +131,7 @@ class SegmentIndexes:
         self._indexed = 0
 
     def end_rebuild(self) -> None:
-        """Note that all batches that there are have been noted."""
+        """Finish after all existing batches have been noted."""
         offsets, times = self.open()
         self.damaged = False
         self.full = offsets.is_full or times.is_full
@@ -149,7 +149,7 @@ class SegmentIndexes:
         self._indexed = last[1] if last else 0
         position = start
         for position, header in scan_headers(file, start, size):
-            # A batch that compaction emptied still has a timestamp, but no record to show for it.
+            # A batch emptied by compaction still has a timestamp, but no record with it.
             self.note(position, header.last_offset, header.max_timestamp if header.record_count else -1)
             position += header.size
         self.damaged |= position != size
@@ -159,11 +159,11 @@ class SegmentIndexes:
     # -- lifecycle --------------------------------------------------------------------------------------------
 
     def note_largest(self) -> None:
-        """Leave the time index with the largest timestamp at its end, which Kafka takes for the segment's."""
+        """End the time index with the largest timestamp, which Kafka takes for the segment's."""
         self.open()[1].maybe_append(self.max_timestamp, self.max_offset)
 
     def close(self) -> None:
-        """Close the files, cut to their entries; they are looked at again when they are needed again."""
+        """Close the files, cut to their entries; they are checked again at the next use."""
         if self._open is not None:
             both, self._open, self._closed = self._open, None, None
             for index in both:
@@ -175,17 +175,17 @@ class SegmentIndexes:
 
 
 class _Trust(NamedTuple):
-    """How far two indexes may be believed: `start` is the position behind which they say nothing."""
+    """The trusted part of two indexes: `start` is the position from which the log has to be read."""
 
     start: int
     newest: tuple[int, int] | None
-    """The largest timestamp up to there, and its offset; None if the indexes are not true, or say nothing."""
+    """The largest timestamp up to there, and its offset; None if the indexes are wrong or empty."""
     damaged: bool = False
-    """Whether a batch was found that is not as its CRC says."""
+    """Whether a batch that does not match its CRC was found."""
 
 
 def _look(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, base_offset: int) -> _Trust:
-    """Hold the last entries against the log file, which has `size` bytes."""
+    """Compare the last entries with the log file, which has `size` bytes."""
     last, newest = offsets.last, times.last
     if newest is None or not (offsets.in_order() and times.in_order()) or (last is not None and last[1] >= size):
         return _Trust(0, None)
@@ -205,6 +205,6 @@ def _look(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, bas
 
 
 def _begins_at(file: OpenFile, size: int, base_offset: int, entry: tuple[int, int]) -> bool:
-    """Whether a batch that may hold the entry's offset begins at its position."""
+    """Whether a batch that may contain the entry's offset begins at its position."""
     header = read_header(file, entry[1], size)
     return header is not None and base_offset <= header.base_offset <= entry[0]

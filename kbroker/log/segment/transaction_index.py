@@ -4,8 +4,8 @@ Owns the `.txnindex` file. Never decides what is aborted: an entry is appended w
 
     version i16 (0) | producer id i64 | first offset i64 | last offset i64 | last stable offset i64
 
-`last offset` is the marker's. An entry belongs to the segment that holds the marker. Entries are few, so they are
-kept in memory once they have been read.
+`last offset` is the marker's. An entry belongs to the segment that contains the marker. Entries are few, so they are
+kept in memory after the first read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def encode_aborted(entries: Iterable[AbortedTxn]) -> bytes:
 
 
 def decode_aborted(fields: Sequence[int], previous: int) -> AbortedTxn:
-    """Return an entry, which must lie behind the offset of the one before it; raises ValueError."""
+    """Return an entry, which must lie after the offset of the previous one; raises ValueError."""
     version, entry = fields[0], AbortedTxn(*fields[1:])
     if version != 0:
         raise ValueError(f"version {version}")
@@ -54,11 +54,11 @@ class TxnIndex:
         self.move(directory)
         self._entries: list[AbortedTxn] | None = None
         self.missing = False
-        """Whether the file is absent or broken, so that only the log itself can tell what it should hold."""
+        """Whether the file is absent or broken, so that the entries have to be rebuilt from the log."""
         self.proven = False
-        """Whether the entries are known to be those of the log."""
+        """Whether the entries are known to match the log."""
         self.on_first: Callable[[int], None] = lambda _base: None
-        """Hears of the segment's base when the first entry comes."""
+        """Called with the segment's base when the first entry is appended."""
 
     def move(self, directory: str) -> None:
         self._path = offset_name(directory, self._base, TXN_INDEX_SUFFIX)
@@ -71,11 +71,11 @@ class TxnIndex:
         return self._entries
 
     def accept(self) -> None:
-        """Note that the entries are those of the log."""
+        """Note that the entries match the log."""
         self.proven = True
 
     def is_void(self) -> bool:
-        """Whether the file is there and empty, so that nothing need be read; raises OSError."""
+        """Whether the file exists and is empty, so that nothing need be read; raises OSError."""
         try:
             return os.stat(self._path).st_size == 0
         except FileNotFoundError:
@@ -98,12 +98,12 @@ class TxnIndex:
         return entries
 
     def create(self) -> None:
-        """Make sure the file exists: an absent one would have to be rebuilt."""
+        """Create the file if it is missing: an absent one would have to be rebuilt."""
         os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT))
         self.missing, self.proven = False, True
 
     def append(self, entry: AbortedTxn) -> None:
-        """Write an entry; nothing is changed if that raises OSError."""
+        """Write an entry; an OSError changes nothing."""
         entries = self.entries
         size = len(entries) * TXN_ENTRY.size
         fd = open_descriptor(self._path, os.O_WRONLY | os.O_CREAT)
@@ -132,7 +132,7 @@ class TxnIndex:
         os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
 
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTxn]) -> bool:
-        """Add what overlaps [start, end); True when no later segment can hold more of it."""
+        """Add the entries that overlap [start, end); True if no later segment can contain more of them."""
         for entry in self.entries:
             if entry.last_offset >= start_offset and entry.first_offset < end_offset:
                 into.append(entry)

@@ -1,1 +1,1 @@
-"""Who may do what: access control lists and what they come to (Apache Kafka's StandardAuthorizer)."""
+"""Authorization: access control lists and their evaluation (Apache Kafka's StandardAuthorizer)."""

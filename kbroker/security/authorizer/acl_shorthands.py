@@ -1,7 +1,7 @@
-"""What the options of kafka-acls come to: ACLs, and filters of them.
+"""Converts the options of kafka-acls to ACLs and filters.
 
-Owns the meaning of --producer, --consumer and --idempotent, and what the options demand of each other. Never reads a
-command line, and never stores an ACL.
+Owns the meaning of --producer, --consumer and --idempotent, and the rules between options. Never reads a command line,
+and never stores an ACL.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Wanted = list[tuple[ResourceType, str, Operation]]
 
 
 class AclOptions(NamedTuple):
-    """What the options say."""
+    """The values of the options."""
 
     resources: tuple[tuple[ResourceType, str], ...]
     pattern: PatternType
@@ -51,7 +51,7 @@ class AclOptions(NamedTuple):
     idempotent: bool
 
     def acls(self) -> list[Acl]:
-        """Return the ACLs that are meant. Raises ValueError where something is missing."""
+        """Return the ACLs for the options. Raises ValueError if something is missing."""
         wanted = self._wanted()
         if not wanted:
             raise ValueError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
@@ -69,7 +69,7 @@ class AclOptions(NamedTuple):
         return list(dict.fromkeys(found))
 
     def filters(self) -> list[AclFilter]:
-        """Return the filters that are meant: without principals all ACLs of the resources. Raises ValueError."""
+        """Return the filters for the options: without principals all ACLs of the resources. Raises ValueError."""
         if self.principals or self.operations or self.producer or self.consumer:
             return [
                 AclFilter(pattern.resource_type, pattern.name, self.pattern, *entry) for pattern, entry in self.acls()
@@ -102,12 +102,12 @@ class AclOptions(NamedTuple):
 
 
 def allowed_and_denied(allow: Sequence[str], deny: Sequence[str]) -> tuple[tuple[Permission, str], ...]:
-    """Return principals, or hosts, with what is meant for them."""
+    """Return principals, or hosts, with their permissions."""
     return (*((Permission.ALLOW, each) for each in allow), *((Permission.DENY, each) for each in deny))
 
 
 def check_principal(text: str) -> str:
-    """Return a principal's text. Raises ValueError where it has no type."""
+    """Return a principal's text. Raises ValueError if it has no type."""
     if text.find(":") < 1:
         raise ValueError(f"{text!r} is not a principal like User:alice")
     return text

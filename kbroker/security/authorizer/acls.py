@@ -1,9 +1,9 @@
 """Access control lists as values: resources, their patterns, entries and filters, with Kafka's codes and names.
 
-Owns what an ACL is made of, and which ACLs a filter means. Never decides what somebody may do (authorizer.py) and
-never stores one.
+Owns the parts of an ACL, and which ACLs a filter matches. Never decides about permissions (authorizer.py) and never
+stores an ACL.
 
-Read as it stands, an ACL says: PRINCIPAL from HOST is allowed (or denied) OPERATION on all that PATTERN covers.
+An ACL reads: PRINCIPAL from HOST is allowed (or denied) OPERATION on all resources that PATTERN covers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ WILDCARD: Final = "*"
 """Every resource of a type as a literal name; every host."""
 ANYBODY: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
-"""The one name of a resource of type CLUSTER."""
+"""The only name of a resource of type CLUSTER."""
 MOST_MEANT: Final = 100_000
-"""ACLs that the filters of one request may mean together."""
+"""The most ACLs that the filters of one request may match together."""
 
 
 class _Code(IntEnum):
-    """A code of the protocol. 0 stands for one that is not known, 1 for any; neither is part of an ACL."""
+    """A code of the protocol. 0 is an unknown one, 1 is any; neither is part of an ACL."""
 
-    # A number's hash, where that of an Enum is Python's: these are parts of keys that each request looks up.
+    # A number's hash, since an Enum's is computed in Python: these are parts of keys that each request looks up.
     __hash__ = int.__hash__
 
     @property
@@ -47,7 +47,7 @@ _C = TypeVar("_C", bound=_Code)
 
 
 class ResourceType(_Code):
-    """What ACLs are about."""
+    """The type of an ACL's resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -60,7 +60,7 @@ class ResourceType(_Code):
 
 
 class PatternType(_Code):
-    """How a pattern's name is meant. ANY and MATCH are a filter's: MATCH is whatever covers the name."""
+    """How a pattern's name is used. ANY and MATCH are for filters: MATCH is any pattern that covers the name."""
 
     UNKNOWN = 0
     ANY = 1
@@ -70,7 +70,7 @@ class PatternType(_Code):
 
 
 class Operation(_Code):
-    """What is done with a resource."""
+    """An operation on a resource."""
 
     UNKNOWN = 0
     ANY = 1
@@ -91,7 +91,7 @@ class Operation(_Code):
 
 
 class Permission(_Code):
-    """What an ACL does."""
+    """The effect of an ACL."""
 
     UNKNOWN = 0
     ANY = 1
@@ -100,7 +100,7 @@ class Permission(_Code):
 
 
 def code(kind: type[_C], number: int) -> _C:
-    """Return a code that came over the wire; UNKNOWN where it is none."""
+    """Return the member for a code from the wire; UNKNOWN if there is none."""
     try:
         return kind(number)
     except ValueError:
@@ -123,11 +123,11 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""What can be done with a resource of each type, and may be asked about (KIP-430)."""
+"""The operations on each type of resource, which may be queried (KIP-430)."""
 
 
 class Pattern(NamedTuple):
-    """Which resources an ACL is about: the one of this name, or all whose names begin with it."""
+    """The resources of an ACL: the one of this name, or all whose names begin with it."""
 
     resource_type: ResourceType
     name: str
@@ -138,7 +138,7 @@ class Pattern(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """Who may, or may not, do what from where. `principal` is a principal's text, User:alice."""
+    """A permission for a principal, a host and an operation. `principal` is a principal's text, User:alice."""
 
     principal: str
     host: str
@@ -150,7 +150,7 @@ class Entry(NamedTuple):
 
 
 Acls = Mapping[Pattern, frozenset[Entry]]
-"""All ACLs, by pattern. No pattern has none."""
+"""All ACLs, by pattern. No pattern has an empty set."""
 
 
 class Acl(NamedTuple):
@@ -165,9 +165,10 @@ class Acl(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AclFilter:
-    """Which ACLs are meant. None and ANY are met by everything.
+    """A filter of ACLs. None and ANY match everything.
 
-    With MATCH the name is a resource's, and met by whatever covers it: the literal, the wildcard, prefixes of it.
+    With MATCH the name is a resource's, matched by any pattern that covers it: the literal, the wildcard, prefixes of
+    it.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -179,7 +180,7 @@ class AclFilter:
     permission: Permission = Permission.ANY
 
     def covers(self, pattern: Pattern) -> bool:
-        """Tell whether ACLs of a pattern are meant."""
+        """Whether the filter matches a pattern."""
         if self.resource_type not in (ResourceType.ANY, pattern.resource_type):
             return False
         wanted = self.pattern_type
@@ -194,7 +195,7 @@ class AclFilter:
         return self.name.startswith(pattern.name)
 
     def meets(self, entry: Entry) -> bool:
-        """Tell whether an entry is meant."""
+        """Whether the filter matches an entry."""
         return (
             self.principal in (None, entry.principal)
             and self.host in (None, entry.host)
@@ -203,7 +204,7 @@ class AclFilter:
         )
 
     def found(self, acls: Acls) -> Iterator[tuple[Pattern, Entry | None]]:
-        """Find the ACLs that are meant; None stands for one that is not, or a pattern of which none is."""
+        """Yield the matching ACLs; None for an entry that does not match, or a pattern that does not."""
         for pattern, entries in acls.items():
             if self.covers(pattern):
                 for entry in entries:
@@ -215,7 +216,7 @@ class AclFilter:
 async def meant(
     acls: Acls, filters: Sequence[AclFilter]
 ) -> tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]:
-    """Return what each filter means, and all of it by pattern. What several filters mean over and over has an end."""
+    """Return the matches of each filter, and all of them by pattern. The total over all filters is bounded."""
     answers: list[list[Acl] | ApiError] = []
     by_pattern: dict[Pattern, set[Entry]] = {}
     left = MOST_MEANT
@@ -237,7 +238,7 @@ async def meant(
 
 
 async def frozen(by_pattern: Mapping[Pattern, set[Entry]]) -> dict[Pattern, frozenset[Entry]]:
-    """Return sets of entries as values."""
+    """Return sets of entries as immutable values."""
     made = {}
     for pattern, entries in by_pattern.items():
         made[pattern] = frozenset(entries)
@@ -246,7 +247,7 @@ async def frozen(by_pattern: Mapping[Pattern, set[Entry]]) -> dict[Pattern, froz
 
 
 def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
-    """Return ACLs and more of them."""
+    """Return ACLs with more added."""
     changed = dict(acls)
     for pattern, entries in more.items():
         changed[pattern] = changed.get(pattern, frozenset()) | entries

@@ -1,14 +1,16 @@
-"""What access control lists come to: whether somebody may do something (Apache Kafka's StandardAuthorizer).
+"""The evaluation of access control lists: whether a principal may do something (Apache Kafka's StandardAuthorizer).
 
-Owns the decision and the memory of decisions. Never changes an ACL, and never knows what asks: handlers/authorized/
+Owns the decision and the cache of decisions. Never changes an ACL, and never knows the request: handlers/authorized/
 does.
 
-1. Super users may everything. 2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name
-the principal or User:*, and the host or *, one that denies decides. 3. Else one that allows. 4. Else nobody may, but
-where there is no ACL at all that covers the resource and `allow.everyone.if.no.acl.found` is set.
+1. Super users are allowed everything.
+2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name the principal or User:*, and
+   the host or *, one that denies decides.
+3. Otherwise one that allows decides.
+4. Otherwise nobody is allowed, unless no ACL at all covers the resource and `allow.everyone.if.no.acl.found` is set.
 
-What is looked up is the resource's own name and its beginnings of such lengths as prefixes have, so it costs the same
-however many ACLs there are; what was decided is remembered until the ACLs change.
+The look-up uses the resource's own name and its beginnings with the lengths of existing prefixes, so the cost does not
+depend on the number of ACLs. Decisions are cached until the ACLs change.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ from kbroker.security.authorizer.acls import (
 from kbroker.security.principal import Principal
 
 REMEMBERED: Final = 4096
-"""Decisions about one principal from one host; when there are more, they are forgotten and made anew."""
+"""Cached decisions about one principal from one host; if there are more, the cache is cleared."""
 REMEMBERED_NAME: Final = 256
-"""Characters of a name; about longer ones it is decided every time, so that what is remembered takes some 1 MB."""
+"""Characters of a name; decisions about longer ones are not cached, which bounds the cache at some 1 MB."""
 REMEMBERED_RIGHTS: Final = 4096
-"""Principals from hosts; those of live connections remember on their own."""
+"""Cached principals from hosts; live connections keep their own."""
 _IMPLIES_DESCRIBE: Final = frozenset(
     {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
 )
@@ -54,7 +56,7 @@ _NAMED_BY_NOBODY: Final = "hardcode"
 
 
 class Authorizer:
-    """All ACLs as they are now, and what they come to."""
+    """The current ACLs, and decisions by them."""
 
     def __init__(self, super_users: Collection[Principal] = (), *, allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)
@@ -65,10 +67,10 @@ class Authorizer:
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
         self.tells_allowed = True
-        """Whether the log may want to be told what is allowed; False is said by who looks after its level."""
+        """Whether allowed operations may have to be logged; the watcher of the log level sets it to False."""
 
     def replace(self, acls: Acls) -> None:
-        """Go by other ACLs from now on; what was decided by those before counts no more."""
+        """Use other ACLs from now on; earlier decisions no longer count."""
         self.acls = acls
         self._by_principal.clear()
         lengths: dict[ResourceType, set[int]] = {}
@@ -80,11 +82,11 @@ class Authorizer:
             listener()
 
     def on_change(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever decisions may be other ones."""
+        """Call `listener` whenever decisions may have changed."""
         self._listeners.append(listener)
 
     def rights_of(self, principal: Principal, host: str) -> Rights:
-        """Return what a principal may do from a host, by the ACLs of whichever moment they are asked."""
+        """Return the rights of a principal from a host, which always use the current ACLs."""
         rights = self._rights.get((principal, host))
         if rights is None:
             if len(self._rights) >= REMEMBERED_RIGHTS:
@@ -93,7 +95,7 @@ class Authorizer:
         return rights
 
     def decide(self, principal: Principal, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Tell whether a principal may do something from a host, by the ACLs alone."""
+        """Whether the ACLs allow an operation of a principal from a host."""
         if principal in self._super_users:
             return True
         who, allowing = str(principal), _ALLOWED_BY[operation]
@@ -123,7 +125,7 @@ class Authorizer:
                 yield entries
 
     def _about(self, kind: ResourceType) -> dict[str, list[tuple[Pattern, Entry]]]:
-        """Return the ACLs of a type by principal; they are sorted once, and not for each who asks."""
+        """Return the ACLs of a type by principal; they are sorted once, and not for each request."""
         about = self._by_principal.get(kind)
         if about is None:
             about = self._by_principal[kind] = {}
@@ -134,7 +136,7 @@ class Authorizer:
         return about
 
     def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Tell whether a principal may do something to any resource of a type, whichever its name (KIP-679)."""
+        """Whether a principal may do an operation on any resource of a type, whatever its name (KIP-679)."""
         if self.decide(principal, host, operation, kind, _NAMED_BY_NOBODY):
             return True
         found: dict[tuple[Permission, PatternType], set[str]] = {
@@ -162,7 +164,7 @@ class Authorizer:
 
 
 class Rights:
-    """What a principal may do from a host. Remembers what was decided while the ACLs stay as they are."""
+    """The rights of a principal from a host. Caches decisions while the ACLs stay the same."""
 
     __slots__ = ("_acls", "_authorizer", "_decided", "_readable", "_readable_by", "host", "principal")
 
@@ -176,7 +178,7 @@ class Rights:
         self.host = host
 
     def may(self, operation: Operation, kind: ResourceType, name: str, *, tell: bool = True) -> bool:
-        """Tell whether an operation on a resource is allowed. `tell`: say in the log that it is not."""
+        """Whether an operation on a resource is allowed. `tell`: log a denial."""
         allowed = self._known((operation, kind, name))
         if not allowed:
             if tell:
@@ -186,7 +188,7 @@ class Rights:
         return allowed
 
     def may_read(self, topic: str) -> bool:
-        """Tell whether records of a topic may be read: as `may`, at a fraction of its cost, as each fetch asks."""
+        """Whether records of a topic may be read: like `may`, at a fraction of its cost, since each fetch calls it."""
         authorizer = self._authorizer
         if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.tells_allowed:
             return True
@@ -200,15 +202,15 @@ class Rights:
         return True
 
     def may_with_any(self, operation: Operation, kind: ResourceType) -> bool:
-        """Tell whether an operation is allowed on any resource of a type."""
+        """Whether an operation is allowed on any resource of a type."""
         return self._known((operation, kind, None))
 
     def on_cluster(self, operation: Operation, *, tell: bool = True) -> bool:
-        """Tell whether an operation on the cluster is allowed."""
+        """Whether an operation on the cluster is allowed."""
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, tell=tell)
 
     def operations(self, kind: ResourceType, name: str) -> int:
-        """Return the operations that are allowed on a resource, as bits by their codes; nothing is said in the log."""
+        """Return the allowed operations on a resource, as bits by their codes; nothing is logged."""
         return sum(1 << each for each in OPERATIONS[kind] if self._known((each, kind, name)))
 
     def _known(self, key: tuple[Operation, ResourceType, str | None]) -> bool:

@@ -1,7 +1,6 @@
-"""What the log says of who was allowed what, and who was denied it: under Kafka's name `kafka.authorizer.logger`.
+"""The log of allowed and denied operations: under Kafka's name `kafka.authorizer.logger`.
 
-Owns the lines and their levels. Changes that administrators ask for have lines of their own
-(handlers/authorized/audit.py).
+Owns the lines and their levels. Changes by administrators have their own lines (handlers/authorized/audit.py).
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from kbroker.security.authorizer.acls import Operation, Pattern
 from kbroker.security.principal import Principal, printable
 
 log = logging.getLogger("kafka.authorizer.logger")
-"""Kafka's own name for it: what is denied at INFO, what is allowed at DEBUG."""
+"""Kafka's own name for it: denials at INFO, permissions at DEBUG."""
 
 
 def denied(who: Principal, host: str, operation: Operation, pattern: Pattern) -> None:
-    """Say that an operation was denied."""
+    """Log a denied operation."""
     _say(logging.INFO, "Denied", who, host, operation, pattern)
 
 
 def allowed(who: Principal, host: str, operation: Operation, pattern: Pattern) -> None:
-    """Say that an operation was allowed."""
+    """Log an allowed operation."""
     _say(logging.DEBUG, "Allowed", who, host, operation, pattern)
 
 
 def tells_allowed() -> bool:
-    """Tell whether anybody would read of what is allowed."""
+    """Whether allowed operations are logged."""
     return log.isEnabledFor(logging.DEBUG)
 
 

@@ -1,1 +1,1 @@
-"""SASL: the mechanisms as state machines, and what of the configuration they need."""
+"""SASL: the mechanisms as state machines, and their configuration."""

@@ -1,6 +1,6 @@
-"""Users who are there from the first start on: `--add-scram`, in the words of Kafka's storage tool.
+"""Users that exist from the first start on: `--add-scram`, in the syntax of Kafka's storage tool.
 
-Owns that text and what is stored of it. Never stores anything.
+Owns that syntax and the stored form. Never stores anything.
 
     SCRAM-SHA-256=[name=alice,password=alice-secret]
     SCRAM-SHA-512=[name=alice,iterations=8192,salt="base64",saltedpassword="base64"]
@@ -35,7 +35,7 @@ _KNOWN: Final = frozenset({"name", "password", "iterations", "salt", "saltedpass
 
 @dataclass(frozen=True, slots=True)
 class ScramUser:
-    """A user to be there."""
+    """A user to create."""
 
     name: str
     mechanism: str
@@ -50,7 +50,7 @@ class ScramUser:
         return entity_name(self.name)
 
     def revise(self, old: Mapping[str, str]) -> dict[str, str]:
-        """Return the user's configs with this credential; those that stand where they hold for the same password."""
+        """Return the user's configs with this credential; unchanged if they already hold the same password."""
         text = old.get(self.mechanism)
         if text is not None and self._holds(text):
             return dict(old)
@@ -73,7 +73,7 @@ class ScramUser:
 
 
 def parse_user(text: str) -> ScramUser:
-    """Read one user; raises ConfigError, whose message has no secret."""
+    """Parse one user; raises ConfigError, whose message contains no secret."""
     whole = _WHOLE.fullmatch(text.strip())
     if whole is None:
         raise _wrong("it is not of the form SCRAM-SHA-256=[name=alice,password=secret]")

@@ -1,12 +1,12 @@
-"""The course of an authentication on one connection: which request may come next, and what it comes to.
+"""The authentication on one connection: which request may come next, and its result.
 
-Owns the order (Apache Kafka: SaslServerAuthenticator); when a session ends and who may authenticate again, and how
-soon: reauthentication.py. Never sees a frame: network/sasl_gate.py reads and writes those.
+Owns the order (Apache Kafka: SaslServerAuthenticator). reauthentication.py owns the end of a session, and when a client
+may authenticate again. Never sees a frame: network/sasl_gate.py reads and writes those.
 
     FIRST       ApiVersions, once, or SaslHandshake
     HANDSHAKE   SaslHandshake
-    TOKENS      tokens, in SaslAuthenticate or, after a handshake of version 0, as they are
-    DONE        whatever is asked, until the session ends; a SaslHandshake begins anew where sessions end
+    TOKENS      tokens, in SaslAuthenticate or, after a handshake of version 0, without a header
+    DONE        any request, until the session ends; a SaslHandshake starts again if sessions end
     FAILED      nothing
 """
 
@@ -28,7 +28,7 @@ from kbroker.security.sasl.reauthentication import Session
 
 
 class Stage(Enum):
-    """What is expected; see the module's docstring."""
+    """The expected request; see the module's docstring."""
 
     FIRST = 1
     HANDSHAKE = 2
@@ -39,7 +39,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a listener offers. `begin` makes the server's side of each mechanism, `max_session_ms` is 0 for no end."""
+    """The offer of a listener. `begin` makes the server's side of each mechanism, `max_session_ms` is 0 for no end."""
 
     begin: Mapping[str, Callable[[], ServerMechanism]]
     max_session_ms: Mapping[str, int]
@@ -53,7 +53,7 @@ class Offer:
 
 
 class Authentication:
-    """One connection's. `now_ms` is the time of day, `monotonic_ms` the clock of sessions."""
+    """The authentication of one connection. `now_ms` is the time of day, `monotonic_ms` the clock of sessions."""
 
     def __init__(self, offer: Offer, now_ms: Callable[[], int], monotonic_ms: Callable[[], float]) -> None:
         self._offer = offer
@@ -63,11 +63,11 @@ class Authentication:
         self.stage = Stage.FIRST
         self.mechanism = ""
         self.wrapped = False
-        """Whether tokens come in SaslAuthenticate."""
+        """Whether tokens are sent in SaslAuthenticate."""
         self.principal: Principal | None = None
-        """Who has authenticated."""
+        """The authenticated principal."""
         self.session = Session(monotonic_ms)
-        """How long this holds."""
+        """The duration of the login."""
 
     @property
     def again(self) -> bool:
@@ -75,7 +75,7 @@ class Authentication:
         return self.principal is not None
 
     def versions_answered(self) -> None:
-        """Hear that ApiVersions was answered without an error: there is no second time."""
+        """Note that ApiVersions was answered without an error: it is allowed only once."""
         self.stage = Stage.HANDSHAKE
 
     def handshake(self, mechanism: str, version: int) -> None:
@@ -94,9 +94,10 @@ class Authentication:
         self.stage = Stage.TOKENS
 
     def token(self, token: bytes) -> tuple[bytes, int]:
-        """Take a token; return the server's and how long the session lasts in ms, 0 while there is none or no end.
+        """Process a token.
 
-        Raises AuthenticationFailed; nothing is expected after it.
+        Return the server's token and the session's length in ms, 0 while there is none or without an end.
+        Raises AuthenticationFailed; no further request is accepted after it.
         """
         if self.stage is not Stage.TOKENS:
             raise self._failed(AuthenticationFailed("a token where none is expected"))
@@ -122,7 +123,7 @@ class Authentication:
         return self.session.begin(left_ms, self._offer.max_session_ms.get(self.mechanism, 0))
 
     def begin_again(self) -> bool:
-        """Tell whether a client may authenticate again now, and expect its handshake then."""
+        """Whether a client may authenticate again now; if so, expect its handshake."""
         if self.stage is not Stage.DONE or not self.session.may_be_renewed():
             return False
         self.stage = Stage.HANDSHAKE
@@ -130,7 +131,7 @@ class Authentication:
         return True
 
     def told(self, failed: AuthenticationFailed) -> str:
-        """Return what the client is told of a failure."""
+        """Return the client's message for a failure."""
         course = "re-authentication" if self.again else "authentication"
         generic = f"Authentication failed during {course} due to invalid credentials with SASL mechanism"
         return failed.told or f"{generic} {self.mechanism}"

@@ -1,11 +1,11 @@
 """SASL GSSAPI (RFC 4752), the server's side: Kerberos tickets.
 
-Owns the order of messages and the agreement that nothing is encrypted afterwards: TLS does that. What is in tickets is
-the affair of a security context, which kerberos.py makes of the system's library. Never reads a key table.
+Owns the order of messages and the agreement that nothing is encrypted afterwards: TLS does that. Tickets are handled by
+a security context, which kerberos.py gets from the system's library. Never reads a key table.
 
-    client   a token of the context, and more while it is not complete
-    server   tokens of the context; then, wrapped, the layers that it offers: none, which is 1, and no size
-    client   (nothing, where the context's last token was the server's;) wrapped, its layer, a size, as whom it acts
+    client   a token of the context, and more while it is incomplete
+    server   tokens of the context; then, wrapped, the offered layers: none, which is 1, and no size
+    client   (empty, if the context's last token was the server's;) wrapped: its layer, a size, the identity it acts as
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_LAYER: Final = 1
 
 
 class ContextFailed(Exception):  # noqa: N818 - an outcome
-    """A security context does not take what a client says; the message has no secret."""
+    """A security context refuses a client's token; the message contains no secret."""
 
 
 class Context(Protocol):
@@ -33,24 +33,24 @@ class Context(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether both sides have said all."""
+        """Whether both sides are finished."""
 
     @property
     def initiator(self) -> str:
-        """Who the client is, once it is complete: service/host@REALM."""
+        """The client's name, once it is complete: service/host@REALM."""
 
     def step(self, token: bytes) -> bytes:
-        """Take the client's token and return what to say, which may be nothing."""
+        """Process the client's token and return the answer, which may be empty."""
 
     def wrap(self, message: bytes) -> bytes:
-        """Return a message as the client can check it."""
+        """Return a message in a form that the client can verify."""
 
     def unwrap(self, message: bytes) -> bytes:
-        """Return a message of the client, once it is checked."""
+        """Return a verified message of the client."""
 
 
 class GssapiServer:
-    """One authentication of a client. `name_of` makes a user's name of a principal's, and raises NoRule."""
+    """One authentication of a client. `name_of` converts a principal's name to a user's, and raises NoRule."""
 
     def __init__(self, begin: Callable[[], Context], name_of: Callable[[str], str]) -> None:
         self._begin = begin
@@ -61,7 +61,7 @@ class GssapiServer:
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Take the client's next message."""
+        """Process the client's next message."""
         step, self._next = self._next, _no_more
         if len(token) > MOST_BYTES:
             raise AuthenticationFailed(f"a GSSAPI message of {len(token)} bytes")
@@ -102,7 +102,7 @@ class GssapiServer:
             raise AuthenticationFailed("GSSAPI: a layer that was not offered")
         principal = self._context.initiator
         try:
-            # As whom the client acts stands behind the size; it is itself whatever it says, as in Kafka.
+            # The identity it acts as follows the size; it is ignored, as in Kafka.
             name = self._name_of(principal)
         except NoRule as error:
             raise AuthenticationFailed(str(error)) from None

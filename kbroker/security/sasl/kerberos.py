@@ -1,6 +1,6 @@
-"""Kerberos as the system has it, through python-gssapi: the extra `gssapi`.
+"""The system's Kerberos, through python-gssapi: the extra `gssapi`.
 
-Owns every use of that library, which is looked for only where a listener offers GSSAPI, and the reading of krb5.conf's
+Owns every use of that library, which is only imported if a listener offers GSSAPI, and the reading of krb5.conf's
 realm. Never knows the messages of SASL (gssapi.py).
 """
 
@@ -22,7 +22,7 @@ _REALM: Final = re.compile(r"\s*default_realm\s*=\s*(\S+)")
 
 
 def library(listener: str) -> Any:
-    """Return python-gssapi. Raises ConfigError where it is not installed, or finds no Kerberos."""
+    """Return python-gssapi. Raises ConfigError if it is not installed, or finds no Kerberos."""
     try:
         return import_module("gssapi")
     except (ImportError, OSError):
@@ -32,7 +32,7 @@ def library(listener: str) -> Any:
 
 
 def acceptor(gssapi: Any, where: str, options: Mapping[str, str]) -> Callable[[], Context]:
-    """Return what begins a security context with the key of a principal, as the options of Krb5LoginModule name it.
+    """Return a function that begins a security context with a principal's key, named in the options of Krb5LoginModule.
 
     Raises ConfigError, which begins with `where`.
     """
@@ -90,7 +90,7 @@ class _Context:
 
 
 def default_realm() -> str:
-    """Return the realm of this machine, as krb5.conf has it; "" where there is none."""
+    """Return this machine's realm from krb5.conf; "" without one."""
     for path in os.environ.get("KRB5_CONFIG", "/etc/krb5.conf").split(os.pathsep):
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -102,7 +102,7 @@ def default_realm() -> str:
 
 
 def realm_of(text: str) -> str:
-    """Return the default realm that a krb5.conf names, "" for none."""
+    """Return the default realm in a krb5.conf, "" without one."""
     section = ""
     for line in text.splitlines():
         if found := _SECTION.match(line):

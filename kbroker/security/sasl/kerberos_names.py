@@ -1,13 +1,13 @@
-"""Names of Kerberos principals, and the rules that make a user's name of one: `sasl.kerberos.principal.to.local.rules`.
+"""Names of Kerberos principals, and their rules for user names: `sasl.kerberos.principal.to.local.rules`.
 
 Owns their syntax and meaning, which are those of Kafka's KerberosShortNamer and of Hadoop's auth_to_local. Pure.
 
     DEFAULT                                the first part of a name whose realm is this machine's
-    RULE:[n:format](pattern)s/from/to/gL   of names with n parts: $1, $2 are the parts and $0 the realm in `format`;
-                                           what comes of it must fit `pattern` whole; then `from` becomes `to`, with g
+    RULE:[n:format](pattern)s/from/to/gL   for names with n parts: $1, $2 are the parts and $0 the realm in `format`;
+                                           the result must match `pattern` whole; then `from` becomes `to`, with g
                                            everywhere, and L or U make all letters small or capital
 
-The first rule that fits counts. Patterns are Python's, which read what such rules use as Java's do.
+The first rule that matches counts. Patterns are Python's, which read the constructs of such rules as Java's do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RULE: Final = re.compile(
 )
 _PARAMETER: Final = re.compile(r"\$(\d*)")
 _LONGEST: Final = 1024
-"""Characters of a principal's name that rules are tried on: their patterns are anybody's, and names others'."""
+"""Longest principal's name that rules are tried on: the operator's patterns meet other people's names."""
 
 
 class KerberosName(NamedTuple):
@@ -39,7 +39,7 @@ class KerberosName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> KerberosName:
-        """Read service/host@REALM; raises ValueError."""
+        """Parse service/host@REALM; raises ValueError."""
         found = _NAME.fullmatch(text)
         if found is not None:
             return cls(found[1], found[2], found[3])
@@ -51,7 +51,7 @@ class KerberosName(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class _Rule:
     parts: int
-    """0: this is DEFAULT."""
+    """0 for DEFAULT."""
     format: str = ""
     pattern: re.Pattern[str] | None = None
     replaced: re.Pattern[str] | None = None
@@ -60,7 +60,7 @@ class _Rule:
     case: str = ""
 
     def apply(self, parameters: Sequence[str], default_realm: str) -> str | None:
-        """Return what comes of a realm and the parts of a name; None where the rule does not fit. Raises NoRule."""
+        """Return the result for a realm and the parts of a name; None if the rule does not match. Raises NoRule."""
         if not self.parts:
             found = parameters[1] if parameters[0] == default_realm else None
         else:
@@ -86,7 +86,7 @@ class PrincipalNamer:
     """The rules of a listener, on a machine whose Kerberos realm is `default_realm`, "" for none."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
-        """Read the rules; raises BadRules."""
+        """Parse the rules; raises BadRules."""
         self._rules = [_parsed(each) for each in rules]
         self._default_realm = default_realm
 
@@ -130,7 +130,7 @@ def _parsed(text: str) -> _Rule:
 
 
 def service_of(principal: str) -> str:
-    """Return the service of a principal's name, "" for what is no name."""
+    """Return the service of a principal's name, "" for an invalid name."""
     try:
         return KerberosName.parse(principal).service
     except ValueError:

@@ -1,8 +1,7 @@
-"""The public keys that tokens are signed by: a JSON Web Key Set (RFC 7517) in a file or behind a URL.
+"""The public keys for verifying tokens: a JSON Web Key Set (RFC 7517) in a file or at a URL.
 
-Owns when it is read again: after its time, after a failure, and when a token names a key that it does not have, which
-anybody may do and which is therefore done no more often than MISS_PAUSE_MS. Reading is a thread's work; whoever asks
-for keys has those that are known by then.
+Owns when it is read again: after its time, after a failure, and when a token names an unknown key. Anybody can cause
+the last, so it happens at most every MISS_PAUSE_MS. A thread does the reading; callers get the currently known keys.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _SECONDS: Final = 10.0
 Read = Callable[[], bytes]
 
 
-class BadKeySet(Exception):  # noqa: N818 - says what is wrong
-    """What was read is no key set."""
+class BadKeySet(Exception):  # noqa: N818 - describes the content
+    """The content is not a key set."""
 
 
 class KeySet:
-    """The keys of one source. `read` may take its time, and raises OSError or BadKeySet."""
+    """The keys of one source. `read` may block, and raises OSError or BadKeySet."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class KeySet:
         max_retry_ms: int,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`start` runs something beside the caller; a thread by default."""
+        """`start` runs a function beside the caller; in a thread by default."""
         self._read = read
         self._monotonic_ms = monotonic_ms
         self._refresh_ms = refresh_ms
@@ -56,13 +55,13 @@ class KeySet:
         self._reading = False
 
     def known(self) -> Sequence[Key]:
-        """Return what is known, and see that it is read again once it is old."""
+        """Return the known keys, and start a read if they are old."""
         if self._monotonic_ms() >= self._next_ms:
             self.refresh()
         return self._keys
 
     def miss(self, key_id: str) -> None:
-        """Read again, unless that was tried a short while ago for the same reason."""
+        """Read again because of an unknown key, unless that was done a short while ago."""
         now = self._monotonic_ms()
         if self._missed_ms is None or now - self._missed_ms >= MISS_PAUSE_MS:
             self._missed_ms = now
@@ -70,20 +69,20 @@ class KeySet:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read again beside the caller, unless that is under way."""
+        """Read again beside the caller, unless a read is running."""
         if not self._reading:
             self._reading = True
             try:
                 self._start(self.read_now)
-            except RuntimeError as error:  # there is no thread to be had
+            except RuntimeError as error:  # no thread is available
                 self._reading = False
                 self._put_off(error)
 
     def read_now(self) -> None:
-        """Read and take over; what is known stays where that fails."""
+        """Read and use the result; a failure keeps the known keys."""
         try:
             self._keys = parse_keys(self._read())
-        except Exception as error:  # noqa: BLE001 - whatever a server says: it is asked again after a pause
+        except Exception as error:  # noqa: BLE001 - whatever a server sends: it is retried after a pause
             self._put_off(error)
         else:
             self._failures = 0
@@ -104,7 +103,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 
 
 def reader(url: str) -> Read:
-    """Return what reads a URL of file:, http: or https:. Raises ValueError for any other."""
+    """Return a reader of a URL of file:, http: or https:. Raises ValueError for any other."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "file" and parts.netloc in ("", "localhost") and parts.path:
         path = urllib.parse.unquote(parts.path)
@@ -126,7 +125,7 @@ def _from_web(url: str) -> bytes:
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
             return _bounded(answer.read(_MOST_BYTES + 1))
-    except ValueError as error:  # of what is no HTTP
+    except ValueError as error:  # for a response that is not HTTP
         raise BadKeySet(str(error)) from None
 
 
@@ -137,7 +136,7 @@ def _bounded(data: bytes) -> bytes:
 
 
 def parse_keys(data: bytes) -> list[Key]:
-    """Return the keys for signatures; those of kinds that are not known are passed over. Raises BadKeySet."""
+    """Return the signature keys; unknown kinds are skipped. Raises BadKeySet."""
     try:
         listed = json.loads(data)["keys"]
         if not isinstance(listed, list):
@@ -161,7 +160,7 @@ def _key(value: dict[str, Any]) -> Key | None:
     public_parts = {name: each for name, each in value.items() if name not in ("d", "p", "q", "dp", "dq", "qi", "oth")}
     try:
         public = makers[kind](public_parts)
-    except Exception as error:  # noqa: BLE001 - of one key; the others are good all the same
+    except Exception as error:  # noqa: BLE001 - of one key; the others are still valid
         log.warning("a key among those that tokens are signed by cannot be read: %s", type(error).__name__)
         return None
     return Key(

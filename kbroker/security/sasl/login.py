@@ -1,4 +1,4 @@
-"""How this broker logs in to others, where the listener between brokers asks for it.
+"""This broker's login to others, if the listener between brokers requires it.
 
 Owns the choice of mechanism and the name and password in its JAAS options. Never connects: peers/ does.
 """
@@ -21,7 +21,7 @@ Login = Callable[[], tuple[str, ClientMechanism]]
 
 
 def login_between_brokers(config: BrokerConfig) -> Login | None:
-    """Return how to log in to other brokers, None where nobody asks for it. Raises ConfigError."""
+    """Return a function that logs in to other brokers, None if it is not required. Raises ConfigError."""
     listener = config.listeners.inter_broker
     if not config.in_cluster or config.listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return None
@@ -35,7 +35,7 @@ def login_between_brokers(config: BrokerConfig) -> Login | None:
         raise ConfigError(f"{KEY} is {mechanism}, which listener {listener} does not offer (sasl.enabled.mechanisms)")
 
     def credentials() -> tuple[str, str]:
-        """Return what is configured by now: it may change while the broker runs."""
+        """Return the current credentials, which may change while the broker runs."""
         options = required_login(settings, mechanism, modules[mechanism]).options
         name, password = options.get("username"), options.get("password")
         if not name or not password:

@@ -1,6 +1,6 @@
-"""What a SASL mechanism is to whoever runs it: bytes in, bytes out, and a name at the end.
+"""The interface of a SASL mechanism: bytes in, bytes out, and a name at the end.
 
-Owns that seam and the two ways in which an authentication fails. Never touches a socket and never waits.
+Owns that interface and the two ways in which an authentication fails. Never touches a socket and never waits.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Protocol
 
 
 class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault of the program
-    """An authentication has ended without success. The message is for the log, and holds no secret.
+    """An authentication has failed. The message is for the log, and contains no secret.
 
-    `told` is what the client may know; None: no more than that its credentials are no good.
+    `told` is the client's message; None for only a hint at invalid credentials.
     """
 
     def __init__(self, reason: str, told: str | None = None) -> None:
@@ -22,18 +22,18 @@ class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault o
 
 
 class UnsupportedMechanism(AuthenticationFailed):
-    """A client asked for a mechanism that its listener does not offer."""
+    """A client requested a mechanism that its listener does not offer."""
 
 
 class MechanismChanged(AuthenticationFailed):
-    """A client authenticates again by another mechanism; it is not even answered."""
+    """A client authenticates again with another mechanism; it gets no response at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who has authenticated, and when the credentials end in ms since 1970; None: they do not.
+    """An authenticated name, and the expiry of its credentials in ms since 1970; None for no expiry.
 
-    `by_token`: by a delegation token.
+    `by_token`: with a delegation token.
     """
 
     name: str
@@ -47,17 +47,17 @@ class ServerMechanism(Protocol):
     identity: Identity | None
 
     def respond(self, token: bytes) -> bytes:
-        """Take what the client says and return what to say to it; raises AuthenticationFailed."""
+        """Process the client's token and return the answer; raises AuthenticationFailed."""
 
 
 class ClientMechanism(Protocol):
     """The client's side, where a broker logs in to another one."""
 
     def first(self) -> bytes:
-        """Return what to begin with."""
+        """Return the first token."""
 
     def respond(self, token: bytes) -> bytes | None:
-        """Take what the server says and return what to say; None: all is said. Raises AuthenticationFailed."""
+        """Process the server's token and return the answer; None at the end. Raises AuthenticationFailed."""
 
 
 Options = Mapping[str, str]

@@ -1,9 +1,9 @@
-"""SASL OAUTHBEARER (RFC 7628), the server's side: a bearer token, which somebody else has issued.
+"""SASL OAUTHBEARER (RFC 7628), the server's side: a bearer token from another issuer.
 
-Owns the messages. Never judges a token: it is given what does (signed_tokens.py, unsecured_tokens.py).
+Owns the messages. Never validates a token: a function from signed_tokens.py or unsecured_tokens.py does.
 
     client   n,[a=authzid],^Aauth=Bearer TOKEN^A[name=value^A...]^A
-    server   nothing; or {"status":"invalid_token"}, to which the client says ^A, and then the authentication has failed
+    server   empty; or {"status":"invalid_token"}, to which the client sends ^A, and then the authentication has failed
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 NAME: Final = "OAUTHBEARER"
 MOST_BYTES: Final = 64 * 1024
-"""Of a message: to look at one of sasl.server.max.receive.size would hold the loop for some ten milliseconds."""
+"""Of a message: processing one of sasl.server.max.receive.size would block the loop for some ten milliseconds."""
 _SEPARATOR: Final = "\x01"
 _BEARER: Final = re.compile(r"bearer +([-_.+/a-zA-Z0-9]+=*)", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z]+")
@@ -28,7 +28,7 @@ _MOST_PAIRS: Final = 100
 
 
 class BadToken(Exception):  # noqa: N818 - an outcome
-    """A token lets nobody in. The message is for the log; `status` is what the client is told."""
+    """A token is refused. The message is for the log; the client gets `status`."""
 
     def __init__(self, reason: str, status: str = "invalid_token", scope: str | None = None) -> None:
         super().__init__(reason)
@@ -37,7 +37,7 @@ class BadToken(Exception):  # noqa: N818 - an outcome
 
 
 Validate = Callable[[str], Identity]
-"""Returns whose token it is; raises BadToken."""
+"""Returns a token's identity; raises BadToken."""
 
 
 class OAuthBearerServer:
@@ -51,7 +51,7 @@ class OAuthBearerServer:
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Take the client's message, or what it says to a refusal."""
+        """Process the client's message, or its response to a refusal."""
         if self._over:
             raise AuthenticationFailed("OAUTHBEARER: a message that comes too late")
         if self._refusal:

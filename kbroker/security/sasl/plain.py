@@ -1,6 +1,7 @@
-"""SASL PLAIN (RFC 4616): a name and a password, in the clear.
+"""SASL PLAIN (RFC 4616): a name and a password in clear text.
 
-Owns the message, [authzid] NUL authcid NUL password in UTF-8, and the comparison. Never knows where passwords are kept.
+Owns the message, [authzid] NUL authcid NUL password in UTF-8, and the comparison. Never knows where passwords are
+stored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _USER = "user_"
 
 
 def passwords(options: Options) -> dict[str, str]:
-    """Return the password of each user that a PlainLoginModule's options name, as user_alice="secret"."""
+    """Return the password of each user in a PlainLoginModule's options, as user_alice="secret"."""
     return {name.removeprefix(_USER): value for name, value in options.items() if name.startswith(_USER)}
 
 
@@ -24,13 +25,13 @@ class PlainServer:
     """One authentication of a client."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
-        """`known` has the password of each user."""
+        """`known` contains the password of each user."""
         self._known = known
         self._spoken = False
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Take the only message."""
+        """Process the only message."""
         if self._spoken:
             raise AuthenticationFailed("PLAIN has one message, and here is another")
         self._spoken = True
@@ -50,7 +51,7 @@ class PlainServer:
         return b""
 
     def _is_right(self, name: str, password: str) -> bool:
-        """Compare in the same time whatever is wrong: the name, the length or a letter."""
+        """Compare in constant time, whether the name, the length or a letter is wrong."""
         expected = self._known.get(name)
         same = hmac.compare_digest(_digest(password), _digest(expected if expected is not None else ""))
         return same and expected is not None
@@ -66,7 +67,7 @@ class PlainClient:
         return self._message
 
     def respond(self, token: bytes) -> bytes | None:
-        """Hear that all is well."""
+        """Accept the server's empty confirmation."""
         if token:
             raise AuthenticationFailed("PLAIN: the server has said more than it has to")
         return None

@@ -1,6 +1,6 @@
 """SASL SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677), both sides.
 
-Owns the messages and their order. Never knows where credentials are kept, and binds to no channel.
+Owns the messages and their order. Never knows where credentials are stored, and uses no channel binding.
 
     client   n,[a=authzid],n=user,r=nonce[,extensions]
     server   r=nonce of both,s=salt,i=iterations
@@ -8,8 +8,8 @@ Owns the messages and their order. Never knows where credentials are kept, and b
     server   v=signature
 
 With the extension tokenauth=true the user's name is the id of a delegation token, and its HMAC in base64 the password.
-In names a comma is =2C and an equals sign =3D. Of a user that there is not a server speaks as of one: with a salt that
-is the same each time, as long as the process lives; only the proof is wrong whatever it is.
+In names a comma is =2C and an equals sign =3D. For an unknown user the server behaves as for a known one: with a salt
+that stays the same as long as the process lives; only the proof is always wrong.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Lookup = Callable[[str], ScramCredential | None]
 
 
 class TokenLogin(NamedTuple):
-    """A delegation token as SCRAM knows it: how to check it, and who it is that has it, until when in ms since 1970."""
+    """A delegation token for SCRAM: its credential, its owner, and its expiry in ms since 1970."""
 
     credential: ScramCredential
     owner: str
@@ -51,13 +51,13 @@ TokenLookup = Callable[[str], TokenLogin | None]
 """Finds a delegation token for one mechanism, by its id."""
 _SECRET: Final = secrets.token_bytes(32)
 _MOST_ITERATIONS_ASKED: Final = 1_000_000
-"""A server that asks a client for more wants it to work for nothing."""
+"""A server that requests more would make a client work for nothing."""
 _LONGEST: Final = 16 * 1024
-"""Bytes of a message of a client; a name, a nonce and a proof have some hundred."""
+"""Bytes of a client's message; a name, a nonce and a proof have some hundred."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _BY_TOKEN: Final = re.compile(r"tokenauth=true", re.IGNORECASE)
-"""What a client says whose name and password are the id and the HMAC of a delegation token."""
+"""The extension of a client whose name and password are the id and the HMAC of a delegation token."""
 _OTHER_EQUALS: Final = re.compile(r"=(?!2C|3D)")
 
 
@@ -75,7 +75,7 @@ class ScramServer:
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
-        """Take the client's next message."""
+        """Process the client's next message."""
         step, self._next = self._next, _no_more
         if len(token) > _LONGEST:
             raise AuthenticationFailed(f"a SCRAM message of {len(token)} bytes")
@@ -105,7 +105,7 @@ class ScramServer:
         return self._challenge
 
     def _found(self, *, by_token: bool) -> ScramCredential:
-        """Return the user's or the token's credential, or one that looks like it and that no password fits."""
+        """Return the user's or the token's credential, or a similar one that no password matches."""
         if by_token:
             token = self._token(self._name)
             if token is not None:
@@ -159,7 +159,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def respond(self, token: bytes) -> bytes | None:
-        """Take the server's challenge, then its signature, which shows that it knows this user."""
+        """Process the server's challenge, then its signature, which proves that it knows this user."""
         try:
             message = token.decode()
         except UnicodeDecodeError:

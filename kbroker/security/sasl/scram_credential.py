@@ -1,8 +1,8 @@
-"""What is kept of a user's password for SCRAM (RFC 5802): enough to check it, and not to know it.
+"""The stored form of a user's password for SCRAM (RFC 5802): enough to check it, but not to know it.
 
-Owns the computation and the text under which a store keeps it, Kafka's: salt=...,stored_key=...,server_key=...,
-iterations=4096, with the first three in base64. Never stores anything. The text is as good as a password to whoever
-listens on the wire, so it goes into no log and no answer.
+Owns the computation and Kafka's text for a store: salt=...,stored_key=...,server_key=...,iterations=4096, with the
+first three in base64. Never stores anything. With the recorded traffic the text is as good as a password, so it must
+not be in any log or response.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PARTS: Final = ("salt", "stored_key", "server_key", "iterations")
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """One user's for one mechanism."""
+    """One user's credential for one mechanism."""
 
     salt: bytes
     stored_key: bytes = field(repr=False)
@@ -37,13 +37,13 @@ class ScramCredential:
     iterations: int
 
     def text(self) -> str:
-        """Return it as it is stored."""
+        """Return its stored text."""
         parts = [base64.b64encode(each).decode() for each in (self.salt, self.stored_key, self.server_key)]
         return ",".join(f"{name}={value}" for name, value in zip(_PARTS, [*parts, str(self.iterations)], strict=True))
 
     @classmethod
     def parse(cls, text: str) -> ScramCredential:
-        """Read what is stored; raises ValueError, whose message has nothing of it."""
+        """Parse a stored text; raises ValueError, whose message contains nothing of it."""
         parts = dict(part.partition("=")[::2] for part in text.split(","))
         if set(parts) != set(_PARTS) or not parts["iterations"].isdecimal():
             raise ValueError("not a SCRAM credential")
@@ -55,18 +55,18 @@ class ScramCredential:
 
 
 def from_salted_password(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-    """Return the credential of a password that is salted already, as requests bring it."""
+    """Return the credential of a password that is already salted, as in requests."""
     stored = hashlib.new(HASHES[mechanism], client_key(mechanism, salted)).digest()
     return ScramCredential(salt, stored, server_key(mechanism, salted), iterations)
 
 
 def from_password(mechanism: str, password: str, salt: bytes, iterations: int) -> ScramCredential:
-    """Return the credential of a password: some ms of work."""
+    """Return the credential of a password; takes some ms."""
     return from_salted_password(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
 
 
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """Return what is left of a password with its salt: some ms of work."""
+    """Return a salted password; takes some ms."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
@@ -81,12 +81,12 @@ def server_key(mechanism: str, salted: bytes) -> bytes:
 
 
 def new_salt() -> bytes:
-    """Return a salt of the kind that Kafka's tools make."""
+    """Return a salt like those of Kafka's tools."""
     return as_salt(secrets.randbits(_SALT_BITS))
 
 
 def as_salt(number: int) -> bytes:
-    """Return the 26 digits to base 36 of a number's last bits."""
+    """Return the 26 digits in base 36 of a number's last bits."""
     number %= 1 << _SALT_BITS
     digits = ""
     for _ in range(26):

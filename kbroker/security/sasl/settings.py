@@ -1,12 +1,12 @@
-"""What a broker's configuration says of SASL on its listeners.
+"""The SASL settings of a broker's listeners.
 
-Owns which mechanisms are offered where, the settings that a listener or one of its mechanisms has for itself, and
-their JAAS options; refuses what cannot work. Never authenticates anybody.
+Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options;
+refuses unsupported settings. Never authenticates anybody.
 
-    sasl.jaas.config                                  of any listener and mechanism whose login module it is
-    listener.name.inside.sasl.enabled.mechanisms      of one listener, its name in lower case
-    listener.name.inside.plain.sasl.jaas.config       of one mechanism there, in lower case, too
-    java.security.auth.login.config                   a file, where none of these is set: login modules of all
+    sasl.jaas.config                                  for any listener and mechanism with this login module
+    listener.name.inside.sasl.enabled.mechanisms      for one listener, its name in lower case
+    listener.name.inside.plain.sasl.jaas.config       for one mechanism there, in lower case, too
+    java.security.auth.login.config                   a file, if none of these is set: login modules of all
                                                       mechanisms in its sections inside.KafkaServer and KafkaServer
 """
 
@@ -40,7 +40,7 @@ Begin = Callable[[], ServerMechanism]
 
 
 class Credentials(NamedTuple):
-    """What finds credentials by a name and a mechanism of SCRAM: of users, and of delegation tokens by their ids."""
+    """Look-ups of credentials by a name and a mechanism of SCRAM: of users, and of delegation tokens by their ids."""
 
     of_user: Callable[[str, str], ScramCredential | None]
     of_token: Callable[[str, str], scram.TokenLogin | None]
@@ -65,11 +65,11 @@ class ListenerSettings:
         self.listener = listener
         self.credentials = credentials or Credentials(_nobody, _nobody)
         self.serves = credentials is not None
-        """Whether there is a broker behind it, or somebody only looks whether all is well."""
+        """Whether a broker uses the listener, or this only checks the settings."""
         self._in_file: list[LoginModule] | None = None
 
     def find(self, key: str, mechanism: str = "") -> tuple[str, str] | None:
-        """Return the name and the text of the strongest setting for a key, None where there is none."""
+        """Return the name and the text of the strongest setting for a key, None without one."""
         own = f"listener.name.{self.listener.lower()}."
         names = [f"{own}{mechanism.lower()}.{key}"] if mechanism else []
         for name in (*names, f"{own}{key}", key):
@@ -79,7 +79,7 @@ class ListenerSettings:
         return None
 
     def value(self, key: str, mechanism: str = "") -> Value:
-        """Return the value of a key, its default where nobody has set it. Raises ConfigError."""
+        """Return the value of a key, its default if unset. Raises ConfigError."""
         found = self.find(key, mechanism)
         declared = broker_key(key)
         assert declared is not None, key
@@ -91,9 +91,9 @@ class ListenerSettings:
             raise ConfigError(error.text) from None
 
     def login(self, mechanism: str, module: str) -> LoginModule | None:
-        """Return the login module of a mechanism; None where none is set. Raises ConfigError, without secrets.
+        """Return the login module of a mechanism; None if unset. Raises ConfigError, without secrets.
 
-        Of a file it is the one of the class `module`.
+        From a file it is the one of the class `module`.
         """
         found = self.find(JAAS, mechanism)
         if found is None:
@@ -104,7 +104,7 @@ class ListenerSettings:
         try:
             modules = parse_jaas(f"KafkaServer {{ {text} }};")["KafkaServer"]
         except JaasError:
-            # What it says may be a part of a password that is not quoted well.
+            # Its message may contain a part of a badly quoted password.
             raise ConfigError(f'{name} is not of the form CLASS required name="value" ...;') from None
         if len(modules) != 1:
             raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
@@ -112,7 +112,7 @@ class ListenerSettings:
 
 
 def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
-    """Return the login modules that a file has for a listener, none where there is no file. Raises ConfigError."""
+    """Return a file's login modules for a listener, none without a file. Raises ConfigError."""
     if not path:
         return []
     try:
@@ -130,9 +130,9 @@ def _nobody(_user: str, _mechanism: str) -> None:
 
 
 def offers(config: BrokerConfig, credentials: Credentials | None = None) -> dict[str, Offer]:
-    """Return what each listener with SASL offers, by its name. Raises ConfigError.
+    """Return the offer of each listener with SASL, by its name. Raises ConfigError.
 
-    Without `credentials` it is only looked whether all is well: no keys are fetched.
+    Without `credentials` this only checks the settings: no keys are fetched.
     """
     return {
         each.name: _offer(ListenerSettings(config, each.name, credentials), protocol)
@@ -173,7 +173,7 @@ def _begin(settings: ListenerSettings, mechanism: str) -> Begin:
 
 
 def required_login(settings: ListenerSettings, mechanism: str, module: str) -> LoginModule:
-    """Return a mechanism's login module, which has to be `module`. Raises ConfigError."""
+    """Return a mechanism's login module, which must be `module`. Raises ConfigError."""
     login = settings.login(mechanism, module)
     where = f"listener.name.{settings.listener.lower()}.{mechanism.lower()}.{JAAS}"
     if login is None:
@@ -189,7 +189,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
     known: tuple[str, Mapping[str, str]] = (first[1] if first else "", plain.passwords(login.options))
 
     def begin() -> ServerMechanism:
-        """Begin with the users there are by now: they may change while the broker runs."""
+        """Begin with the current users, which may change while the broker runs."""
         nonlocal known
         found = settings.find(JAAS, mechanism)
         text = found[1] if found else ""
@@ -207,7 +207,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     found = settings.find(JAAS, mechanism)
-    # What is of all mechanisms may be meant for another one.
+    # A setting for all mechanisms may be meant for another one.
     if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials

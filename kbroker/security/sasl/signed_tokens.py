@@ -1,7 +1,7 @@
-"""Tokens that are signed: JSON Web Tokens (RFC 7519), judged by PyJWT.
+"""Signed tokens: JSON Web Tokens (RFC 7519), verified by PyJWT.
 
-Owns what is asked of them: a signature by a key that is known, by an algorithm with public keys, times, issuer,
-audience, name and scopes. Never fetches keys (key_set.py).
+Owns the requirements: a signature by a known key, with a public-key algorithm, times, issuer, audience, name and
+scopes. Never fetches keys (key_set.py).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-"""Which algorithms a kind of key is good for. None of them works with a secret that both sides have."""
+"""The algorithms of each kind of key. None of them works with a shared secret."""
 _TRIED: Final = 8
-"""Keys that are tried where a token does not say which one it was signed by."""
+"""The most keys tried for a token that does not name its key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One public key: its id, its kind (kty), what it is bound to (alg, None: nothing), and PyJWT's form of it."""
+    """One public key: its id, its kind (kty), its only algorithm (alg, None for any), and PyJWT's form of it."""
 
     key_id: str | None
     kind: str
@@ -34,18 +34,18 @@ class Key:
 
 
 class Keys(Protocol):
-    """Where keys come from."""
+    """The source of keys."""
 
     def known(self) -> Sequence[Key]:
-        """Return those that are known by now."""
+        """Return the currently known keys."""
 
     def miss(self, key_id: str) -> None:
-        """Hear that a token names a key that is not known: it may be a new one."""
+        """Handle a token with an unknown key: it may be a new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What tokens have to say."""
+    """The required claims of tokens."""
 
     issuer: str | None
     audience: tuple[str, ...]
@@ -55,7 +55,7 @@ class Expected:
 
 
 def signed(keys: Keys, expected: Expected) -> Validate:
-    """Return what judges signed tokens."""
+    """Return a validator of signed tokens."""
     import jwt
 
     def validate(token: str) -> Identity:

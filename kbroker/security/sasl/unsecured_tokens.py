@@ -1,7 +1,7 @@
-"""Tokens that nobody has signed, for development: whoever can write one is whoever he says.
+"""Unsigned tokens, for development: anyone who can write one can claim any identity.
 
-Owns what is asked of their claims, by the options unsecuredValidator... of Kafka's OAuthBearerLoginModule. Only where
-such an option stands are they taken at all.
+Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule. They
+are only accepted if such an option is set.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _OPTIONS: Final = "unsecuredValidator"
 
 
 def are_enabled(options: Options) -> bool:
-    """Whether a login module's options ask for unsigned tokens, of clients or for itself."""
+    """Whether a login module's options enable unsigned tokens, of clients or for itself."""
     return any(name.startswith(_PREFIX) for name in options)
 
 
 def unsecured(options: Options, now_ms: Callable[[], int]) -> Validate:
-    """Return what judges unsigned tokens; raises ConfigError."""
+    """Return a validator of unsigned tokens; raises ConfigError."""
     name_claim = options.get(f"{_OPTIONS}PrincipalClaimName", "sub")
     scope_claim = options.get(f"{_OPTIONS}ScopeClaimName", "scope")
     required = options.get(f"{_OPTIONS}RequiredScope", "").split()

@@ -1,6 +1,6 @@
-"""The SCRAM credentials among the configs of users, as Kafka keeps them: /config/users/NAME, mechanism = credential.
+"""The SCRAM credentials in the configs of users, as in Kafka: /config/users/NAME, mechanism = credential.
 
-Owns how a user's name stands there, and the way from configs to a credential. Never stores anything.
+Owns the encoding of a user's name, and the parsing of credentials in configs. Never stores anything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ USERS = "users"
 
 
 def entity_name(user: str) -> str:
-    """Return how a user's name stands in a path: as Java's URLEncoder has it, with no sign that JMX minds."""
+    """Return a user's name as in a path: like Java's URLEncoder, without characters that disturb JMX."""
     return quote(user, safe="-_.", errors="replace").replace("~", "%7E")
 
 
@@ -25,7 +25,7 @@ def user_of(entity: str) -> str:
 
 
 def credential_of(configs: Mapping[str, Mapping[str, str]], user: str, mechanism: str) -> ScramCredential | None:
-    """Return a user's credential for a mechanism; None where there is none that can be read."""
+    """Return a user's credential for a mechanism; None if it is missing or unreadable."""
     text = configs.get(entity_name(user), {}).get(mechanism)
     if text is None:
         return None
@@ -36,7 +36,7 @@ def credential_of(configs: Mapping[str, Mapping[str, str]], user: str, mechanism
 
 
 def credentials_of(configs: Mapping[str, str]) -> dict[str, ScramCredential]:
-    """Return all credentials among one user's configs, by mechanism."""
+    """Return all credentials in one user's configs, by mechanism."""
     found = {}
     for mechanism in HASHES:
         if mechanism in configs:

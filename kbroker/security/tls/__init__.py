@@ -1,1 +1,1 @@
-"""TLS without sockets: stores of keys, contexts, names in certificates, and the bytes of one connection."""
+"""TLS without sockets: key stores, contexts, names in certificates, and the bytes of one connection."""

@@ -1,7 +1,7 @@
-"""From settings to contexts of Python's ssl module: one for clients that come, one for brokers that are asked.
+"""Converts settings to contexts of Python's ssl module: one for a listener, one for connections to other brokers.
 
-Owns versions, ciphers, and how keys get into a context: OpenSSL reads them from files only, so they are given to it in
-memory that looks like one. What cannot work raises ConfigError, in one line and without a secret.
+Owns versions, ciphers, and the loading of keys: OpenSSL reads them from files only, so they are passed in memory that
+looks like a file. Invalid settings raise ConfigError, in one line and without a secret.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kbroker.security.tls.settings import TlsSettings
 from kbroker.security.tls.stores import KeyStore, key_store, trusted
 
 OF_TLS_13: Final = ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256")
-"""What OpenSSL offers for TLSv1.3. Python's ssl module can only leave them as they are."""
+"""OpenSSL's suites for TLSv1.3. Python's ssl module cannot change them."""
 
 
 def openssl_name(name: str) -> str:
-    """Return what OpenSSL calls a cipher suite of TLSv1.2: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 and the like."""
+    """Return OpenSSL's name of a cipher suite of TLSv1.2, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256."""
     exchange, _, cipher = name.removeprefix("TLS_").partition("_WITH_")
     cipher = cipher.replace("_CBC_", "_").replace("AES_128", "AES128").replace("AES_256", "AES256")
     cipher = cipher.replace("CHACHA20_POLY1305_SHA256", "CHACHA20_POLY1305")
@@ -47,7 +47,7 @@ _CLIENT_AUTH: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "r
 
 
 def server_context(settings: TlsSettings) -> tuple[ssl.SSLContext, KeyStore]:
-    """Return the context of a listener, and what it shows of itself. Raises ConfigError."""
+    """Return the context of a listener, and its key store. Raises ConfigError."""
     keys = key_store(settings.keystore)
     if keys is None:
         names = settings.keystore.names
@@ -65,7 +65,7 @@ def server_context(settings: TlsSettings) -> tuple[ssl.SSLContext, KeyStore]:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context in which a broker asks others by this listener. Raises ConfigError."""
+    """Return the context for a broker's connections to others over this listener. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = settings.endpoint_identification
     if algorithm.upper() not in ("", "HTTPS"):
@@ -97,7 +97,7 @@ def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
             raise ConfigError(f"{name}: none of {', '.join(settings.cipher_suites)} is of a version that is offered")
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     if older:
-        with contextlib.suppress(ssl.SSLError):  # none of them can be had
+        with contextlib.suppress(ssl.SSLError):  # none of them is available
             context.set_ciphers(":".join(map(openssl_name, older)))
         chosen = {each["name"] for each in context.get_ciphers()}
         unknown = [each for each in older if openssl_name(each) not in chosen]
@@ -120,8 +120,8 @@ def _versions(settings: TlsSettings) -> list[ssl.TLSVersion]:
 
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Take the certificates that others are known by: those of the trust store, or else the system's."""
-    # A certificate that is trusted needs no issuer, also if it has one, as in Java.
+    """Load the trusted certificates: those of the trust store, or else the system's."""
+    # A trusted certificate is accepted without its issuer, as in Java.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     certificates = trusted(settings.truststore)
     if certificates is None:
@@ -143,7 +143,7 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -
     name = names["key" if settings.keystore.location is None else "location"]
     try:
         with _as_file(text) as path:
-            # Always a password: without, OpenSSL would ask for one at the terminal where the key has one.
+            # Always with a password: without one, OpenSSL would prompt on the terminal for an encrypted key.
             password = keys.password or secrets.token_hex(8)
             try:
                 context.load_cert_chain(path, password=password)
@@ -165,14 +165,14 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -
 
 
 def _allow_weak_signatures(context: ssl.SSLContext) -> None:
-    """Take certificates that are signed with SHA-1, as Java does; versions and cipher suites stay as they are."""
+    """Accept certificates signed with SHA-1, as Java does; versions and cipher suites stay unchanged."""
     suites = [each["name"] for each in context.get_ciphers() if each["protocol"] != "TLSv1.3"]
     context.set_ciphers(":".join([*suites, "@SECLEVEL=0"]))
 
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Lend a path under which a text can be read by this process alone, and that is gone afterwards."""
+    """Lend a path from which only this process can read a text, and which is removed afterwards."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
         try:
@@ -190,7 +190,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def reason_of(error: ssl.SSLError) -> str:
-    """Return what OpenSSL says is wrong, in words."""
+    """Return OpenSSL's reason in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not accepted: {error.verify_message.rstrip('.')}"
     return (error.reason or "unknown reason").replace("_", " ").lower()

@@ -1,6 +1,6 @@
-"""DER, as far as certificates and key stores take it: one element after the other.
+"""DER, as far as certificates and key stores need it: one element after the other.
 
-Owns tags and lengths. Never knows what an element means. Raises IndexError or ValueError for what ends too soon.
+Owns tags and lengths. Never knows what an element means. Raises IndexError or ValueError for truncated data.
 """
 
 from __future__ import annotations

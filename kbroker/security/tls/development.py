@@ -1,7 +1,7 @@
 """An authority for development, and the certificates that it signs.
 
-Owns their form: P-256 keys, good for a year; and which names a server's has. Whoever has the files can be anybody;
-never meant for a network that strangers are on. Writes no file: cli/cert.py does.
+Owns their form: P-256 keys, valid for a year; and the names in a server's certificate. Anyone with the files can claim
+any identity; never meant for a network with strangers on it. Writes no file: cli/cert.py does.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAYS: Final = 365
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""Clocks of two machines differ."""
+"""The clocks of two machines differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A key and its certificate; `issuer` is None where it has signed itself."""
+    """A key and its certificate; `issuer` is None if it is self-signed."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -37,7 +37,7 @@ class Signed:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def pem(self, password: str | None = None) -> bytes:
-        """Return key (PKCS8, encrypted where there is a password) and certificate in PEM, as Kafka reads them."""
+        """Return key (PKCS8, encrypted with a password if given) and certificate in PEM, in Kafka's form."""
         how = _encryption(password)
         key = self.key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how)
         return key + self.certificates_pem()
@@ -57,12 +57,12 @@ def _encryption(password: str | None) -> serialization.KeySerializationEncryptio
 
 
 def server_names() -> list[str]:
-    """Return what this machine is reached by: names and addresses for the certificate of a server on it."""
+    """Return this machine's names and addresses, for the certificate of a server on it."""
     return ["localhost", "127.0.0.1", "::1", socket.gethostname()]
 
 
 def trust_store(certificate: x509.Certificate, password: str) -> bytes:
-    """Return a PKCS12 trust store as Java reads it."""
+    """Return a PKCS12 trust store that Java can read."""
     trusted = pkcs12.PKCS12Certificate(certificate, b"ca")
     return pkcs12.serialize_java_truststore([trusted], _encryption(password))
 
@@ -85,7 +85,7 @@ def authority(name: str = "kbroker development CA") -> Signed:
 
 
 def load_authority(pem: bytes) -> Signed:
-    """Return an authority from what its `pem` was; raises ValueError."""
+    """Return an authority from its `pem`; raises ValueError."""
     key = serialization.load_pem_private_key(pem, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise ValueError("its key is of another kind")
@@ -99,7 +99,7 @@ def sign(
     *,
     days: float = _DAYS,
 ) -> Signed:
-    """Return what an authority has signed for a name (a common name, or a whole one) and for hosts."""
+    """Return a signed certificate for a name (a common name, or a whole one) and for hosts."""
     key = ec.generate_private_key(ec.SECP256R1())
     if isinstance(subject, str):
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])

@@ -1,7 +1,7 @@
-"""Java's own older form of key stores, JKS: keys with their certificates, and trusted certificates.
+"""Java's older format of key stores, JKS: keys with their certificates, and trusted certificates.
 
-Owns reading it. There is no library for it that is kept up, and it is small. Never writes one: `keytool` makes PKCS12
-by default.
+Owns reading it. There is no maintained library for it, and it is small. Never writes one: `keytool` makes PKCS12 by
+default.
 
     0xFEEDFEED, version i32 (2), entries i32
       entry 1, a key       alias, created i64, key (i32 length), certificates i32, each: type, i32 length, DER
@@ -9,7 +9,7 @@ by default.
     SHA-1 of password (UTF-16), "Mighty Aphrodite" and all of the above
 
 A key is PKCS #8, masked: salt (20 bytes), masked bytes, SHA-1 of password and key; the mask is SHA-1 of password and
-salt, then of password and what was the mask before.
+salt, then of password and the previous mask.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _WORD: Final = b"Mighty Aphrodite"
 _HASH: Final = 20
 _KEY, _TRUSTED = 1, 2
 _MASKED: Final = bytes.fromhex("2b060104012a021101" + "01")
-"""1.3.6.1.4.1.42.2.17.1.1: the one way in which Java masks keys there."""
+"""1.3.6.1.4.1.42.2.17.1.1: Java's only way of masking keys there."""
 
 
 class BadStore(Exception):  # noqa: N818 - named after the file
-    """A file is no such store, or the password is another; the message says which."""
+    """A file is not such a store, or the password is wrong; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Entry:
 
 
 def load(data: bytes, password: str | None) -> list[Entry]:
-    """Return the entries of a store, in order; without a password nothing tells whether somebody changed it."""
+    """Return the entries of a store, in order; without a password, changes of the file are not detected."""
     if password is not None:
         digest = hashlib.sha1(_utf16(password) + _WORD + data[:-_HASH]).digest()
         if not hmac.compare_digest(digest, data[-_HASH:]):
@@ -56,7 +56,7 @@ def load(data: bytes, password: str | None) -> list[Entry]:
 
 
 def unmasked(masked: bytes, password: str) -> bytes:
-    """Return a key (PKCS #8, DER) of an entry; raises BadStore where the password is another."""
+    """Return a key (PKCS #8, DER) of an entry; raises BadStore if the password is wrong."""
     try:
         _, whole, _ = element(memoryview(masked))
         inside = elements(whole)
@@ -84,7 +84,7 @@ def _utf16(password: str) -> bytes:
 
 
 class _Reader:
-    """What a store's bytes are made of, taken from the front."""
+    """Reads a store's bytes from the front."""
 
     def __init__(self, data: memoryview) -> None:
         self._data, self._at = data, 0

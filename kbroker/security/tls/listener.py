@@ -1,7 +1,7 @@
-"""TLS on one listener: its context, which may be replaced while it serves, and who its clients are.
+"""TLS on one listener: its context, which may be replaced while it serves, and the identities of its clients.
 
-Owns the checks of a replacement: a certificate may not lose names that clients or brokers know it by
-(`ssl.allow.dn.changes`, `ssl.allow.san.changes`). Never opens a socket. (Kafka's SslFactory.)
+Owns the checks of a replacement: a new certificate must not lose names of the old one, by which clients or brokers know
+it (`ssl.allow.dn.changes`, `ssl.allow.san.changes`). Never opens a socket. (Kafka's SslFactory.)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 class TlsListener:
-    """One listener's TLS. `names_clients`: who comes is known by a certificate, rather than by SASL."""
+    """One listener's TLS. `names_clients`: certificates identify clients, rather than SASL."""
 
     def __init__(self, settings: TlsSettings, *, names_clients: bool = True, between_brokers: bool = False) -> None:
-        """Read the stores; raises ConfigError where they cannot work.
+        """Read the stores; raises ConfigError if they cannot work.
 
-        `between_brokers`: brokers also ask each other by this listener, so each must accept what it shows itself.
+        `between_brokers`: brokers also connect to each other over this listener, so it must accept its own certificate.
         """
         self._between_brokers = between_brokers
         self._names_clients = names_clients
@@ -45,17 +45,17 @@ class TlsListener:
         self.settings, self._context, self._keys, self._client, self._mapper = settings, context, keys, client, mapper
 
     def session(self) -> Session:
-        """Return the TLS of one connection that was accepted."""
+        """Return the TLS session of one accepted connection."""
         return Session(self._context)
 
     @property
     def client_context(self) -> ssl.SSLContext:
-        """In what a broker asks others by this listener."""
+        """The context for a broker's connections to others over this listener."""
         assert self._client is not None
         return self._client
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return who shows a certificate (DER), or none. Raises Broken where no rule has a name for it."""
+        """Return the principal of a certificate (DER), or of none. Raises Broken if no rule matches its name."""
         if certificate is None or not self._names_clients:
             return ANONYMOUS
         try:
@@ -64,7 +64,7 @@ class TlsListener:
             raise Broken(str(error)) from None
 
     def replacement(self, settings: TlsSettings) -> Callable[[], None]:
-        """Return what lets new connections have new stores; raises ConfigError where those may not be."""
+        """Return a function that gives new connections new stores; raises ConfigError if these are not allowed."""
         made = _made(settings, self._between_brokers)
         check_names(self._keys.chain[0], made[2].chain[0], settings)
         if not self.settings.truststore.is_set and settings.truststore.is_set:
@@ -95,9 +95,9 @@ def _made(settings: TlsSettings, between_brokers: bool) -> Made:
 
 
 def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Let this broker ask itself; raises ConfigError where that fails, as it would with every other."""
+    """Connect this broker to itself; raises ConfigError if that fails, as it would with every other broker."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    checks, client.check_hostname = client.check_hostname, False  # its names are another's to judge
+    checks, client.check_hostname = client.check_hostname, False  # a broker cannot check its own names
     try:
         asking, asked = client.wrap_bio(incoming, outgoing), Session(server)
         for _ in range(8):
@@ -121,7 +121,7 @@ def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext)
 
 
 def check_names(old: bytes, new: bytes, settings: TlsSettings) -> None:
-    """Refuse another distinguished name, and alternative names that are lost; in Kafka's words."""
+    """Refuse another distinguished name, and lost alternative names; in Kafka's words."""
     was, becomes = subject(old), subject(new)
     if not settings.allow_dn_changes and was.lower() != becomes.lower():
         raise ConfigError(

@@ -1,11 +1,11 @@
-r"""Rules that make a principal's name of a distinguished name: `ssl.principal.mapping.rules` (KIP-371).
+r"""Rules that convert a distinguished name to a principal's name: `ssl.principal.mapping.rules` (KIP-371).
 
 Owns their syntax and meaning, which are those of Kafka's SslPrincipalMapper. Never reads a certificate.
 
     RULE:^CN=(.*?),OU=users.*$/$1/L, RULE:^CN=(.*?)$/$1/, DEFAULT
 
-The first rule whose pattern is the whole of the name counts; L and U change the letters of what came of it. Patterns
-are Python's, which read what such rules use as Java's do.
+The first rule whose pattern matches the whole name counts; L and U change the case of the result. Patterns are
+Python's, which read the constructs of such rules as Java's do.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class BadRules(Exception):  # noqa: N818 - named after the setting
 
 
 class NoRule(Exception):  # noqa: N818 - an outcome
-    """No rule fits a name."""
+    """No rule matches a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
     pattern: re.Pattern[str] | None
-    """None: the name as it is."""
+    """None for the unchanged name."""
     replacement: str = ""
     case: str = ""
 
@@ -49,7 +49,7 @@ class PrincipalMapper:
     """The rules of a listener."""
 
     def __init__(self, text: str) -> None:
-        """Read the rules; raises BadRules."""
+        """Parse the rules; raises BadRules."""
         self._rules = tuple(_rules(text))
 
     def name_of(self, distinguished_name: str) -> str:
@@ -78,7 +78,7 @@ def _rules(text: str) -> Iterator[_Rule]:
 
 
 def expanded(replacement: str, match: re.Match[str]) -> str:
-    """Return a replacement with the groups put in. A number that is too large loses digits, or stands for itself."""
+    """Return a replacement with its groups inserted. A number that is too large loses digits, or stays as text."""
     groups = match.re.groups
 
     def put(reference: re.Match[str]) -> str:

@@ -1,10 +1,10 @@
-"""The name in a certificate, as Java writes it (X500Principal.getName): RFC 2253.
+"""The name in a certificate, in Java's form (X500Principal.getName): RFC 2253.
 
-Owns the way from a certificate's bytes to that text. Trusts their form: OpenSSL has read the same bytes before. Never
-judges a certificate.
+Owns the conversion of a certificate's bytes to that text. Trusts their form: OpenSSL has read the same bytes before.
+Never validates a certificate.
 
     CN=alice,OU=billing,O=Example,C=DE
-    1.2.840.113549.1.9.1=#160a6140622e6578616d706c65,CN=alice        what RFC 2253 has no word for
+    1.2.840.113549.1.9.1=#160a6140622e6578616d706c65,CN=alice        a type without a name in RFC 2253
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _WORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-# UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: all others are told in hexadecimal.
+# UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: all others are shown in hexadecimal.
 _TEXTS: Final = frozenset({12, 19, 20, 22, 27, 30})
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _VERSION: Final = 0xA0
 _BLANKS: Final = " \r"
 
 
-class BadCertificate(Exception):  # noqa: N818 - named after what came
-    """A certificate's bytes do not have the form that they should."""
+class BadCertificate(Exception):  # noqa: N818 - named after the input
+    """A certificate's bytes do not have the required form."""
 
 
 def subject(certificate: bytes) -> str:
@@ -44,12 +44,12 @@ def subject(certificate: bytes) -> str:
 
 
 def _subject(certificate: memoryview) -> memoryview:
-    """Return what the name consists of: sets, in the order in which they stand in the certificate."""
+    """Return the parts of the name: sets, in the order of the certificate."""
     _, whole, _ = element(certificate)
     _, signed, _ = element(whole)
     fields = elements(signed)
     tag, _, _ = next(fields)
-    # Behind the number: algorithm, issuer, validity, subject; before the number there may be a version.
+    # After the number: algorithm, issuer, validity, subject; before the number there may be a version.
     for _ in range(4 if tag == _VERSION else 3):
         next(fields)
     return next(fields)[1]

@@ -1,8 +1,8 @@
-"""TLS of one broker: of each of its listeners that speaks it, and of the way to other brokers.
+"""TLS of one broker: of each of its TLS listeners, and of its connections to other brokers.
 
-Owns which settings count for which listener, and that a change of them reaches who connects from then on: a key store
-or trust store is read again when a config of the broker is set and its file has changed, also to the same value, as in
-Kafka. Never opens a socket.
+Owns which settings apply to which listener, and their changes for later connections: a key store or trust store is read
+again when a config of the broker is set, even to the same value, and the store's file has changed, as in Kafka. Never
+opens a socket.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Stamp = tuple[object, ...]
 
 
 class TlsListeners:
-    """The listeners of a broker that speak TLS, in `by_name`; empty where none does."""
+    """The TLS listeners of a broker, in `by_name`; empty without any."""
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Read their stores. Raises ConfigError where one cannot work."""
+        """Read their stores. Raises ConfigError if one cannot work."""
         self.by_name: dict[str, TlsListener] = {}
         self._stamps: dict[str, Stamp] = {}
         self._inter_broker = config.listeners.inter_broker
@@ -55,12 +55,12 @@ class TlsListeners:
             )
 
     def client_context(self) -> ssl.SSLContext | None:
-        """Return in what context other brokers are asked; None where that goes without TLS."""
+        """Return the context for connections to other brokers; None without TLS."""
         listener = self.by_name.get(self._inter_broker)
         return None if listener is None else listener.client_context
 
     def check(self, config: BrokerConfig) -> None:
-        """Check the stores that a configuration would have; raises InvalidConfig, in Kafka's words."""
+        """Check the stores of a configuration; raises InvalidConfig, in Kafka's words."""
         try:
             self._replacements(config)
         except (ConfigError, InvalidConfig) as error:
@@ -71,7 +71,7 @@ class TlsListeners:
             ) from None
 
     def follow(self, config: BrokerConfig) -> None:
-        """Let who connects from now on have what a changed configuration says; what can't be used is told, and left."""
+        """Apply a changed configuration to new connections; unusable stores are logged, and the old ones stay."""
         try:
             for replace in self._replacements(config):
                 replace()
@@ -103,7 +103,7 @@ def _settings(config: BrokerConfig, name: str) -> TlsSettings:
 
 
 def _stamp(settings: TlsSettings) -> Stamp:
-    """Return what changes whenever a store's file does."""
+    """Return a value that changes whenever a store's file does."""
     return _file_stamp(settings.keystore), _file_stamp(settings.truststore)
 
 

@@ -1,7 +1,7 @@
-"""PEM: the blocks of a text, as Kafka takes them from a file or from a setting.
+"""PEM: the blocks of a text, as Kafka accepts them in a file or in a setting.
 
-Owns finding blocks and writing them. A setting may have its line breaks replaced by blanks. Never looks at what is
-encoded, nor reads a file.
+Owns finding blocks and writing them. The line breaks of a setting may be replaced by blanks. Never interprets the
+encoded data, nor reads a file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _HEADER: Final = re.compile(r"^[A-Za-z-]+:.*$", re.MULTILINE)
 
 
 class BadPem(Exception):  # noqa: N818 - named after the text
-    """A text is no PEM; the message says why, and nothing of the text."""
+    """A text is not PEM; the message contains the reason, and nothing of the text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What stands between BEGIN and END: `text` as a PEM text of its own, `data` as bytes."""
+    """A block from BEGIN to END: `text` as a separate PEM text, `data` as bytes."""
 
     label: str
     data: bytes = field(repr=False)
@@ -38,7 +38,7 @@ class Block:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the blocks of a text in order; raises BadPem where one can't be decoded."""
+    """Return the blocks of a text in order; raises BadPem if one cannot be decoded."""
     found = []
     for label, body in _BLOCK.findall(text):
         if _HEADER.search(body) is not None:  # an encrypted key of OpenSSL's own older form, whose headers matter

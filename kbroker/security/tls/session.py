@@ -1,7 +1,7 @@
 """One connection's TLS: bytes of the wire in and out, bytes of the application in and out.
 
-Owns the handshake and the records, in OpenSSL's memory. Never sees a socket, a clock or a loop. What it holds is
-bounded by what was given to it since it was last asked for more.
+Owns the handshake and the records, in OpenSSL's memory. Never sees a socket, a clock or a loop. Its memory is bounded
+by the bytes passed in since it last requested more.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from kbroker.protocol.other_protocols import spoken_without_tls
 from kbroker.security.tls.contexts import reason_of
 
 FIRST_BYTE = 0x16
-"""How a client's first record begins: a handshake."""
+"""The beginning of a client's first record: a handshake."""
 MOST_OF_HANDSHAKE = 256 * 1024
-"""Bytes of a client that does not come to an end with its handshake."""
+"""The most bytes of a client that does not finish its handshake."""
 
 
 class Broken(Exception):  # noqa: N818 - what happened
-    """The other side's bytes can't be followed; the message says why. What is left to be sent tells it so."""
+    """The other side's bytes are invalid; the message gives the reason.
+
+    The bytes left to send report it to the other side.
+    """
 
 
 class Session:
@@ -34,10 +37,10 @@ class Session:
         self.is_open = False
         """Whether the handshake is done."""
         self.ended = False
-        """Whether the other side has said that it sends no more."""
+        """Whether the other side has closed its direction."""
 
     def shake(self, data: memoryview) -> bool:
-        """Take what came of a handshake; return whether it is done. Raises Broken."""
+        """Process bytes of a handshake; return whether it is done. Raises Broken."""
         if not self._taken and data and data[0] != FIRST_BYTE:
             spoken = spoken_without_tls(bytes(data[:4]))
             raise Broken(f"this is no TLS, but looks like {spoken}" if spoken else "this is no TLS")
@@ -55,7 +58,7 @@ class Session:
         return True
 
     def certificate(self) -> bytes | None:
-        """Return the other side's certificate (DER), which was accepted; None where it showed none."""
+        """Return the other side's accepted certificate (DER); None without one."""
         return self._tls.getpeercert(binary_form=True)
 
     def describe(self) -> str:
@@ -69,11 +72,11 @@ class Session:
         return bool(self._incoming.pending or self._tls.pending() or self.ended)
 
     def received(self, data: memoryview) -> None:
-        """Take what came by the wire, once what came before is read."""
+        """Add bytes from the wire, once all earlier ones are read."""
         self._incoming.write(data)
 
     def read_into(self, room: memoryview) -> int:
-        """Fill `room` as far as what came reaches; return the number of bytes. Raises Broken."""
+        """Fill `room` with the available bytes; return their number. Raises Broken."""
         tls, incoming, filled, size = self._tls, self._incoming, 0, len(room)
         try:
             while filled < size and (incoming.pending or tls.pending()):
@@ -96,7 +99,7 @@ class Session:
             raise Broken(reason_of(error)) from None
 
     def to_send(self) -> bytes:
-        """Return what is to be sent by the wire, and hold it no longer."""
+        """Remove and return the bytes to send."""
         return self._outgoing.read()
 
     @property
@@ -104,7 +107,7 @@ class Session:
         return bool(self._outgoing.pending)
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """Close this direction."""
         if self.is_open:
-            with contextlib.suppress(ssl.SSLError, ValueError):  # it waits for the other side to say so too
+            with contextlib.suppress(ssl.SSLError, ValueError):  # it waits for the other side to close as well
                 self._tls.unwrap()

@@ -1,6 +1,6 @@
-"""What a broker's configuration says of TLS on one listener: the keys `ssl.*`, and the listener's own before them.
+"""The TLS settings of one listener: the keys `ssl.*`, and the listener's own, which override them.
 
-Owns which keys there are, and their names as the operator wrote them. Never opens a file nor judges a value.
+Owns the list of keys, and their names as the operator wrote them. Never opens a file nor validates a value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class Values(Protocol):
     """The values of a listener (config/listener_values.py)."""
 
     def name_of(self, key: str) -> str:
-        """Return the name by which a key was set."""
+        """Return the full name of a set key."""
 
     def get_str(self, key: str) -> str: ...
 
@@ -30,7 +30,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """A key store or a trust store: a file, or texts of PEM. `names` has the config keys by their last words."""
+    """A key store or a trust store: a file, or texts of PEM. `names` contains the config keys by their last words."""
 
     names: dict[str, str]
     kind: str
@@ -47,7 +47,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS of one listener. `names` has the config keys by their last words."""
+    """TLS of one listener. `names` contains the config keys by their last words."""
 
     listener: str
     names: dict[str, str]
@@ -89,7 +89,7 @@ _OTHERS: Final = {
 def tls_settings(listener: str, values: Values, *, has_sasl: bool = False) -> TlsSettings:
     """Read the settings of a listener.
 
-    Where clients log in by SASL they are asked for certificates only if the listener itself says so, as in Kafka.
+    With SASL, clients are only asked for certificates if the listener itself is configured to, as in Kafka.
     """
     asks = not has_sasl or values.is_own("ssl.client.auth")
     return TlsSettings(

@@ -1,9 +1,10 @@
 """Key stores and trust stores: PEM in a file or in a setting, PKCS12, and Java's JKS.
 
-Owns reading them, with Kafka's rules of what may be set beside what. Never makes a context, and never says a secret:
-what is wrong raises ConfigError, with the config's name.
+Owns reading them, with Kafka's rules for combining settings. Never makes a context, and never reveals a secret: errors
+raise ConfigError, with the config's name.
 
-Whether a file is PKCS12 or JKS its first bytes say, whichever of both its type is: Java reads either by both names.
+A file's first bytes decide between PKCS12 and JKS, whichever of the two types is configured: Java reads either under
+both names.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class KeyStore:
 
 
 def key_store(settings: StoreSettings) -> KeyStore | None:
-    """Return what a listener shows of itself; None where nothing is set. Raises ConfigError."""
+    """Return a listener's key and certificates; None if unset. Raises ConfigError."""
     names = settings.names
     if settings.key is not None or settings.certificates is not None:
         if settings.key is None or settings.certificates is None:
@@ -58,7 +59,7 @@ def key_store(settings: StoreSettings) -> KeyStore | None:
 
 
 def trusted(settings: StoreSettings) -> tuple[bytes, ...] | None:
-    """Return the certificates (DER) that others are known by; None where nothing is set. Raises ConfigError."""
+    """Return the trusted certificates (DER); None if unset. Raises ConfigError."""
     names = settings.names
     if settings.certificates is not None:
         _check_texts(settings, names["certificates"])
@@ -119,7 +120,7 @@ def _blocks(text: str, name: str) -> list[pem.Block]:
 
 
 def _file(settings: StoreSettings) -> bytes | None:
-    """Return what the store's file holds; None where there is none."""
+    """Return the content of the store's file; None without one."""
     path, names = settings.location, settings.names
     if path is None:
         if settings.password is not None:
@@ -130,7 +131,7 @@ def _file(settings: StoreSettings) -> bytes | None:
     if settings.kind == _PEM:
         _no_password(settings)
     try:
-        # O_NONBLOCK: a pipe that nobody writes to would hold up whoever opens it, for ever.
+        # O_NONBLOCK: opening a pipe without a writer would block for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{names['location']}: {path} is no file")

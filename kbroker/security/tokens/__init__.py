@@ -1,1 +1,1 @@
-"""Delegation tokens (KIP-48): what they are, which there are, and who may do what with them."""
+"""Delegation tokens (KIP-48): their form, the existing ones, and the permissions on them."""

@@ -1,6 +1,6 @@
-"""What becomes of a delegation token: made, renewed, ended (Apache Kafka: DelegationTokenControlManager).
+"""The operations on a delegation token: create, renew, expire (Apache Kafka: DelegationTokenControlManager).
 
-Owns who may do that, how long a token lasts, and the errors. Never stores anything and never reads a clock; times are
+Owns who may do them, how long a token lasts, and the errors. Never stores anything and never reads a clock; times are
 in ms since 1970, periods in ms.
 """
 
@@ -17,7 +17,7 @@ from kbroker.security.tokens.known import Tokens
 from kbroker.security.tokens.token import Token, TokenInformation, TokenSettings
 
 MOST_OF_ONE: Final = 10_000
-"""Tokens that somebody may have asked for, as long as they last."""
+"""The most valid tokens of one requester."""
 MOST_CHARACTERS: Final = 4096
 """Of all names in a token."""
 MOST_RENEWERS: Final = 256
@@ -33,7 +33,7 @@ def new_token(
     max_lifetime_ms: int,
     now_ms: int,
 ) -> Token:
-    """Return a new token; it lasts as long as may be where `max_lifetime_ms` is not positive. Raises ApiError."""
+    """Return a new token, with the maximum lifetime if `max_lifetime_ms` is not positive. Raises ApiError."""
     if len(renewers) > MOST_RENEWERS:
         raise ApiError(ErrorCode.POLICY_VIOLATION)
     if sum(len(each.kind) + len(each.name) for each in (owner, requester, *renewers)) > MOST_CHARACTERS:
@@ -53,7 +53,7 @@ def new_token(
 
 
 def renewed(settings: TokenSettings, token: Token, who: Principal, period_ms: int, now_ms: int) -> Token:
-    """Return a token as it is for another while: as long as may be where `period_ms` is not positive.
+    """Return a token with a later expiry, the latest possible if `period_ms` is not positive.
 
     Raises ApiError.
     """
@@ -66,7 +66,7 @@ def renewed(settings: TokenSettings, token: Token, who: Principal, period_ms: in
 
 
 def ended(token: Token, who: Principal, period_ms: int, now_ms: int) -> Token | None:
-    """Return a token that ends after a while, None for at once, which is where `period_ms` is negative.
+    """Return a token with a new expiry, None for an immediate end, which a negative `period_ms` requests.
 
     Raises ApiError.
     """

@@ -1,7 +1,7 @@
-"""The delegation tokens that there are, as a value: found by id and by HMAC, and counted by who has asked for them.
+"""The existing delegation tokens as a value: found by id and by HMAC, and counted by requester.
 
-Owns that value. A change copies a part of a hundredth at most, so that it costs the same however many tokens there are.
-Never decides which there are.
+Owns that value. A change copies at most about a hundredth, so that its cost hardly grows with the number of tokens.
+Never decides which tokens exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NO_IDS: Final[tuple[Mapping[bytes, str], ...]] = ({},) * _PARTS
 
 
 class Tokens:
-    """Immutable; `with_token` and `without` return others."""
+    """Immutable; `with_token` and `without` return new values."""
 
     __slots__ = ("_by_id", "_counts", "_ids", "_size")
 
@@ -38,7 +38,7 @@ class Tokens:
 
     @classmethod
     def of(cls, tokens: Iterable[Token]) -> Tokens:
-        """Return some tokens, of several with one id the last."""
+        """Return a value with these tokens; of several with one id the last counts."""
         by_id: list[dict[str, Token]] = [{} for _ in range(_PARTS)]
         for token in tokens:
             by_id[_part(token.info.token_id)][token.info.token_id] = token
@@ -63,20 +63,20 @@ class Tokens:
         return f"<{self._size} delegation tokens>"
 
     def get(self, token_id: str) -> Token | None:
-        """Return the token of an id."""
+        """Return the token with an id."""
         return self._by_id[_part(token_id)].get(token_id)
 
     def by_hmac(self, hmac: bytes) -> Token | None:
-        """Return the token of an HMAC."""
+        """Return the token with an HMAC."""
         token_id = self._ids[hmac[0]].get(hmac) if hmac else None
         return None if token_id is None else self.get(token_id)
 
     def asked_for_by(self, requester: Principal) -> int:
-        """Return how many tokens somebody has asked for."""
+        """Return how many tokens a requester has."""
         return self._counts.get(requester, 0)
 
     def with_token(self, token: Token) -> Tokens:
-        """Return these with one added, or in the place of the one with its id."""
+        """Return these with one added, replacing one with the same id."""
         token_id, requester = token.info.token_id, token.info.requester
         old = self.get(token_id)
         if old is not None and old.info.requester != requester:
@@ -90,7 +90,7 @@ class Tokens:
         )
 
     def without(self, token_id: str) -> Tokens:
-        """Return these without the one of an id; where there is none, these."""
+        """Return these without the one with an id; unchanged if it is missing."""
         gone = self.get(token_id)
         if gone is None:
             return self

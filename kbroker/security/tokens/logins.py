@@ -1,7 +1,6 @@
-"""The SCRAM credentials of delegation tokens: a client logs in by a token's id and HMAC.
+"""The SCRAM credentials of delegation tokens: a client logs in with a token's id and HMAC.
 
-Owns how they are made of a token, and the memory of those that were used of late: making one takes some ms. Never
-stores one.
+Owns how they are derived from a token, and a cache of recent ones: deriving one takes some ms. Never stores one.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from kbroker.security.sasl.scram_credential import LEAST_ITERATIONS, ScramCreden
 from kbroker.security.tokens.known import Tokens
 
 REMEMBERED: Final = 1024
-"""Credentials; when there are more, the oldest is forgotten and made anew when it is needed."""
+"""Cached credentials; if there are more, the oldest is dropped and derived again when needed."""
 
 
 class TokenLogins:
-    """Finds tokens for SCRAM, among those that `tokens` tells of at that moment."""
+    """Finds tokens for SCRAM, among the current ones from `tokens`."""
 
     def __init__(self, tokens: Callable[[], Tokens], now_ms: Callable[[], int]) -> None:
         self._tokens = tokens
@@ -26,7 +25,7 @@ class TokenLogins:
         self._made: dict[tuple[bytes, str], ScramCredential] = {}
 
     def __call__(self, token_id: str, mechanism: str) -> TokenLogin | None:
-        """Return what is to be known of a token; None: there is none, or it has ended."""
+        """Return the login data of a token; None if it does not exist, or has expired."""
         token = self._tokens().get(token_id)
         if token is None or token.has_ended(self._now_ms()):
             return None

@@ -1,7 +1,7 @@
-"""A delegation token, and the secret that its HMAC is made with.
+"""A delegation token, and the secret key of its HMAC.
 
-Owns both. Whoever knows a token's HMAC can log in as its owner; it is nowhere stored, as the id and the brokers' common
-secret make it anew, and it stands in no log and no repr. Times are in ms since 1970.
+Owns both. Anyone who knows a token's HMAC can log in as its owner. It is never stored, as it can be computed from the
+id and the brokers' common secret, and it is in no log and no repr. Times are in ms since 1970.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from kbroker.security.principal import Principal
 
 SECRET_KEY: Final = "delegation.token.secret.key"
 MASTER_KEY: Final = "delegation.token.master.key"
-"""What the secret was called before Apache Kafka 4."""
+"""The secret's name before Apache Kafka 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenInformation:
-    """All of a token that is stored: nobody can log in by this alone."""
+    """The stored part of a token: not sufficient for a login."""
 
     token_id: str
     owner: Principal
@@ -30,36 +30,36 @@ class TokenInformation:
     renewers: tuple[Principal, ...]
     issued_ms: int
     max_ms: int
-    """Until when it can be renewed."""
+    """The end of possible renewals."""
     expires_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token that somebody can log in by."""
+    """A token with its HMAC, which allows a login."""
 
     info: TokenInformation
     hmac: bytes = field(repr=False)
 
     def has_ended(self, now_ms: int) -> bool:
-        """Whether it is no good any more."""
+        """Whether it has expired."""
         return self.info.max_ms < now_ms or self.info.expires_ms < now_ms
 
     def is_of(self, principals: Iterable[Principal]) -> bool:
-        """Whether one of them is its owner or requester, or may renew it."""
+        """Whether one of them is its owner, requester or a renewer."""
         info = self.info
         some = principals if isinstance(principals, (set, frozenset)) else set(principals)
         return info.owner in some or info.requester in some or not some.isdisjoint(info.renewers)
 
     @property
     def password(self) -> str:
-        """What its owner shows to log in."""
+        """The owner's password for a login."""
         return base64.b64encode(self.hmac).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
-    """What a broker's configuration says of tokens, where it has a secret for them."""
+    """A broker's settings of tokens, if it has a secret for them."""
 
     secret: bytes = field(repr=False)
     max_lifetime_ms: int
@@ -67,12 +67,12 @@ class TokenSettings:
     check_interval_ms: int
 
     def token(self, info: TokenInformation) -> Token:
-        """Return the token that is stored."""
+        """Return the token for stored information."""
         return Token(info, hmac.digest(self.secret, info.token_id.encode(), "sha512"))
 
 
 def token_settings(config: BrokerConfig) -> TokenSettings | None:
-    """Return what a configuration says of tokens; None: there are none, as it has no secret."""
+    """Return the token settings of a configuration; None without a secret, which disables tokens."""
     secret = config.get_optional_str(SECRET_KEY)
     if secret is None and config.in_cluster:
         secret = config.get_optional_str(MASTER_KEY)
