@@ -53,7 +53,12 @@ def whole(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def step(work: Coroutine[Any, Any, object]) -> bool:
-    """Go on with work to its next turn; return whether it has ended. For work that awaits nothing else."""
+    """Go on with work to its next turn; return whether it has ended. For work that awaits nothing else.
+
+    Work that has ended before, or failed, has ended: a caller may not know.
+    """
+    if getattr(work, "cr_frame", work) is None:
+        return True
     try:
         work.send(None)
     except StopIteration:

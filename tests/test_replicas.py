@@ -235,3 +235,22 @@ def test_two_who_wait_for_a_topic_each_do_not_keep_each_other_back(world: World)
             next(each, None)
     assert world.hosted() == 100
     assert world.replicas.has_hosted_all
+
+
+def test_a_topic_that_fails_in_an_unforeseen_way_does_not_keep_others_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_args: object) -> None:
+        raise ZeroDivisionError
+
+    topics = [topic("a", 200), topic("b", 200)]
+    world.replicas.apply(world.state, world.state.with_topics(topics))
+    with monkeypatch.context() as broken:
+        broken.setattr(world.logs, "get_or_create", fails)
+        with pytest.raises(ZeroDivisionError):
+            world.replicas._host_next()
+    for _ in turns(world.replicas.hosted_of("b")):
+        pass
+    for _ in turns(world.replicas.hosted_of("a")):
+        pass
+    assert world.replicas.has_hosted_all

@@ -40,7 +40,7 @@ class ExpiredTokens:
             return
         self._next_ms = now + self._interval_ms
         if self._is_mine():
-            self._removing = asyncio.get_running_loop().create_task(in_slices(self._remove()))
+            self._removing = asyncio.get_running_loop().create_task(self._remove())
 
     def close(self) -> None:
         """Stop removing tokens."""
@@ -49,16 +49,19 @@ class ExpiredTokens:
 
     async def _remove(self) -> None:
         try:
-            for token in self._metadata.state.tokens:
-                if token.has_ended(self._clock.now_ms()):
-                    await self._remove_one(token.info.token_id)
-                await turn
+            await in_slices(self._remove_all())
         except (ApiError, OSError) as error:
             log.warning("expired delegation tokens are not all removed: %s", error)
         except Exception:
             log.exception("removing expired delegation tokens failed")
         finally:
             self._removing = None
+
+    async def _remove_all(self) -> None:
+        for token in self._metadata.state.tokens:
+            if token.has_ended(self._clock.now_ms()):
+                await self._remove_one(token.info.token_id)
+            await turn
 
     async def _remove_one(self, token_id: str) -> None:
         def revise(token: Token | None) -> Token | None:

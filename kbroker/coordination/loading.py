@@ -66,6 +66,11 @@ class LoadQueue:
         """Go on with nothing."""
         if self._task is not None:
             self._task.cancel()
+        self._close_all()  # the task may never have run
+
+    def _close_all(self) -> None:
+        while self._loads:
+            self._loads.pop()[0].close()
 
     async def _run(self) -> None:
         try:
@@ -76,8 +81,7 @@ class LoadQueue:
                 await asyncio.sleep(0)
         finally:
             self._task = None
-            while self._loads:
-                self._loads.pop()[0].close()
+            self._close_all()
 
 
 def _goes_on(steps: Coroutine[Any, Any, None]) -> bool:

@@ -31,7 +31,6 @@ from kbroker.coordination.loading import LoadQueue
 from kbroker.coordination.outcome import Outcome, Parked, Schedule
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
-from kbroker.long_work import awaited
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)
@@ -335,7 +334,7 @@ class Runtime(Generic[S]):
         partition: int,
         look: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
-    ) -> R:
+    ) -> R | Awaitable[R]:
         """As `read`, where looking may take long: what is decided meanwhile may have been seen or not."""
         try:
             state = self._active(partition)
@@ -344,7 +343,7 @@ class Runtime(Generic[S]):
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
         except ApiError as err:
             return on_error(err.code, err.message)
-        return await awaited(self.read(partition, lambda _shard, _now_ms: reply, on_error))
+        return self.read(partition, lambda _shard, _now_ms: reply, on_error)
 
     def _apply(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False

@@ -308,7 +308,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
 
     async def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
+    ) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
         """One group of an OffsetFetch; `topics` None means all."""
 
         def failed(code: ErrorCode, _message: str | None) -> OffsetFetchResponseGroup:

@@ -9,13 +9,13 @@ and epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.group_coordinator.coordinator import fetch_error
 from kbroker.handlers.groups import MAX_REPEATED_BYTES, as_often, paired
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, every, turn
+from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (
@@ -43,6 +43,11 @@ async def _failed(request: OffsetFetchRequest, code: int, _message: str | None) 
     return OffsetFetchResponse(error_code=code, groups=groups)
 
 
+_Begun = tuple[
+    OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup],
+    Callable[[OffsetFetchResponseGroup], OffsetFetchResponseGroup],
+]
+"""A group's answer, which may wait for a commit as those of other groups do, and what finishes it."""
 _Asked = tuple[int, str, str | None, int]
 """What tells a group of a request from others: its place where it names topics, group, member and epoch."""
 
@@ -63,7 +68,8 @@ async def _fetch_one(ctx: RequestContext, request: OffsetFetchRequest) -> Offset
             lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
         )
     group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    return await _of_one(await _fetch(ctx, group, request.require_stable), group, version)
+    found = await _finished(await _begin(ctx, group, request.require_stable))
+    return await _of_one(found, group, version)
 
 
 async def _fetch_several(ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
@@ -75,7 +81,8 @@ async def _fetch_several(ctx: RequestContext, request: OffsetFetchRequest) -> Of
         asked.append((place, group.group_id, group.member_id, group.member_epoch))
         groups[asked[-1]] = group
         await turn
-    found = await every(groups.values(), lambda group: _fetch(ctx, group, request.require_stable))
+    begun = await every(groups.values(), lambda group: _begin(ctx, group, request.require_stable))
+    found = await every(begun, _finished)
     await _bound_metadata(found)
     if len(found) == len(asked):
         return OffsetFetchResponse(groups=found)
@@ -117,13 +124,14 @@ async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
                 seen.add(key)
 
 
-async def _fetch(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+async def _begin(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> _Begun:
     """Fetch one group's offsets. Topics that no id names are answered behind the others."""
     version, state, groups = ctx.version, ctx.services.controller.state, ctx.services.groups
     if version < TOPIC_IDS_SINCE:
-        return await groups.fetch_offsets(group, require_stable=require_stable)
+        return await groups.fetch_offsets(group, require_stable=require_stable), lambda response: response
     if group.topics is None:
-        return _with_ids(await groups.fetch_offsets(group, require_stable=require_stable), state)
+        found = await groups.fetch_offsets(group, require_stable=require_stable)
+        return found, lambda response: _with_ids(response, state)
     unknown: list[OffsetFetchResponseTopics] = []
     known = []
     for topic in group.topics:
@@ -134,10 +142,18 @@ async def _fetch(ctx: RequestContext, group: OffsetFetchRequestGroup, require_st
             unknown.append(await _unknown_id(topic))
         await turn
     group.topics = known
-    response = await groups.fetch_offsets(group, require_stable=require_stable)
-    if not response.error_code:
-        response.topics += unknown
-    return response
+
+    def finish(response: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+        if not response.error_code:
+            response.topics += unknown
+        return response
+
+    return await groups.fetch_offsets(group, require_stable=require_stable), finish
+
+
+async def _finished(begun: _Begun) -> OffsetFetchResponseGroup:
+    found, finish = begun
+    return finish(await awaited(found))
 
 
 async def _unknown_id(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:

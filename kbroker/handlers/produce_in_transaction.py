@@ -169,10 +169,14 @@ def produce_in_transaction(
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
         return work.append(verdicts)
     work.keep_records()
-    return asyncio.ensure_future(in_slices(_later(work, verdicts)))
+    return asyncio.ensure_future(_later(work, verdicts))
 
 
 async def _later(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
+    return await in_slices(_try(work, answer))
+
+
+async def _try(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
     """Wait a little for the transaction before to end: a producer of version 2 does not know that it has not."""
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")

@@ -254,4 +254,7 @@ class PartitionLog(AppendableLog):
                 self.segments.seal_active()
                 self.flush()
         finally:
+            if self._rebuilding is not None:
+                self._rebuilding.close()
+                self._rebuilding = None
             self.segments.release()

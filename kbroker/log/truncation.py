@@ -13,7 +13,7 @@ from kbroker.log.log_state import LogState
 from kbroker.log.producers.producer_rebuild import rebuild_in_pieces
 from kbroker.log.producers.producer_state import ProducerState
 from kbroker.log.segment.segment import Segment
-from kbroker.long_work import step, turn, whole
+from kbroker.long_work import step, turn
 from kbroker.protocol.errors import ErrorCode
 
 AT_ONCE: Final = 8
@@ -51,9 +51,10 @@ class TruncatedLog(LogState):
             await turn
 
     def finish_truncation(self) -> None:
-        """Do the rest of a truncation at once."""
-        if self._rebuilding is not None:
-            whole(self._rebuilding)
+        """Do the rest of a truncation at once, unless it has failed before."""
+        work = self._rebuilding
+        while work is not None and not step(work):
+            pass
 
     def _cut(self, offset: int, now_ms: int) -> None:
         self._require_whole()

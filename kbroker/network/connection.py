@@ -381,10 +381,12 @@ class Connection:
                 if times.due < 0:
                     times.sample(frame, context, work, before, at)
                 if work is not None:
-                    if out:
-                        self._flush()
                     self._work = work
-                    self._work_on(deadline)
+                    try:
+                        if out:
+                            self._flush()
+                    finally:  # if the client is gone, too: a coroutine that never ran cannot be closed silently
+                        self._work_on(deadline)
                     keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
                     if shared and keeps and self._work is not None:
                         self._owner.renew_receive_buffer()
@@ -489,6 +491,9 @@ class Connection:
             self._work = None
             self._fail(err)
             return
+        except asyncio.CancelledError:  # of what it awaits, as in `_unpark`
+            self.abort()
+            return
         except Exception:
             log.exception("closing the connection from %s", self.peer)
             self.abort()
@@ -581,12 +586,11 @@ class Connection:
 
     def _unpark(self, done: asyncio.Future[Any]) -> None:
         self._parked = None
-        if self.state is _CLOSED:
-            if not done.cancelled():
-                done.exception()
-            return
         if done.cancelled():
             self.abort()
+            return
+        done.exception()  # retrieved here, as the connection may end before the work goes on
+        if self.state is _CLOSED:
             return
         turns = self._turns
         if turns.spent >= TURN:  # as when a group of hundreds is answered at once

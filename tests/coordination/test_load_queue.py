@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -60,3 +61,19 @@ def test_nothing_goes_on_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
         return done
 
     assert asyncio.run(scenario()) == []
+
+
+def test_a_queue_that_ends_before_its_first_turn_leaves_no_load_unawaited(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def scenario() -> None:
+        queue = LoadQueue("test")
+        monkeypatch.setattr(loading, "SLICE_SECONDS", -1.0)
+        for name in "ab":
+            queue.begin(steps([], name, 2), lambda: True)
+        queue.close()
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    gc.collect()
+    assert not recwarn.list

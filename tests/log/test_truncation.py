@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import random
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import leader_epochs
+from kbroker.log import leader_epochs, truncation
 from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.log_config import LogConfig
@@ -118,6 +119,39 @@ def test_a_follower_that_is_cut_waits_for_no_disk_and_a_loss_of_power_does_not_m
     (tmp_path / "log" / LEADER_EPOCHS).write_bytes(before)
     again = open_log(tmp_path / "log", clean=False, recovery_point=3)
     assert again.proven_epochs().entries == [(0, 0), (1, 2), (5, 3)]
+
+
+def test_producers_that_cannot_be_found_again_are_an_error_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    log = open_log(tmp_path / "log")
+    produced(log, 10)
+    monkeypatch.setattr(truncation, "rebuild_in_pieces", fails)
+    with pytest.raises(OSError, match="broken"):
+        log.truncate_to(5, NOW)
+    log.finish_truncation()  # as before this broker leads
+    with pytest.raises(AppendError):
+        log.append_as_leader(batch(), 0, NOW)
+    with pytest.raises(AppendError):
+        list(turns(log.truncate_fully_in_pieces(20, NOW)))
+    log.close()
+
+
+def test_a_log_that_is_dropped_while_it_is_cut_leaves_nothing_unawaited(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    log = open_log(tmp_path / "log", config=MANY)
+    produced(log, 200)
+    work = log.truncate_in_pieces(5, NOW)
+    work.send(None)
+    work.close()
+    log.close(clean=False)
+    del log, work
+    gc.collect()
+    assert not recwarn.list
 
 
 MANY = LogConfig(segment_bytes=300)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import socket
 import struct
@@ -279,6 +280,63 @@ def test_what_was_asked_before_the_client_left_is_done(play):
         assert server.steps == 50
 
     play(story)
+
+
+@pytest.mark.parametrize("parked", [False, True], ids=["before it waits", "while it waits"])
+def test_it_ends_when_what_a_request_awaits_is_cancelled(play, parked):
+    """Also where the request sees that itself: the future is cancelled already, or a gathering one."""
+
+    async def story(server, connection, client):
+        cancelled = server.answer
+        if parked:
+            server.answer = asyncio.gather(cancelled)
+            await client.feed(framed(b"wait"))
+        cancelled.cancel()
+        await client.feed(b"" if parked else framed(b"wait"))
+        await settled()
+        assert (connection.state, server.gone) == (State.CLOSED, True)
+
+    play(story)
+
+
+def test_an_error_is_retrieved_though_the_connection_ends_before_the_request_goes_on(play):
+    async def story(server, connection, client):
+        reported = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+        await client.feed(framed(b"wait"))
+        server.answer.set_exception(ValueError)
+        server.turns.spent = TURN
+        await asyncio.sleep(0)
+        assert connection.state is State.WAITING, "for its turn"
+        connection.abort()
+        server.answer = None
+        gc.collect()
+        assert reported == []
+
+    play(story)
+
+
+def test_a_request_behind_an_answer_that_cannot_be_sent_is_closed_in_order(play, recwarn):
+    class Gone:
+        """An outbox whose client is gone."""
+
+        waiting = left = in_memory = 0
+
+        def send(self, _data):
+            raise BrokenPipeError
+
+        def close(self):
+            pass
+
+    async def story(server, connection, client):
+        connection._outbox.close()
+        connection._outbox = Gone()
+        await client.feed(framed(b"a", b"wait"))
+        assert (connection.state, server.answer.cancelled()) == (State.CLOSED, True)
+
+    play(story)
+    gc.collect()
+    assert [str(each.message) for each in recwarn if each.category is RuntimeWarning] == []
 
 
 def test_it_ends_once_the_last_answer_is_there(play):

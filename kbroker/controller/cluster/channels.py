@@ -17,6 +17,7 @@ from kbroker.controller.cluster import requests
 from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Outgoing, OutgoingQueue
 from kbroker.controller.cluster.context import Context, LiveBroker
 from kbroker.controller.cluster.fenced_tree import Sleep
+from kbroker.long_work import in_slices
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.messages.from_controller import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 
@@ -168,6 +169,6 @@ class _Channel:
                 await self._filled.wait()
                 continue
             try:
-                await self._channels.ask(self, item)
+                await in_slices(self._channels.ask(self, item))
             except Exception:
                 log.exception("The controller could not tell broker %d something, and passes over it", self.broker)

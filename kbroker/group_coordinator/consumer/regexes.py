@@ -14,7 +14,7 @@ are limited so that this takes some tens of ms at most.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any
 
@@ -108,7 +108,8 @@ class _Job:
         self.created_version = topics.created_version
         self.started_ms = now_ms
         self._may_see = may_see
-        self._work = self._match(list(topics.state.topics))
+        self._names = list(topics.state.topics)
+        self._work: Coroutine[Any, Any, None] | None = None  # none before the first run: the job may be dropped
 
     async def _match(self, names: list[str]) -> None:
         for pattern, found in self.found.items():
@@ -125,7 +126,8 @@ class _Job:
 
     def run(self, seconds: Callable[[], float], budget: float) -> bool:
         """Work for `budget` seconds, but at least one step; return whether the work is done."""
-        return not for_a_while(lambda: not step(self._work), budget, seconds)
+        work = self._work = self._work or self._match(self._names)
+        return not for_a_while(lambda: not step(work), budget, seconds)
 
 
 class Regexes:

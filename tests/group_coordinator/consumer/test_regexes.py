@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from kbroker.group_coordinator.config import GroupConfig
@@ -38,6 +40,14 @@ def test_a_pattern_is_resolved_behind_the_heartbeat() -> None:
     converge([a])
     assert len(a.owned) == 3
     assert c.restarted().consumer_group().resolved == c.consumer_group().resolved
+
+
+def test_a_group_whose_coordinator_moves_away_leaves_no_match_unawaited(recwarn: pytest.WarningsRecorder) -> None:
+    c = context(logs_a=2)
+    member(c, "a", "logs_.*").beat()
+    del c  # before the match has begun
+    gc.collect()
+    assert not recwarn.list
 
 
 def test_a_whole_name_must_match() -> None:
