@@ -213,7 +213,8 @@ class FetchSessions:
     def _evict(self, size: int, now_ms: float, for_follower: bool) -> bool:
         """Make room: the longest unused session if it is stale, else the smallest if it is smaller than the new one.
 
-        Unless stale, a follower's session is removed only for another follower's; a consumer's of any size for a follower's.
+        Unless stale, a follower's session is removed only for another follower's, and a consumer's of any size for a
+        follower's.
         """
         if not self._sessions:
             return False

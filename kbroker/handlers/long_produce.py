@@ -51,7 +51,7 @@ async def produce_many(
     for piece, is_first in _pieces(request):
         try:
             answer = await awaited(produce(piece, later=done.uncommitted))
-        except Exception as error:  # noqa: BLE001 - earlier pieces are in the log, and the response must report them
+        except Exception as error:  # noqa: BLE001 - earlier pieces are in the log and must be reported
             answer = done.refused(piece, error)
         done.take(answer, is_first)
         await turn
@@ -154,7 +154,7 @@ async def append_in_slices(
         except AppendError as err:
             failed = True
             item.answers[item.slot] = failure(item.partition.index, err, item.partition.log.log_start_offset)
-        except Exception as err:  # noqa: BLE001 - the response must still report the batches that were appended before
+        except Exception as err:  # noqa: BLE001 - earlier appends must still be reported
             failed = True
             item.answers[item.slot] = unexpected(item.partition.index, err)
         else:
