@@ -54,7 +54,7 @@ def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
-    """Refuse the whole request if a right is missing. They are checked in this order, and each names a request field."""
+    """Refuse the whole request if a right is missing. They are checked in this order; each names a request field."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:
