@@ -314,7 +314,7 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # else decided above
+            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # decided above
                 self._sample()
             if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)

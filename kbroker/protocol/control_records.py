@@ -1,8 +1,8 @@
-"""Control records: the marker with which a transaction ends on a partition.
+"""Control records: the marker that ends a transaction on a partition.
 
 Owns the marker's bytes. Never decides what a marker does.
 
-    key: version i16 | type i16 (0 abort, 1 commit)     value: version i16 | coordinator epoch i32
+key: version i16 | type i16 (0 abort, 1 commit)     value: version i16 | coordinator epoch i32
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class EndTxnMarker(NamedTuple):
-    """What a control batch says: how a transaction ended, and under which coordinator."""
+    """The content of a control batch: how a transaction ended, and under which coordinator epoch."""
 
     commit: bool
     coordinator_epoch: int
