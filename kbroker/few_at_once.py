@@ -60,7 +60,7 @@ class FewAtOnce(Generic[_T]):
     async def run(
         self, begin: Callable[[], Coroutine[Any, Any, _T]], begun: Coroutine[Any, Any, _T] | None = None
     ) -> _T:
-        """Run the work of `begin` when its turn comes. If that is at once, `begun` continues: the same work, begun."""
+        """Run the work of `begin` in its turn; `begun`, the same work already begun, is used if that is at once."""
         job = _Job(begin)
         if len(self._active) < self._most:
             job.work = begun or begin()

@@ -2,7 +2,7 @@
 
 Owns the steps around a decision: choosing the shard of a partition, appending and replaying its records (shard_log.py),
 waiting for the high watermark, answering; timers; loading (loading.py schedules it) and unloading. Never decides
-anything itself. Only this module and the queue of loads know asyncio.
+anything itself. Of its modules only this one, loading.py and timers.py know asyncio.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and the like, and where they come from."""
+"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and other resources, with their sources."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ class Fetch:
         """
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:
-            return replicas.why_missing(*partition.key)  # it was stopped or lost since the request came
+            return replicas.why_missing(*partition.key)  # stopped or lost since the request arrived
         epoch = max(want.current_leader_epoch, -1)
         code = partition.check_leader_epoch(epoch)
         if self._replica >= 0:

@@ -108,7 +108,7 @@ class _Many:
         self.moved.pop(place, None)
 
     def look_at_moved(self) -> None:
-        """Look at some of the partitions that have moved."""
+        """Check some of the moved partitions."""
         for place in list(islice(self.moved, LOOKED_AT)):
             self.look(place)
 

@@ -114,7 +114,7 @@ class Metering:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())
 
-    # --- what was used
+    # --- usage
 
     def settle(self, *, produces: bool, counts_time: bool) -> int:
         """Return the client's pause in ms for everything that the finished request used."""

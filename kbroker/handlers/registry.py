@@ -69,7 +69,7 @@ class RequestContext:
         self.limited: tuple[int, Principal, Any, bool] | None = None
         """The last result of the lookup of quotas, and its keys (Dispatcher)."""
         self.metering: Metering | None = None
-        """The meter of the client's quotas; None while there have been none."""
+        """The meter of the client's quotas; None until there are any."""
         self.follows = False
         """Whether the client is another broker that copies from this one."""
         self.forms: Any = None

@@ -122,9 +122,8 @@ class Decoded:
 class Work:
     """A request that is answered in several steps.
 
-    `steps` is a coroutine that returns the framed response, and yields as in long_work.py. `size` is the size of the
-    frame
-    in bytes; once it is decoded, that of the decoded request is added.
+    `steps` is a coroutine that returns the framed response, and yields as in long_work.py. `size` is the frame's in
+    bytes; once a long frame is decoded, the size of the decoded request is added.
     """
 
     __slots__ = (
@@ -273,7 +272,7 @@ class Dispatcher:
         return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
     def look_at_loggers(self) -> None:
-        """Check again whether requests are to be logged."""
+        """Check again whether requests must be logged."""
         self._express = self._is_express()
 
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:

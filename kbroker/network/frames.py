@@ -111,7 +111,7 @@ class FrameBuffer:
         self.granted = size
 
     def room(self) -> memoryview:
-        """Return where the next bytes are to be received. Some bytes must be kept already."""
+        """Return the place for the next received bytes. Some bytes must be kept already."""
         assert self.kept is not None
         return memoryview(self.kept)[self.filled : min(self.granted, self.filled + _AT_ONCE)]
 

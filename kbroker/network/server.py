@@ -315,7 +315,7 @@ class Server:
         """Number of connected clients."""
         return len(self._connections)
 
-    # --- what connections call
+    # --- called by connections
 
     def opened(self, connection: Connection) -> RequestContext | None:
         """Admit a connection, or refuse it (max.connections, max.connections.per.ip)."""

@@ -123,7 +123,7 @@ class TlsChannel(Outbox):
         """Bytes of the first piece that are encrypted."""
         self._timer: asyncio.TimerHandle | None = port.loop.call_later(port.seconds, self._too_late)
 
-    # --- what the connection asks of the loop
+    # --- the loop's methods, as the connection calls them
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there is something to read, once the handshake is done."""
@@ -160,7 +160,7 @@ class TlsChannel(Outbox):
             self._turns.put(self)
 
     def go_on(self, deadline: float) -> None:
-        """Do the next step of the handshake, or send what waited for a turn."""
+        """Do the next step of the handshake, or send bytes that waited for a turn."""
         if self._told:
             super().go_on(deadline)
         if not self._waits_for_turn:

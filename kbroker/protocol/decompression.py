@@ -78,7 +78,7 @@ def unpack_lz4(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_zstd(data: memoryview) -> Iterator[bytes]:
-    """Yield the content of zstd frames; raises Undecodable, or Malformed for too much content with a wide window."""
+    """Yield the content of zstd frames; raises Undecodable, or Malformed past MOST_WINDOW of a wide-window frame."""
     if not data:
         raise Malformed("no zstd frame")
     position = 0

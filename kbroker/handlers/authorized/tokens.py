@@ -1,6 +1,6 @@
 """Guards of the APIs about delegation tokens.
 
-Owns who may create a token for another owner, and who sees tokens of others (KIP-48, KIP-373).
+Owns the rights to create a token for another owner, and to see tokens of others (KIP-48, KIP-373).
 """
 
 from __future__ import annotations
