@@ -129,8 +129,7 @@ class Partition:
         """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
 
         acks=-1 needs min.insync.replicas in-sync replicas before anything is written. PartitionLog.append_as_leader
-        describes
-        `guard`, `transaction_version`, `opened`, and TakesLonger, which is raised for a client's batch.
+        describes `guard`, `transaction_version`, `opened`, and TakesLonger, which is raised for a client's batch.
         """
         traffic = self.traffic
         try:
@@ -169,7 +168,7 @@ class Partition:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends once all possible next leaders have everything below an offset, or None."""
+        """Return an awaitable that ends once every possible leader has everything below an offset; None: it has."""
         return None if self.log.high_watermark >= offset else self.committed(offset)
 
     def poke(self) -> None:
@@ -255,7 +254,7 @@ class Replicas:
         return len(self._refused)
 
     def forget_settings(self) -> None:
-        """Compute settings anew, as defaults have changed."""
+        """Forget computed settings, as defaults have changed."""
         self._known_settings.clear()
 
     def put(self, partition: Partition) -> None:
@@ -301,8 +300,7 @@ class Replicas:
         """Apply a change of the cluster: create, reconfigure, lead, delete.
 
         Of many new partitions the first `AT_ONCE` are hosted before this returns. The others follow in slices, and the
-        loop
-        serves requests in between; a large changed topic is processed so, too. Until then a partition answers
+        loop serves requests in between; a large changed topic is processed so, too. Until then a partition answers
         UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         if old.topics is new.topics:
@@ -497,8 +495,7 @@ class Replicas:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
         except OSError as error:
-            # The first append notes it again, or is refused. Other partitions, and the broker's start, must not fail
-            # with it.
+            # The first append notes it again, or is refused. Other partitions, and the start, must not fail with it.
             log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
             partition.log.report_failure(error)
 

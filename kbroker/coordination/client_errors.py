@@ -21,7 +21,6 @@ def answerable(code: ErrorCode) -> ErrorCode:
     """Return the error for a client when the coordinator's own log failed with `code`.
 
     The pairs are those of CoordinatorOperationExceptionHelper: a client must not mistake another partition's error for
-    its
-    own.
+    its own.
     """
     return _ANSWERS.get(code, code)

@@ -50,8 +50,7 @@ class Writer(Protocol):
         """Append a batch; return the end offset to wait for. Raises an error with a `code`.
 
         `guard` proves that a transactional batch belongs to an open transaction; `transaction_version` is for the
-        markers that
-        end one.
+        markers that end one.
         """
 
     def max_batch_bytes(self, partition: int) -> int:

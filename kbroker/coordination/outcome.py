@@ -82,12 +82,9 @@ class Outcome:
     """The decision of a shard.
 
     `refused`: the records could not even be built, which counts as a failed append. Without `atomic` a long list of
-    records
-    may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)` then changes the
-    shard
-    as replaying the records from `offset` on would. `producer` makes the records part of a transaction; `marker` ends
-    one,
-    and replaces records.
+    records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)` then
+    changes the shard as replaying the records from `offset` on would. `producer` makes the records part of a
+    transaction; `marker` ends one, and replaces records.
     """
 
     reply: Any = None

@@ -6,7 +6,7 @@ anything itself. Of its modules only this one, loading.py and timers.py know asy
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 
-decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
+    decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
 so that a failed append has changed nothing that the log should hold. A decision that writes nothing is answered once
 everything written before it is committed: at once if nothing waits. An outcome with `replay` false is about state that
@@ -205,10 +205,8 @@ class Runtime(Generic[S]):
         """Replay the log, yielding every few records, then serve. A failed load begins again later.
 
         The last appends of the previous leader may be lost until all in-sync replicas have them. Until then no client
-        sees
-        them, and nothing builds on them. This asks for less than the high watermark, which stays if fewer replicas are
-        in sync
-        than min.insync.replicas: then committed state is still returned, and nothing can be written.
+        sees them, and nothing builds on them. This asks for less than the high watermark, which stays if fewer replicas
+        are in sync than min.insync.replicas: then committed state is still returned, and nothing can be written.
         """
         try:
             end = state.last_end = await self._log.replay(partition, state.shard)
@@ -303,8 +301,7 @@ class Runtime(Generic[S]):
         if code is not ErrorCode.NONE:
             parked.complete(on_error(answerable(code), None))
         elif entry is not None and (held is not None or outcome.writes):
-            # Otherwise the waiting entry is no decision of this request, which is parked, and its error is not this
-            # answer.
+            # Otherwise the waiting entry is not this parked request's decision, and its error not this answer.
             entry.parked, entry.reply = parked, held
             entry.on_error = on_error
         if parked.answer is not None:
@@ -355,8 +352,7 @@ class Runtime(Generic[S]):
         """Write an outcome. Return its error, and the entry that waits for the high watermark, if there is one.
 
         With nothing to write, an answer (`is_asked`) and `after` still wait for everything written before: they may be
-        about
-        state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        about state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
         """
         self._tell(partition, outcome)
         if not outcome.writes:

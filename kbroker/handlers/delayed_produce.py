@@ -71,8 +71,7 @@ def finished(
     """Return the response to a request, or a future of it if some batches are not committed yet.
 
     With acks=0 there is no response; the connection is closed if a partition `failed`. If the request is a piece of
-    another
-    one, its uncommitted batches are added to `later`.
+    another one, its uncommitted batches are added to `later`.
     """
     if request.acks == 0:
         if failed:

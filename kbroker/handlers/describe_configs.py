@@ -82,7 +82,7 @@ async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
 class _Views:
     """The configs of a request's resources: each is looked up once, and topics with equal configs share a result.
 
-    A few bytes that name a resource again return all its configs again, so the size of repeated results is limited.
+    A few bytes that name a resource again add all its configs to the response, so repeated results have a limit.
     """
 
     def __init__(self, ctx: RequestContext, request: DescribeConfigsRequest) -> None:

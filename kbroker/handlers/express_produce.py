@@ -5,7 +5,7 @@ response. Responds in about half the time, or leaves the request to produce.py, 
 that differs or is not plainly valid goes there, and so does every error. (tests/broker/test_express_produce.py
 checks that both behave the same.)
 
-frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
+    frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
 
 from __future__ import annotations
@@ -183,8 +183,7 @@ class Forms:
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
             return  # its responses wait for other replicas, now or once there are some
-        # The request must equal our own encoding: then the batch is in the expected place, with nothing unknown behind
-        # it.
+        # The request must equal our own encoding: then the batch is in its place, with nothing unknown behind it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = Form(ctx, request, flexible, name)
 

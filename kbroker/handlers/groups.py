@@ -15,8 +15,9 @@ DeleteGroups (key 42), versions 0-2.
 Behaviour: deletes groups without members, with their offsets; NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND for the others.
 
 Owns the results for groups that a request names more than once. As in Apache Kafka, each occurrence gets a result, but
-the work is done once for each group, and the size is limited. A few bytes that name a group again return its whole
-description again, so without a limit a request could ask for any amount. Results beyond the limit are INVALID_REQUEST.
+the work is done once for each group, and the size is limited. A few bytes that name a group again add its whole
+description to the response, so without a limit a request could ask for any amount. Results beyond the limit are
+INVALID_REQUEST.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ FIRST_NEWS_MS = 5000
 
 
 def time_left(ctx: RequestContext, timeout_ms: int, began_ms: float) -> int:
-    """Return the rest of a request's timeout in ms, which may be negative; it began by the monotonic clock."""
+    """Return the rest of a request's timeout in ms, which may be negative; `began_ms` is by the monotonic clock."""
     return timeout_ms - int(ctx.services.clock.monotonic_ms() - began_ms)
 
 

@@ -117,7 +117,7 @@ def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
             return ErrorCode.KAFKA_STORAGE_ERROR
         replicas.logs.move(topic, index, directory)
     except ApiError as error:
-        # A partition that exists elsewhere only belongs to another broker.
+        # A partition that is known but not hosted here belongs to another broker.
         known = ctx.services.controller.state.partition(topic, index) is not None
         missing = error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not known
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else error.code

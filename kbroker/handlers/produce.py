@@ -66,9 +66,8 @@ def produce(
     """Append, one partition at a time.
 
     `checked`: nothing in the request refuses it as a whole. Then it may be a piece of a larger request, whose
-    uncommitted
-    batches are added to `later`. A request with several partitions is always checked before the first append; a request
-    with one partition only if something about its batch is unusual.
+    uncommitted batches are added to `later`. A request with several partitions is always checked before the first
+    append; a request with one partition only if something about its batch is unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():

@@ -100,8 +100,7 @@ def refusal(
     """Return the error for a partition whose batch must not be appended, or None.
 
     The order of checks is that of KafkaApis.handleProduceRequest: the topic, the batch, the append. check_first_batches
-    has
-    checked the request as a whole before.
+    has checked the request as a whole before.
     """
     batches = list(_batches(data.records or b""))
     attributes = batches[0][1] if batches else 0

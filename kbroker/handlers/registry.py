@@ -36,8 +36,7 @@ class RequestContext:
     """A handler's view of a request besides its body. One object serves a connection; fields change with each request.
 
     `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the peer's port. `listener` is the
-    name of
-    the listener of the connection.
+    name of the listener of the connection.
     """
 
     __slots__ = (
@@ -95,8 +94,7 @@ class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
     `on_error` builds the response to a request that failed as a whole (an ApiError), as each API has its own field for
-    it.
-    Like a handler, it may be a coroutine function.
+    it. Like a handler, it may be a coroutine function.
     """
 
     key: int
@@ -134,8 +132,7 @@ def handles(
     """Register a function for an API in `versions` ("3-13").
 
     `on_error(request, code, message)` builds the response for an ApiError; without it the response's `error_code` field
-    is
-    set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it.
+    is set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it.
     `advertised` decides whether ApiVersions lists the API at present.
     """
 

@@ -6,8 +6,8 @@ connection.py passes frames in, and sends the bytes that are appended to `out`.
 Long work is done in steps, with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes is
 decoded in steps, a handler may return a coroutine (long_work.py), and its result is encoded in steps.
 
-frame    api_key i16, api_version i16, correlation_id i32, client_id (i16 length), [tags], body
-answer   size i32, correlation_id i32, [tags], body          (ApiVersions answers never have header tags: KIP-511)
+    frame    api_key i16, api_version i16, correlation_id i32, client_id (i16 length), [tags], body
+    answer   size i32, correlation_id i32, [tags], body          (ApiVersions answers never have header tags: KIP-511)
 """
 
 from __future__ import annotations
@@ -186,8 +186,7 @@ class Dispatcher:
         With `brokers`, requests that only brokers send are accepted from brokers only (handlers/from_brokers.py).
 
         Clients with `quotas` are metered: they have no express way, and a response's `throttle_time_ms` is the pause
-        that the
-        client has to make.
+        that the client has to make.
         """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}

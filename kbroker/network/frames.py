@@ -36,8 +36,7 @@ class FrameBuffer:
 
     The reader of the stream passes received bytes to `cut`, and the bytes behind `consumed` to `keep`. While bytes are
     kept, the next ones are received into `room` and counted by `received`; without room the reader calls `grow`, with
-    the
-    size from `wanted`.
+    the size from `wanted`.
     """
 
     __slots__ = ("consumed", "filled", "granted", "kept", "limit")

@@ -46,8 +46,7 @@ def told(
     """Return a coroutine that runs the steps of a `Work`, and at their end logs a line and calls a `sink`.
 
     `since` is the perf_counter time at which the loop began with the request. Time at work is the time of the loop for
-    it;
-    the rest of the total time the request waited, for something that it needs or for its turn.
+    it; the rest of the total time the request waited, for something that it needs or for its turn.
     """
     facts = (
         work.entry.api.name, work.entry.api.key, context.version, correlation_id, _shown(context.client_id),

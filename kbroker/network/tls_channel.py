@@ -233,8 +233,7 @@ class TlsChannel(Outbox):
         try:
             while filled < size:
                 if not session.has_more:
-                    # A TLS record may have one byte, or none: a client that sends such records has its next turn after
-                    # the others.
+                    # A TLS record may have one byte, or none: clients that send such records wait behind the others.
                     if taken - filled > _WASTED_BYTES:
                         break
                     most = max(size - filled, _HANDSHAKE_BYTES) if 2 * filled > taken else _HANDSHAKE_BYTES

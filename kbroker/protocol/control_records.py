@@ -2,7 +2,7 @@
 
 Owns the marker's bytes. Never decides what a marker does.
 
-key: version i16 | type i16 (0 abort, 1 commit)     value: version i16 | coordinator epoch i32
+    key: version i16 | type i16 (0 abort, 1 commit)     value: version i16 | coordinator epoch i32
 """
 
 from __future__ import annotations

@@ -5,10 +5,10 @@ decompresses a small one, this module a large one, element by element. The libra
 whole, which may be 21 times its size; producers that write one block per batch (as librdkafka) seldom reach some
 megabytes.
 
-stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
-block    size uvarint | elements         element: tag u8, whose low two bits are its kind
-literal  00, size - 1 in the upper six bits, from 60 on in the next 1 to 4 bytes | bytes
-copy     01, size - 4 in 3 bits, 11 bits of offset; 10, size - 1 in 6 bits, offset u16; 11, the same, offset u32
+    stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
+    block    size uvarint | elements         element: tag u8, whose low two bits are its kind
+    literal  00, size - 1 in the upper six bits, from 60 on in the next 1 to 4 bytes | bytes
+    copy     01, size - 4 in 3 bits, 11 bits of offset; 10, size - 1 in 6 bits, offset u16; 11, the same, offset u32
 """
 
 from __future__ import annotations

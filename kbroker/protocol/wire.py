@@ -2,8 +2,8 @@
 
 Owns the bytes of single values. Never knows messages or versions.
 
-uvarint   7 bits a byte, low bits first, at most 5 bytes for 32 bits
-varint    a zig-zag encoded uvarint (used inside record batches)
+    uvarint   7 bits a byte, low bits first, at most 5 bytes for 32 bits
+    varint    a zig-zag encoded uvarint (used inside record batches)
 """
 
 from __future__ import annotations

@@ -221,8 +221,7 @@ def refused_partitions(
     """Build the result for a refused topic: the code at each of its partitions.
 
     `name`, `partitions` and `index` are fields of the request (without `index` a partition is its number), `answered`
-    and
-    `answered_index` those of the response.
+    and `answered_index` those of the response.
     """
 
     async def refuse(_ctx: RequestContext, element: Any, code: int) -> Any:
