@@ -45,7 +45,7 @@ from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 MAX_CONFIGS = 1_000
-"""Most configs of one resource in one request. Kafka's controller has 10,000 per request; no resource has so many keys."""
+"""Most configs of a resource in one request. Kafka has 10,000 for a whole request; no resource has so many keys."""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
 """Keys for append and subtract. Kafka's controller has no types for the keys of client metrics, and refuses both."""
