@@ -1,7 +1,7 @@
-"""Divided work that takes memory while it goes on: a few at once, the others in the order in which they came.
+"""Divided work that takes memory while it runs: a few jobs at once, the others in the order of arrival.
 
-Owns the line, and lends a hand: whoever comes to work while others have their turn does a step of theirs, so that no
-slice of time is spent on waiting. Never knows what the work is.
+Owns the queue. A caller that waits does steps of the active jobs, so that no slice of time is spent on waiting. Never
+knows what the work is.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class FewAtOnce(Generic[_T]):
         self._waiting: deque[_Job[_T]] = deque()
 
     def __len__(self) -> int:
-        """How many are at work, or wait for it."""
+        """Number of jobs that run or wait."""
         return len(self._active) + len(self._waiting)
 
     async def run(
         self, begin: Callable[[], Coroutine[Any, Any, _T]], begun: Coroutine[Any, Any, _T] | None = None
     ) -> _T:
-        """Do what `begin` returns when it has its turn; what has `begun` of it goes on, if that is at once."""
+        """Run the work of `begin` in its turn; `begun`, the same work already begun, is used if that is at once."""
         job = _Job(begin)
         if len(self._active) < self._most:
             job.work = begun or begin()
@@ -78,7 +78,7 @@ class FewAtOnce(Generic[_T]):
         try:
             return job.outcome()
         finally:
-            del job  # or an error, which knows this frame, would be kept by what it knows, with all its memory
+            del job  # or an error, which refers to this frame, and the job would keep each other, with all their memory
 
     def _step(self) -> None:
         job = self._active[0]
@@ -88,7 +88,7 @@ class FewAtOnce(Generic[_T]):
             self._leave(job)
 
     def _leave(self, job: _Job[_T]) -> None:
-        """Let the next one have a turn that is over, or was given up."""
+        """Remove a job that has ended or was cancelled, and start the next ones."""
         if job.work is not None:
             job.work.close()
             job.work = None

@@ -1,16 +1,16 @@
-"""Long work on the event loop: coroutines that give way.
+"""Long work on the event loop: coroutines that yield to other work.
 
-Owns `turn`, which gives way, the runners of such coroutines, and how long a slice of time is. Never decides who goes
-first: network/turns.py does for connections.
+Owns `turn`, which yields; the runners of such coroutines; and the length of a slice of time. Never decides which work
+goes first: network/turns.py does so for connections.
 
-The event loop belongs to everybody. Work that takes longer than about a millisecond at its longest (a list of a hundred
-thousand names, a batch of a million records) is a coroutine that awaits `turn` once an element.
-Its runner sends None until the slice of time is over, and goes on in a later turn of the loop.
+All work shares the event loop. Work that can take longer than about a millisecond (a list of a hundred thousand names,
+a batch of a million records) is a coroutine that awaits `turn` once per element.
+Its runner sends None until the slice of time is over, and continues in a later turn of the loop.
 Between two turns nothing else runs; across one, everything may have changed, so state is looked up anew.
 
-A connection runs its request so (network/connection.py), without a task; a task runs it by `in_slices`. So such a
-coroutine may await futures, but not what asks for the current task: no asyncio.timeout, no task group.
-What is no coroutine (a callback, a step of a state machine) does its work `for_a_while`.
+A connection runs its request this way (network/connection.py), without a task; a task uses `in_slices`. Therefore such
+a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group.
+Code that is no coroutine (a callback, a step of a state machine) works `for_a_while`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any, TypeVar, cast
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 SLICE_SECONDS = 0.001
-"""How long work goes on before others have their turn."""
+"""How long work runs before other work has a turn."""
 SORTED_AT_ONCE = 2_000
 """Names sorted between two turns: about a millisecond."""
 
 
 class _Turn:
-    """Awaited where others may go first: yields a bare None to the runner, which may go on at once."""
+    """Awaited to let other work go first: yields a bare None to the runner, which may continue at once."""
 
     __slots__ = ()
 
@@ -43,7 +43,7 @@ turn = _Turn()
 
 
 def whole(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work to its end at once: where it is known to be short and to wait for nothing, or nobody waits."""
+    """Run work to its end at once: for short work that never waits, or while nothing else needs the loop."""
     while True:
         try:
             work.send(None)
@@ -53,10 +53,7 @@ def whole(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def step(work: Coroutine[Any, Any, object]) -> bool:
-    """Go on with work to its next turn; return whether it has ended. For work that awaits nothing else.
-
-    Work that has ended before, or failed, has ended: a caller may not know.
-    """
+    """Run work to its next turn; return whether it has ended, now or before. For work that awaits nothing else."""
     if getattr(work, "cr_frame", work) is None:
         return True
     try:
@@ -69,7 +66,7 @@ def step(work: Coroutine[Any, Any, object]) -> bool:
 def for_a_while(
     call: Callable[[], bool], seconds: float = SLICE_SECONDS, clock: Callable[[], float] | None = None
 ) -> bool:
-    """Call `call` as long as it returns True, once at least, for a slice of time; return whether it is to go on."""
+    """Call `call` while it returns True, at least once, for a slice of time; return whether there is more to do."""
     now = clock or perf_counter
     until = now() + seconds
     while call():
@@ -79,7 +76,7 @@ def for_a_while(
 
 
 async def in_slices(work: Coroutine[Any, Any, _T]) -> _T:
-    """Run work to its end in slices of a millisecond, between which the loop is free; within a task."""
+    """Run work to its end, in a task, in slices of a millisecond; the loop is free between them."""
     return await _sliced(work)
 
 
@@ -95,7 +92,7 @@ def _sliced(work: Coroutine[Any, Any, _T]) -> Generator[Any, None, _T]:
                 continue
             try:
                 yield waits
-            except BaseException as error:  # noqa: BLE001 - the task is cancelled: the work may have to tidy up
+            except BaseException as error:  # noqa: BLE001 - the task is cancelled: the work may have to clean up
                 failed = error
             until = perf_counter() + SLICE_SECONDS
     except StopIteration as end:
@@ -106,14 +103,14 @@ def _sliced(work: Coroutine[Any, Any, _T]) -> Generator[Any, None, _T]:
 
 
 async def awaited(answer: _T | Awaitable[_T]) -> _T:
-    """Return an answer that is there already, or wait for it."""
+    """Return an answer, after waiting for it if it is an awaitable."""
     if hasattr(answer, "__await__"):
         return await cast("Awaitable[_T]", answer)
     return answer
 
 
 def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitable[_U]:
-    """Return what `finish` makes of an answer, at once where it is there already: for who must not wait for nothing."""
+    """Apply `finish` to an answer; at once, without an awaitable, if the answer is not one."""
 
     async def later() -> _U:
         return finish(await cast("Awaitable[_T]", answer))
@@ -122,7 +119,7 @@ def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitab
 
 
 async def each(items: Iterable[_U], make: Callable[[_U], _T]) -> list[_T]:
-    """Return what `make` makes of each item, one item between two turns."""
+    """Return the result of `make` for each item, one item between two turns."""
     made = []
     for item in items:
         made.append(make(item))
@@ -131,7 +128,7 @@ async def each(items: Iterable[_U], make: Callable[[_U], _T]) -> list[_T]:
 
 
 async def every(items: Iterable[_U], work: Callable[[_U], Coroutine[Any, Any, _T]]) -> list[_T]:
-    """Return what `work` makes of each item, where that may itself be long."""
+    """Return the result of `work` for each item, which may itself be long."""
     made = []
     for item in items:
         made.append(await work(item))
@@ -140,7 +137,7 @@ async def every(items: Iterable[_U], work: Callable[[_U], Coroutine[Any, Any, _T
 
 
 async def in_order(names: Iterable[str]) -> Iterator[str]:
-    """Return names sorted, as they are taken: what is sorted at once are pieces, which are then merged."""
+    """Return an iterator of the sorted names: pieces are sorted at once, and merged while they are consumed."""
     left = iter(names)
     pieces = []
     while piece := sorted(islice(left, SORTED_AT_ONCE)):

@@ -1,7 +1,7 @@
-"""The partitions that this broker hosts: leadership, the high watermark, and who waits for it.
+"""The partitions that this broker hosts: leadership, the high watermark, and the requests that wait for it.
 
-Owns `Partition` (a log plus its part in the cluster) and the table of them. Never parses requests and never decides who
-leads: it follows the controller's published state. Every mutable thing here belongs to the event loop.
+Owns `Partition` (a log plus its part in the cluster) and the table of them. Never parses requests and never decides on
+leadership: it follows the controller's published state. All mutable state here belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ log = logging.getLogger(__name__)
 
 _UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Whose partitions a coordinator loads as soon as the change is published; only new ones are hosted later, or when it
-comes to load them (`host_now`)."""
+"""Topics whose partitions a coordinator loads as soon as a change is published. Only their new partitions are hosted
+later, at the latest when the coordinator loads them (`host_now`)."""
 AT_ONCE = 2
-"""New partitions hosted before a change of the cluster is known to all: each takes 0.2 to 1 ms."""
+"""New partitions hosted before a change of the cluster is published: each takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
-"""Of those beyond, so many in one turn of the loop, or for so long: the files of one may take milliseconds."""
+"""Most further partitions in one turn of the loop, and most ms: the files of one may take milliseconds."""
 _LARGE = 250
-"""A topic of more partitions is gone through in slices, also where all of them are hosted."""
+"""A topic with more partitions is processed in slices, even if all of them are hosted."""
 _SETTINGS_KEPT = 1000
-"""Settings of topics with different configs that are kept; they take 0.1 ms to find."""
+"""Most settings that are kept, one for each combination of topic configs; they take 0.1 ms to compute."""
 _OPENED_AT_ONCE = 8
-"""Each may take some ten megabytes."""
+"""Each opened batch may take some ten megabytes."""
 _RETRY_MS = 1000
-"""Pause before partitions are tried again for which there was no descriptor, or no room on the disk."""
+"""Pause before another try to host partitions for which a descriptor, or room on the disk, was missing."""
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a partition to move: a delayed Fetch."""
+    """A waiter for changes of a partition: a delayed Fetch."""
 
     def poke(self) -> None:
-        """The partition's visible end, its leadership or its existence changed."""
+        """Called when the partition's visible end, its leadership or its existence has changed."""
 
 
 def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
-    """Return what a topic's logs are configured to under a broker's config; None has no configs of its own."""
+    """Return the log configs of a topic under a broker's config; None is a topic without configs of its own."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
     values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}
@@ -66,9 +66,9 @@ def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
 
 
 class Partition:
-    """One hosted partition. `leader_epoch` is -1 and `leading` False until the controller says otherwise.
+    """One hosted partition. `leader_epoch` is -1 and `leading` False until the controller decides otherwise.
 
-    `alone` tells that what it appends is committed at once, as no other replica is in sync.
+    `alone`: no other replica is in sync, so that an append is committed at once.
     """
 
     __slots__ = (
@@ -101,16 +101,16 @@ class Partition:
         self.min_isr = 1
         self._counted_to = 0
         self.traffic = Traffic()
-        """What it adds to; its topic's once it is hosted."""
+        """The counters that it adds to: its topic's once it is hosted."""
         self.waiters: dict[Waiter, None] = {}
-        """In the order in which they came: of objects, sets have another in each run."""
+        """In the order of arrival: a set of objects has another order in each run."""
 
     def begin_counting(self) -> None:
-        """Count what is appended from now on, as this broker begins to lead."""
+        """Count appends from now on, as this broker begins to lead."""
         self._counted_to = self.log.log_end_offset
 
     def count(self) -> None:
-        """Count the records that were appended as leader since the last time: not at each append, which costs."""
+        """Count the records appended as leader since the last call. Counting at each append would cost too much."""
         if self.leading:
             end = self.log.log_end_offset
             self.traffic.messages_in += end - self._counted_to
@@ -128,9 +128,8 @@ class Partition:
     ) -> AppendInfo:
         """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
 
-        acks=-1 needs min.insync.replicas in-sync replicas before anything is written. For `guard` and
-        `transaction_version` see PartitionLog.append_as_leader; likewise for TakesLonger, which is raised for a
-        client's batch, and `opened`.
+        acks=-1 needs min.insync.replicas in-sync replicas before anything is written. PartitionLog.append_as_leader
+        describes `guard`, `transaction_version`, `opened`, and TakesLonger, which is raised for a client's batch.
         """
         traffic = self.traffic
         try:
@@ -149,7 +148,7 @@ class Partition:
                 patient=origin is not CLIENT,
             )
         except TakesLonger:
-            raise  # it comes again, and counts then
+            raise  # the append is repeated, and counted then
         except Exception as error:
             traffic.refused(error)
             raise
@@ -162,23 +161,23 @@ class Partition:
         return info
 
     def committed(self, _offset: int) -> Awaitable[None]:
-        """Return what is done once all below an offset is committed; raises ApiError, then or now.
+        """Return an awaitable that ends once everything below an offset is committed; raises ApiError, now or later.
 
-        On one node all is committed at once, and what is not never will be.
+        On a single node every append is committed at once, and anything else never will be.
         """
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return what is done once every replica that may lead next has all below an offset; None: it has."""
+        """Return an awaitable that ends once every possible leader has everything below an offset; None: it has."""
         return None if self.log.high_watermark >= offset else self.committed(offset)
 
     def poke(self) -> None:
-        """Tell everyone who waits."""
+        """Notify all waiters."""
         for waiter in tuple(self.waiters):
             waiter.poke()
 
     def check_leader_epoch(self, epoch: int) -> ErrorCode:
-        """Compare a client's idea of the leader epoch (-1: none) with ours (KIP-320)."""
+        """Compare a client's leader epoch (-1: none) with the partition's (KIP-320)."""
         if not self.leading:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return leader_epoch_check.compared(epoch, self.leader_epoch)
@@ -202,23 +201,23 @@ class Replicas:
         self._clock = clock
         self._defer = defer
         self._later: dict[str, TopicState] = {}
-        self._refused: dict[str, TopicState] = {}  # topics with partitions that the disk did not take
+        self._refused: dict[str, TopicState] = {}  # topics with partitions that the disk refused
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
         self.traffic = TopicMetrics()
         self._hosting: dict[
             str, tuple[TopicState, Coroutine[Any, Any, None]]
-        ] = {}  # those put off that are begun, and the way on
+        ] = {}  # deferred topics in progress, and their coroutines
         self._when_hosted: list[Callable[[], object]] = []
         self._unsynced = False
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
-        """Batches whose records are being looked at, for longer than a moment."""
+        """Batches whose records take longer than a moment to check."""
         self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
         self.is_elsewhere: Callable[[str, int], bool] = lambda _topic, _index: False
-        """Whether other brokers of the cluster have a partition that this one has not."""
+        """Whether other brokers of the cluster have a partition that this one lacks."""
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -233,7 +232,7 @@ class Replicas:
         return partition
 
     def why_missing(self, topic: str, index: int) -> ErrorCode:
-        """Return the answer for a partition that `get` does not find."""
+        """Return the error code for a partition that `get` does not find."""
         if (topic, index) in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         if self.is_elsewhere(topic, index):
@@ -246,20 +245,20 @@ class Replicas:
 
     @property
     def offline_count(self) -> int:
-        """How many were."""
+        """Number of partitions that were lost with their log directories."""
         return len(self._offline)
 
     @property
     def unhosted_count(self) -> int:
-        """How many topics have partitions that the disk does not take, and are tried again."""
+        """Number of topics with partitions that the disk refused, and that will be tried again."""
         return len(self._refused)
 
     def forget_settings(self) -> None:
-        """Have settings found anew, as defaults have changed."""
+        """Forget computed settings, as defaults have changed."""
         self._known_settings.clear()
 
     def put(self, partition: Partition) -> None:
-        """Host a partition that somebody else opened."""
+        """Host a partition that the caller has opened."""
         key = partition.topic, partition.index
         self._remove(key)
         partition.traffic = self.traffic.hosts(partition.topic)
@@ -273,7 +272,7 @@ class Replicas:
         return partition
 
     def take(self, key: tuple[str, int]) -> Partition | None:
-        """Host a partition no more, and lead it no more; its log stays."""
+        """Stop hosting and leading a partition; its log stays."""
         self._offline.discard(key)
         partition = self._remove(key)
         if partition is not None:
@@ -282,7 +281,7 @@ class Replicas:
         return partition
 
     def lose(self, keys: Iterable[tuple[str, int]]) -> None:
-        """Host partitions no more, whose log directory has failed; whoever waits for them is told."""
+        """Stop hosting partitions whose log directory has failed, and notify their waiters."""
         for key in keys:
             self._offline.add(key)
             partition = self._remove(key)
@@ -291,18 +290,18 @@ class Replicas:
                 partition.poke()
 
     def replace_log(self, key: tuple[str, int], partition_log: PartitionLog) -> None:
-        """Go on with another log, the same data in another place."""
+        """Use another log, with the same data in another place."""
         partition = self.get(key)
         if partition is not None:
             partition.log = partition_log
             partition.poke()
 
     def apply(self, old: ClusterState, new: ClusterState) -> None:
-        """Follow a change of the cluster: create, reconfigure, lead, delete.
+        """Apply a change of the cluster: create, reconfigure, lead, delete.
 
-        Of many new partitions the first `AT_ONCE` are hosted before this returns, the others in slices that let the
-        loop serve in between, and so is a large topic gone through that has changed. Until its turn comes, a partition
-        answers UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        Of many new partitions the first `AT_ONCE` are hosted before this returns. The others follow in slices, and the
+        loop serves requests in between; a large changed topic is processed so, too. Until then a partition answers
+        UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         if old.topics is new.topics:
             return
@@ -329,7 +328,7 @@ class Replicas:
             self.on_topics_deleted(deleted)
 
     def load(self, state: ClusterState) -> None:
-        """Host everything that the cluster assigns to this broker, at its start."""
+        """Host all partitions that the cluster assigns to this broker, at its start."""
         for topic in state.topics.values():
             self._host(topic, range(len(topic.partitions)))
 
@@ -339,7 +338,7 @@ class Replicas:
         self._later[topic.name] = topic
 
     def _catch_up(self) -> None:
-        """Host a slice of what was put off."""
+        """Host a slice of the deferred partitions."""
         until = self._clock.monotonic_ms() + _SLICE_MS
         for _ in range(_SLICE):
             if self._later:
@@ -360,15 +359,15 @@ class Replicas:
 
     @property
     def has_hosted_all(self) -> bool:
-        """Whether nothing is put off."""
+        """Whether no partition is deferred."""
         return not self._later
 
     def when_hosted(self, call: Callable[[], object]) -> None:
-        """Call once all that was put off is hosted, so that who created it finds it, or was not taken by the disk."""
+        """Call `call` once all deferred partitions are hosted, or were refused by the disk."""
         self._when_hosted.append(call)
 
     async def hosted_of(self, name: str) -> None:
-        """Do so for one topic, before others."""
+        """Host the deferred partitions of one topic, before those of others."""
         while name in self._later:
             if next(iter(self._later)) != name:
                 self._later = {name: self._later.pop(name), **self._later}
@@ -376,13 +375,13 @@ class Replicas:
             await turn
 
     def host_now(self, name: str, index: int) -> None:
-        """Host one partition of what was put off."""
+        """Host one deferred partition."""
         topic = self._later.get(name)
         if topic is not None and index < len(topic.partitions) and (name, index) not in self._partitions:
             self._host(topic, (index,), sync=False)
 
     def _host_next(self) -> None:
-        """Host one more partition of what was put off."""
+        """Host the next deferred partition."""
         name, topic = next(iter(self._later.items()))
         begun = self._hosting.get(name)
         if begun is None or begun[0] is not topic:
@@ -391,24 +390,24 @@ class Replicas:
             del self._later[name], self._hosting[name]
 
     async def _host_each(self, topic: TopicState) -> None:
-        """Host a topic, partition by partition. Once the disk does not take one, those left are tried by `tick`."""
+        """Host a topic, one partition at a time. After the disk refuses one, `tick` tries the rest."""
         for index in range(len(topic.partitions)):
             if topic.name not in self._refused or (topic.name, index) in self._partitions:
                 self._host(topic, (index,), sync=False)
                 await turn
 
     def tick(self) -> None:
-        """Try again to host what the cluster has and the disk did not take."""
+        """Try again to host partitions that the disk refused."""
         now_ms = self._clock.monotonic_ms()
         if self._refused and now_ms >= self._retry_ms:
             self._retry_ms = now_ms + _RETRY_MS
             if not self._later:
                 self._defer(self._catch_up)
-            self._later = self._refused | self._later  # what waits is newer than what was refused
+            self._later = self._refused | self._later  # deferred topics are newer than refused ones
             self._refused.clear()
 
     def close(self) -> None:
-        """Stop leading, and host nothing more; whoever waits is told."""
+        """Stop leading and hosting, and notify all waiters."""
         self._later.clear()
         self._refused.clear()
         self._tell_hosted()
@@ -417,7 +416,7 @@ class Replicas:
             partition.poke()
 
     def reconfigure(self, state: ClusterState) -> None:
-        """Take over changed defaults in every topic, of many partitions in slices as `apply` does."""
+        """Apply changed defaults to every topic; many partitions are processed in slices, as in `apply`."""
         self._known_settings.clear()
         self._hosting.clear()
         left = _LARGE
@@ -431,7 +430,7 @@ class Replicas:
                 self._host(topic, range(len(topic.partitions)))
 
     def settings_of(self, topic: TopicState) -> LogConfig:
-        """Return a topic's settings; those of topics with the same configs are one object."""
+        """Return a topic's settings; topics with equal configs share one object."""
         key = frozenset(topic.configs.items())
         found = self._known_settings.get(key)
         if found is None:
@@ -480,13 +479,13 @@ class Replicas:
             self._sync()
 
     def _sync(self) -> None:
-        """Let the directories that were made since the last time be on the disk."""
+        """Sync the directories that were made since the last call to the disk."""
         if self._unsynced:
             self._unsynced = False
             self.logs.sync()
 
     def _refuse(self, topic: TopicState, index: int, error: OSError) -> None:
-        """Note that a partition cannot be hosted now. The cluster has it all the same."""
+        """Note that a partition cannot be hosted now. In the cluster's state it exists all the same."""
         self._refused[topic.name] = topic
         if (topic.name, index) not in self._refused_keys:
             self._refused_keys.add((topic.name, index))
@@ -496,7 +495,7 @@ class Replicas:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
         except OSError as error:
-            # The first append notes it, or is refused. Other partitions, and the broker's start, must not suffer.
+            # The first append notes it again, or is refused. Other partitions, and the start, must not fail with it.
             log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
             partition.log.report_failure(error)
 
@@ -514,5 +513,5 @@ class Replicas:
         try:
             self.logs.delete_all(((p.topic, p.index) for p in gone), self._clock.now_ms())
         except OSError as error:
-            # Their directories belong to no topic now, and are moved aside when one of that name is created.
+            # Their directories belong to no topic now, and are moved aside when a topic of the same name is created.
             log.error("files of deleted topics could not be taken away: %s", error)

@@ -1,1 +1,1 @@
-"""The runtime of replicated state machines: what the group and the transaction coordinator run on."""
+"""The runtime of replicated state machines, used by the group and the transaction coordinator."""

@@ -1,6 +1,6 @@
 """The batches that coordinators append to their own logs.
 
-Owns how records and markers become bytes, at once or ahead and one by one, and how a long list is spread over several
+Owns the encoding of records and markers, at once or ahead and one by one, and the split of a long list into several
 batches. Never appends.
 """
 
@@ -24,7 +24,7 @@ def record_batch(
 
 
 def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields:
-    """Return what the header of a batch says of its leader, and of a producer's transaction."""
+    """Return the header fields of a batch for its leader and for a producer's transaction."""
     if producer is None:
         return {"leader_epoch": leader_epoch}
     return {
@@ -37,7 +37,7 @@ def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields
 
 
 class EncodedRecords:
-    """Records of one batch that are encoded ahead, as there are many; they are as old as the batch will be."""
+    """Records of one batch that are encoded ahead, as there are many; they get the time of the batch."""
 
     def __init__(self) -> None:
         self._body = bytearray()
@@ -67,7 +67,7 @@ def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
 
 
 def split(records: Sequence[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
-    """Yield pieces of a list of records that each make a batch of moderate size."""
+    """Yield pieces of a list of records, each of which makes a batch of moderate size."""
     piece: list[CoordinatorRecord] = []
     size = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""What clients are told when the coordinator's own log fails."""
+"""The errors that clients receive when the coordinator's own log fails."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ANSWERS = {
 
 
 def answerable(code: ErrorCode) -> ErrorCode:
-    """Return what clients are told when the coordinator's own log failed with `code`.
+    """Return the error for a client when the coordinator's own log failed with `code`.
 
-    The pairs are those of CoordinatorOperationExceptionHelper: a client must not read another partition's trouble as
+    The pairs are those of CoordinatorOperationExceptionHelper: a client must not mistake another partition's error for
     its own.
     """
     return _ANSWERS.get(code, code)

@@ -1,7 +1,7 @@
 """The bytes of coordinators' records: an int16 (the type in a key, the version in a value), then a message.
 
-Reads as Kafka's CoordinatorRecordSerde: what is left over behind a message is passed over, and a string that is no
-UTF-8 gets U+FFFD in the place of what cannot be read.
+Reads like Kafka's CoordinatorRecordSerde: bytes behind a message are skipped, and in a string that is not valid UTF-8,
+U+FFFD replaces the invalid bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _T = TypeVar("_T")
 
 
 def read_prefix(data: bytes, what: str) -> int:
-    """Return the type or version that a `what` (key, value) begins with; raises Malformed where it is too short."""
+    """Return the type or version at the beginning of a `what` (key, value); raises Malformed if it is too short."""
     if len(data) < 2:
         raise Malformed(f"its {what} has {len(data)} bytes, and no version")
     return int.from_bytes(data[:2], "big", signed=True)
 
 
 def decode_value(cls: type[_T], value: bytes) -> _T:
-    """Return the message that a value holds; raises Malformed, also for a version that is not known, as Kafka."""
+    """Return the message in a value; raises Malformed, also for an unknown version, as in Kafka."""
     version = read_prefix(value, "value")
     if version not in cast("Any", cls).VERSIONS:
         raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")
@@ -32,7 +32,7 @@ def decode_value(cls: type[_T], value: bytes) -> _T:
 
 
 def encode(prefix: int, message: Any, version: int) -> bytes:
-    """Return int16 `prefix` and a message. A string too long for the format is an error of the request, not of ours."""
+    """Return int16 `prefix` and a message. A string that is too long for the format is an error of the request."""
     out = bytearray(prefix.to_bytes(2, "big"))
     try:
         encoder(type(message), version)(message, out, [])

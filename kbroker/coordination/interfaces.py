@@ -1,4 +1,4 @@
-"""What the runtime asks of a coordinator (`Shard`), and of the log of its topic (`Writer`)."""
+"""The interfaces of the runtime to a coordinator (`Shard`), and to the log of its topic (`Writer`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.coordination.outcome import Outcome
 
 
 class UnreadableRecord(Exception):  # noqa: N818 - a state of the log
-    """A record without which a partition is not served."""
+    """An unreadable record, which keeps its partition from being served."""
 
     def __init__(self, offset: int, error: Exception) -> None:
         super().__init__(f"the record at offset {offset} cannot be read: {error or type(error).__name__}")
@@ -20,22 +20,22 @@ class Shard(Protocol):
 
     @property
     def steps_over_unreadable(self) -> bool:
-        """Whether a partition is served without the records that `replay` cannot read; else it is not loaded."""
+        """Whether a partition is served without the records that `replay` cannot read; otherwise it is not loaded."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
-        """Apply a record of the log; raises Malformed or ValueError where it cannot be read."""
+        """Apply a record of the log; raises Malformed or ValueError if it cannot be read."""
 
     def replay_end_transaction(self, producer_id: int, committed: bool) -> None:
         """Apply a transaction marker of the log."""
 
     def on_loaded(self, now_ms: int) -> Outcome:
-        """Begin to serve: all of the log is replayed."""
+        """Begin to serve: the whole log is replayed."""
 
     def on_unloaded(self, now_ms: int) -> Outcome:
-        """Stop serving: answer what is parked."""
+        """Stop serving: answer the parked requests."""
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Decide what a timer means."""
+        """Handle a timer that has expired."""
 
 
 class Writer(Protocol):
@@ -49,24 +49,24 @@ class Writer(Protocol):
     ) -> int:
         """Append a batch; return the end offset to wait for. Raises an error with a `code`.
 
-        `guard` proves that a transactional batch belongs to an open transaction; `transaction_version` counts for the
+        `guard` proves that a transactional batch belongs to an open transaction; `transaction_version` is for the
         markers that end one.
         """
 
     def max_batch_bytes(self, partition: int) -> int:
-        """Return how large a batch may be; raises ApiError where the partition is not led here."""
+        """Return the maximum size of a batch; raises ApiError if this broker does not lead the partition."""
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return what to await until the high watermark is at `offset`; None when it is there already."""
+        """Return an awaitable that ends when the high watermark reaches `offset`; None if it has."""
 
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return what to await until all in-sync replicas have everything below `offset`, however few they are.
+        """Return an awaitable that ends when all in-sync replicas have everything below `offset`, however few they are.
 
-        None when they have it already: whoever is elected, but uncleanly, begins with it.
+        None if they have it already: then any leader that is elected cleanly has it.
         """
 
     def read(self, partition: int) -> Iterator[memoryview]:
-        """Yield the log from start to end, in chunks of whole batches, also what is not committed yet."""
+        """Yield the log from start to end, in chunks of whole batches, including uncommitted ones."""
 
     def ensure_topic(self) -> None:
         """Start to create the topic."""

@@ -1,8 +1,8 @@
 """Loads of partitions, one after the other, a slice at a time.
 
-Owns which are under way, the task that goes on with them, how much of them is done at once, what is told of one that
-failed, and how long it rests before the next: where nothing is queued a short load is over when `begin` returns, and
-many that begin together share one slice. Never knows what a load does.
+Owns the queue of loads, the task that runs them, their share of the loop, the log lines about failed loads, and the
+pause before the next try. If nothing is queued, a short load has ended when `begin` returns; many loads that begin
+together share one slice. Never knows what a load does.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 
 def pause_ms(attempts: int) -> int:
-    """Return when a load is tried again after as many failed before: a second, then twice as long, up to a minute."""
+    """Return the pause before the next try after `attempts` failures: a second, then twice as long, up to a minute."""
     return min(RELOAD_MS << min(attempts, 10), RELOAD_MAX_MS)
 
 
 class LoadQueue:
-    """The loads of one coordinator; a load gives way often and raises nothing."""
+    """The loads of one coordinator; a load yields often and raises nothing."""
 
     __slots__ = ("_burst_start", "_loads", "_name", "_task")
 
@@ -40,7 +40,7 @@ class LoadQueue:
         self._burst_start = 0.0
 
     def begin(self, steps: Coroutine[Any, Any, None], is_wanted: Callable[[], bool]) -> None:
-        """Begin a load, and go on with it in the loop where it takes longer; it is left off once nobody wants it."""
+        """Begin a load, and continue it in the loop if it is long; it is dropped once `is_wanted` returns False."""
         now = time.perf_counter()
         if now - self._burst_start > 5 * SLICE_SECONDS:
             self._burst_start = now
@@ -52,10 +52,10 @@ class LoadQueue:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"load {self._name}")
 
     def failed(self, partition: int, attempts: int, error: BaseException, what: str) -> int:
-        """Tell why a partition has to be loaded anew, with a trace the first time; return after how many ms."""
+        """Log why a partition must be loaded again, with a trace the first time; return the pause in ms."""
         delay_ms = pause_ms(attempts)
         text = "%s %d %s, the next load is in %d s: %s"
-        if isinstance(error, UnreadableRecord):  # it says what is wrong, and where
+        if isinstance(error, UnreadableRecord):  # its text has the fault and the place
             log.error(text, self._name, partition, what, delay_ms // 1000, error)
         else:
             shown = error if attempts == 0 else None
@@ -63,7 +63,7 @@ class LoadQueue:
         return delay_ms
 
     def close(self) -> None:
-        """Go on with nothing."""
+        """Drop all loads."""
         if self._task is not None:
             self._task.cancel()
         self._close_all()  # the task may never have run

@@ -1,4 +1,4 @@
-"""What a coordinator's shard decided: records to write, answers, timers.
+"""The decision of a coordinator's shard: records to write, answers, timers.
 
 Owns the data of a decision (`Outcome`) and its parts. Nothing here does I/O.
 """
@@ -20,20 +20,20 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Let a timer go off in `delay_ms`; one of the same key is replaced."""
+    """Let a timer expire in `delay_ms`; replaces one of the same key."""
 
     key: Hashable
     delay_ms: float
 
 
 class Cancel(NamedTuple):
-    """Forget a timer, if there is one."""
+    """Remove a timer, if there is one."""
 
     key: Hashable
 
 
 class Parked:
-    """A request whose answer comes later. A shard keeps it and names it in `Outcome.replies`."""
+    """A request that is answered later. A shard keeps it and names it in `Outcome.replies`."""
 
     __slots__ = ("answer", "wake")
 
@@ -50,7 +50,7 @@ class Parked:
 
 
 class InTransaction(NamedTuple):
-    """Whose transaction records belong to. `guard` is what the partition's verification gave (see ProducerState)."""
+    """The transaction that records belong to. `guard` comes from the partition's verification (see ProducerState)."""
 
     producer_id: int
     producer_epoch: int
@@ -74,17 +74,17 @@ class Encoded(Protocol):
         """Return the batch."""
 
     def __len__(self) -> int:
-        """Return how many records there are."""
+        """Return the number of records."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What a shard decided.
+    """The decision of a shard.
 
-    `refused` says that records could not even be built, which counts as a failed append. Without `atomic` a long list
-    of records may be spread over several batches. `encoded` stands in the place of a long one; `apply(offset,
-    producer_id)` then does to the shard what replaying it from `offset` on would. `producer` makes the records part of
-    a transaction; `marker` ends one, and stands in the place of records.
+    `refused`: the records could not even be built, which counts as a failed append. Without `atomic` a long list of
+    records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)` then
+    changes the shard as replaying the records from `offset` on would. `producer` makes the records part of a
+    transaction; `marker` ends one, and replaces records.
     """
 
     reply: Any = None
@@ -102,13 +102,13 @@ class Outcome:
 
     @property
     def writes(self) -> bool:
-        """Whether anything is to be appended, or would be if it could be built."""
+        """Whether there is anything to append, or would be if it could be built."""
         return bool(self.records) or self.marker is not None or self.refused is not None or self.encoded is not None
 
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
-        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, behind what is there."""
+        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, behind earlier additions."""
         before = self.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:

@@ -1,8 +1,8 @@
-"""Which partition of a coordinator's topic a key belongs to: by Java's hash of strings, and how many partitions count.
+"""The partition of a coordinator's topic for a key: by Java's hash of strings, modulo the number of partitions.
 
-The number of partitions is taken when the coordinator first sees its topic, and stays until the topic is deleted or the
-broker ends: if the topic grows meanwhile, no key moves away from what is known of it. Kafka takes it at the start only
-(TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if there is no topic yet.
+The number of partitions is read when the coordinator first sees its topic, and stays until the topic is deleted or the
+broker ends: if the topic grows meanwhile, no key moves away from its state. Kafka reads it at the start only
+(TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the topic does not exist yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 SHORT_ID: Final = 128
-"""Characters of the longest id of which something is cached: clients choose their ids, of up to 32 kB."""
+"""Most characters of an id whose partition is cached: clients choose their ids, of up to 32 kB."""
 _UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 _POWERS: Final = tuple(pow(31, power, 1 << 32) for power in reversed(range(256)))
 
@@ -49,9 +49,9 @@ def partition_for(key: str, count: int) -> int:
 
 
 class Partitioning:
-    """The partitions that keys of a topic have.
+    """The partitions of a topic's keys.
 
-    `there_are` tells how many the topic has, 0 where there is none; `planned` is with how many it will be created.
+    `there_are` returns the current number of partitions, 0 without a topic; `planned` is the number for its creation.
     """
 
     def __init__(self, topic: str, planned: int, there_are: Callable[[], int]) -> None:
@@ -66,7 +66,7 @@ class Partitioning:
         return partition_for(key, self._seen() or self._planned)
 
     def leads(self, partition: int) -> None:
-        """Take note of a partition that this broker leads; warns where it is one that no key belongs to."""
+        """Note a partition that this broker leads; warns if no key belongs to it."""
         if partition >= self._seen() > 0 and not self._told_of_growth:
             self._told_of_growth = True
             log.warning(

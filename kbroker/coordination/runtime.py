@@ -1,18 +1,18 @@
-"""The one runtime of replicated state machines: groups now, transactions by the same means.
+"""The runtime of replicated state machines: of the group and the transaction coordinator.
 
-Owns what happens around a decision: which partition's shard decides, having its records appended and replayed
-(shard_log.py), waiting for the high watermark, answering; timers; loading (loading.py says when) and unloading.
-Never decides anything itself. Nothing else that belongs to the runtime knows asyncio, but for the queue of loads.
+Owns the steps around a decision: choosing the shard of a partition, appending and replaying its records (shard_log.py),
+waiting for the high watermark, answering; timers; loading (loading.py schedules it) and unloading. Never decides
+anything itself. Of its modules only this one, loading.py and timers.py know asyncio.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 
     decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
 so that a failed append has changed nothing that the log should hold. A decision that writes nothing is answered once
-all that was written before it is committed: at once where nothing waits. An outcome with `replay` false speaks of state
-that the shard has already changed in memory (a membership, whose loss only makes members join again), whose `after`
-puts that right when the append failed; or of state that `after` changes once the records are committed (transactions).
-Loading a partition is the same `replay`, in slices that let the loop breathe.
+everything written before it is committed: at once if nothing waits. An outcome with `replay` false is about state that
+the shard has already changed in memory (a membership, whose loss only makes members join again), and whose `after`
+reverts that when the append failed; or about state that `after` changes once the records are committed (transactions).
+Loading a partition is the same `replay`, in slices that leave the loop time for other work.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Waiting:
     ) -> None:
         self.end = end
         self.after = after
-        self.moves = moves  # `after` is all that brings the shard to what was appended
+        self.moves = moves  # only `after` applies the appended records to the shard
         self.done = False
         self.reply: Any = None
         self.future: asyncio.Future[Any] | None = None
@@ -61,7 +61,7 @@ class _Waiting:
 
 
 class _Partition(Generic[S]):
-    """One partition that this broker leads: its shard, and what waits in it."""
+    """One partition that this broker leads: its shard, and the decisions that wait in it."""
 
     __slots__ = ("active", "attempts", "epoch", "failed", "last_end", "shard", "waiter", "waiting")
 
@@ -94,7 +94,7 @@ class Runtime(Generic[S]):
     # -- leadership
 
     def lead(self, partition: int, epoch: int) -> None:
-        """Start to coordinate a partition: load it, at once where that is quick. A stale epoch is ignored."""
+        """Start to coordinate a partition: load it, at once if that is quick. A stale epoch is ignored."""
         held = self._partitions.get(partition)
         if held is not None and held.epoch >= epoch:
             return
@@ -108,14 +108,14 @@ class Runtime(Generic[S]):
         self._loads.begin(self._load(partition, state), lambda: self._partitions.get(partition) is state)
 
     def resign(self, partition: int) -> None:
-        """Stop coordinating a partition: everything that waits is told to look elsewhere."""
+        """Stop coordinating a partition: all waiting requests fail with NOT_COORDINATOR."""
         state = self._partitions.pop(partition, None)
         if state is not None:
             was_active, state.active = state.active, False
             self._unload(partition, state, was_active=was_active)
 
     def _unload(self, partition: int, state: _Partition[S], *, was_active: bool) -> None:
-        """Tell whoever waits in a partition, which is not active any more, to look elsewhere."""
+        """Fail the waiting requests of a partition that is not active any more with NOT_COORDINATOR."""
         if state.waiter is not None:
             state.waiter.cancel()
             state.waiter = None
@@ -140,38 +140,38 @@ class Runtime(Generic[S]):
         self._timers.close()
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only where the clock is advanced by hand."""
+        """Run the timers that are due; needed only if the clock is advanced by hand."""
         self._timers.run()
 
     def shards(self) -> Iterator[tuple[int, S | None]]:
-        """Yield the partitions coordinated here with their shards: None for one that is still loading."""
+        """Yield the partitions coordinated here with their shards: None for one that is not loaded yet."""
         self._run_due()
         for partition, state in self._partitions.items():
             if not state.failed:
                 yield partition, state.shard if state.active else None
 
     def loaded(self) -> list[S]:
-        """Return the shards that are loaded, without letting timers go off."""
+        """Return the loaded shards, without running timers."""
         return [state.shard for state in self._partitions.values() if state.active]
 
     def states(self) -> dict[str, int]:
-        """Return how many partitions are in which state, by the names of Kafka's metric num-partitions."""
+        """Return the number of partitions in each state, by the names of Kafka's metric num-partitions."""
         counts = dict.fromkeys(("active", "loading", "failed"), 0)
         for state in self._partitions.values():
             counts["failed" if state.failed else "active" if state.active else "loading"] += 1
         return counts
 
     def unreadable(self) -> dict[int, int]:
-        """Return by partition how many records the last load could not read."""
+        """Return by partition the number of records that the last load could not read."""
         return {each: count for each, count in self._log.unreadable.items() if each in self._partitions}
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every partition led here is loaded; one that failed is not."""
+        """Whether every partition led here is loaded; a failed one is not."""
         return all(state.active for state in self._partitions.values())
 
     def shard(self, partition: int) -> S:
-        """Return an active shard; raises ApiError where it is loading or elsewhere."""
+        """Return an active shard; raises ApiError if it is loading or elsewhere."""
         return self._active(partition).shard
 
     def epoch(self, partition: int) -> int:
@@ -179,15 +179,15 @@ class Runtime(Generic[S]):
         return self._active(partition).epoch
 
     def _run_due(self) -> None:
-        """Let timers go off that are due, for TURN_MS at most: whoever asks now is not to see what should be over.
+        """Run the timers that are due, for TURN_MS at most, so that callers do not see state that should have expired.
 
-        Work that goes on in slices waits for the loop: it is not to be done as often as anybody asks.
+        Work that continues in slices waits for the loop: calls must not speed it up.
         """
         if self._timers.first <= self._clock.monotonic_ms():
             self._timers.run()
 
     def _active(self, partition: int) -> _Partition[S]:
-        if self._timers.first <= self._clock.monotonic_ms():  # as _run_due, without the call
+        if self._timers.first <= self._clock.monotonic_ms():  # like _run_due, without the call
             self._timers.run()
         state = self._partitions.get(partition)
         if state is not None and state.active:
@@ -201,11 +201,11 @@ class Runtime(Generic[S]):
     # -- loading
 
     async def _load(self, partition: int, state: _Partition[S]) -> None:
-        """Replay the log, giving way every few records, then serve. One that fails is begun anew later.
+        """Replay the log, yielding every few records, then serve. A failed load begins again later.
 
-        What the leader before has appended last may be lost until all in-sync replicas have it: nobody is told of it
-        sooner, and nothing is done upon it. That is less than the high watermark asks for, which stays where fewer are
-        in sync than min.insync.replicas: what was committed is told then as well, and nothing can be written.
+        The last appends of the previous leader may be lost until all in-sync replicas have them. Until then no client
+        sees them, and nothing builds on them. This asks for less than the high watermark, which stays if fewer replicas
+        are in sync than min.insync.replicas: then committed state is still returned, and nothing can be written.
         """
         try:
             end = state.last_end = await self._log.replay(partition, state.shard)
@@ -215,11 +215,11 @@ class Runtime(Generic[S]):
             else:
                 state.waiter = asyncio.ensure_future(awaitable)
                 state.waiter.add_done_callback(partial(self._on_loaded_copied, partition, state))
-        except Exception as err:  # noqa: BLE001 - told of below
+        except Exception as err:  # noqa: BLE001 - logged below
             self._load_failed(partition, state, err)
 
     def _on_loaded_copied(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
-        error = None if done.cancelled() else done.exception()  # asked for, also where nobody cares any more
+        error = None if done.cancelled() else done.exception()  # retrieved in any case, or asyncio would warn
         if done.cancelled() or self._partitions.get(partition) is not state:
             return
         state.waiter = None
@@ -227,11 +227,11 @@ class Runtime(Generic[S]):
             if error is not None:
                 raise error
             self._begin(partition, state)
-        except Exception as err:  # noqa: BLE001 - told of below
+        except Exception as err:  # noqa: BLE001 - logged below
             self._load_failed(partition, state, err)
 
     def _begin(self, partition: int, state: _Partition[S]) -> None:
-        """Serve what was loaded."""
+        """Serve a loaded partition."""
         state.active = True
         self._settle(partition, state.shard.on_loaded(self._clock.now_ms()))
         if state.active:
@@ -241,7 +241,7 @@ class Runtime(Generic[S]):
         self._load_later(partition, state, error, f"cannot be loaded (attempt {state.attempts + 1})")
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
-        """Load a failed partition anew, at growing intervals: its reason may go, as that of a full table of files."""
+        """Load a failed partition again, at growing intervals: its cause may go, like that of a full table of files."""
         delay_ms = self._loads.failed(partition, state.attempts, error, what)
         state.active, state.failed = False, True
         self._timers.forget(lambda key: key[0] == partition)
@@ -257,7 +257,7 @@ class Runtime(Generic[S]):
     def run(
         self, partition: int, decide: Callable[[S, int], Outcome], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Decide, write, and return the reply, or an awaitable of it where the high watermark lags behind."""
+        """Decide, write, and return the reply, or an awaitable of it if the high watermark lags behind."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -276,7 +276,7 @@ class Runtime(Generic[S]):
         return entry.future
 
     def _refusal(self, partition: int, error: Exception) -> tuple[ErrorCode, str | None]:
-        """Return what is answered where a decision raised."""
+        """Return the error for a decision that raised."""
         if isinstance(error, ApiError):
             return answerable(error.code), error.message
         log.error("%s %d: a decision failed", self._name, partition, exc_info=error)
@@ -300,7 +300,7 @@ class Runtime(Generic[S]):
         if code is not ErrorCode.NONE:
             parked.complete(on_error(answerable(code), None))
         elif entry is not None and (held is not None or outcome.writes):
-            # Else what waits is no decision of this request, which is parked, and its error not this one's answer.
+            # Otherwise the waiting entry is not this parked request's decision, and its error not this answer.
             entry.parked, entry.reply = parked, held
             entry.on_error = on_error
         if parked.answer is not None:
@@ -313,7 +313,7 @@ class Runtime(Generic[S]):
     def read(
         self, partition: int, look: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Return what `look` sees, not before everything that it may have seen is committed."""
+        """Return the result of `look`, once everything that it may have seen is committed."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -335,7 +335,7 @@ class Runtime(Generic[S]):
         look: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
-        """As `read`, where looking may take long: what is decided meanwhile may have been seen or not."""
+        """As `read`, if looking may take long: the result may or may not include decisions made meanwhile."""
         try:
             state = self._active(partition)
             reply = await look(state.shard, self._clock.now_ms())
@@ -348,10 +348,10 @@ class Runtime(Generic[S]):
     def _apply(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False
     ) -> tuple[ErrorCode, _Waiting | None]:
-        """Write an outcome. Return its error, and what waits for the high watermark if anything does.
+        """Write an outcome. Return its error, and the entry that waits for the high watermark, if there is one.
 
-        With nothing to write, an answer (`is_asked`) and `after` still wait for what was written before: they may
-        speak of state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        With nothing to write, an answer (`is_asked`) and `after` still wait for everything written before: they may be
+        about state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
         """
         self._tell(partition, outcome)
         if not outcome.writes:
@@ -397,14 +397,14 @@ class Runtime(Generic[S]):
     def _fail(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, error: ReplayError
     ) -> ErrorCode:
-        """Give up a shard that is behind its log, and load it anew. Return what whoever asked is told."""
+        """Discard a shard that is behind its log, and load it again. Return the error for the request."""
         state.active = False
         code = ErrorCode.NOT_COORDINATOR
         if outcome.after is not None:
             try:
                 self._tell(partition, outcome.after(code, now_ms))
             except Exception:
-                # It speaks of a state that may be half changed, and must not keep it from being loaded anew.
+                # It works on state that may be half changed, and must not prevent the new load.
                 log.exception("%s %d: what follows a decision failed", self._name, partition)
         return self._load_anew(partition, state, error.__cause__ or error)
 
@@ -424,7 +424,7 @@ class Runtime(Generic[S]):
             parked.complete(answer)
 
     def _settle(self, partition: int, outcome: Outcome) -> None:
-        """Apply an outcome that nobody asked for: of a timer, an `after`, a load."""
+        """Apply an outcome without a request: of a timer, an `after`, a load."""
         state = self._partitions.get(partition)
         if state is None or not state.active:
             self._tell(partition, outcome)
@@ -434,7 +434,7 @@ class Runtime(Generic[S]):
     # -- the high watermark
 
     def _committed(self, partition: int, offset: int) -> Awaitable[None] | ErrorCode | None:
-        """Return what to await, the error that makes it pointless, or None: it is committed."""
+        """Return an awaitable, the error that makes waiting pointless, or None if it is committed."""
         try:
             return self._writer.committed(partition, offset)
         except ApiError as err:
@@ -445,12 +445,12 @@ class Runtime(Generic[S]):
         self._timers.schedule((partition, entry), self._write_timeout_ms)
 
     def _watch(self, partition: int, state: _Partition[S], entry: _Waiting, awaitable: Awaitable[None]) -> None:
-        """Have one waiter at a time, for the first entry: what follows is committed no sooner."""
+        """Have one waiter at a time, for the first entry: the later ones are not committed sooner."""
         state.waiter = asyncio.ensure_future(awaitable)
         state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
 
     def _advance(self, partition: int, state: _Partition[S]) -> None:
-        """Finish what the high watermark has passed, in order; then wait for the next."""
+        """Finish the entries that the high watermark has passed, in order; then wait for the next."""
         while state.waiting and state.waiter is None:
             entry = state.waiting[0]
             awaitable = self._committed(partition, entry.end)
@@ -491,7 +491,7 @@ class Runtime(Generic[S]):
                 if entry.moves and code is ErrorCode.NONE and state.active:
                     code = self._load_anew(partition, state, err)
                 else:
-                    # Whoever waits is to be answered, and what comes behind is to go on.
+                    # The waiting request must be answered, and the entries behind it must continue.
                     log.exception("%s %d: what follows a decision failed", self._name, partition)
                     code = code or ErrorCode.UNKNOWN_SERVER_ERROR
         if entry.future is not None and not entry.future.done():
@@ -506,7 +506,7 @@ class Runtime(Generic[S]):
                 entry.parked.complete(entry.reply)
 
     def _on_timer(self, key: tuple[int, Hashable]) -> None:
-        """Do what a timer is for. One that raises goes off again (see Timers)."""
+        """Handle a timer. If this raises, the timer expires again (see Timers)."""
         partition, inner = key
         state = self._partitions.get(partition)
         if state is None:
@@ -522,7 +522,7 @@ class Runtime(Generic[S]):
 
 
 def _withhold(parked: Parked, outcome: Outcome) -> Any:
-    """Take the answer to a request out of an outcome; None if it has none."""
+    """Remove the answer to a request from an outcome and return it; None if it has none."""
     own = next((answer for token, answer in outcome.replies if token is parked), None)
     if own is not None:
         outcome.replies = [reply for reply in outcome.replies if reply[0] is not parked]

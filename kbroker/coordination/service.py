@@ -1,6 +1,6 @@
-"""What the coordinators have in common as the rest of the broker sees them: their life, and which partition a key has.
+"""The common interface of the coordinators to the broker: their lifecycle, and the partition of a key.
 
-Owns the way from leadership of partitions to shards that are loaded. Never decides anything about a key.
+Owns the steps from leadership of partitions to loaded shards. Never decides anything about a key.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ S = TypeVar("S", bound=Shard)
 
 
 class CoordinatorService(Generic[S]):
-    """The life of a coordinator: one shard for each partition of `topic` that this broker leads.
+    """The lifecycle of a coordinator: one shard for each partition of `topic` that this broker leads.
 
-    `make_shard` makes the shard of a partition. `planned` is how many partitions the topic will be created with.
+    `make_shard` makes the shard of a partition. `planned` is the number of partitions for the topic's creation.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class CoordinatorService(Generic[S]):
         return self._partitions.of(key)
 
     def ensure_topic(self) -> bool:
-        """Return whether the topic exists; where it does not, have it created."""
+        """Return whether the topic exists; if it does not, have it created."""
         if self._writer.partition_count() == 0:
             self._writer.ensure_topic()
         return self._writer.partition_count() > 0
@@ -62,24 +62,24 @@ class CoordinatorService(Generic[S]):
         self._partitions.forget()
 
     def loaded(self) -> list[S]:
-        """Return the shards that are loaded."""
+        """Return the loaded shards."""
         return self._runtime.loaded()
 
     def partition_states(self) -> dict[str, int]:
-        """Return how many partitions that are to be coordinated here are in which state."""
+        """Return the number of partitions coordinated here, by state."""
         return self._runtime.states()
 
     def unreadable_records(self) -> dict[int, int]:
-        """Return by partition how many records could not be read when it was loaded."""
+        """Return by partition the number of records that could not be read at its load."""
         return self._runtime.unreadable()
 
     @property
     def is_loaded(self) -> bool:
-        """Whether every partition that is to be coordinated here has been loaded."""
+        """Whether every partition to be coordinated here is loaded."""
         return self._runtime.is_loaded
 
     def tick(self) -> None:
-        """Run the timers that are due; needed only where the clock is advanced by hand."""
+        """Run the timers that are due; needed only if the clock is advanced by hand."""
         self._runtime.tick()
 
     def close(self) -> None:

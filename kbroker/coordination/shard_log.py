@@ -1,7 +1,7 @@
-"""The log of a coordinator's partition: appending what was decided, and replaying what is there.
+"""The log of a coordinator's partition: appends decisions, and replays them.
 
-Owns the order of append and replay, what becomes of a batch that the log finds too large, and how a log is read when
-its partition is loaded. Never waits for anything, and never decides.
+Owns the order of append and replay, the handling of a batch that is too large for the log, and the way a log is read
+when its partition is loaded. Never waits for anything, and never decides.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 
 
 class ReplayError(Exception):
-    """What was appended could not be applied to the shard, whose state is worth nothing any more."""
+    """Appended records could not be applied to the shard, whose state is useless from now on."""
 
 
 class ShardLog:
-    """The way of shards to the partitions of one topic."""
+    """Connects shards to the partitions of one topic."""
 
     def __init__(self, name: str, writer: Writer) -> None:
         self._name = name
         self._writer = writer
         self.unreadable: dict[int, int] = {}
-        """By partition how many records the last load could not read."""
+        """By partition, the number of records that the last load could not read."""
 
     def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
-        """Append what an outcome writes, and replay it; return an error, and the offset behind what was appended.
+        """Append the records of an outcome, and replay them; return an error, and the end offset of the append.
 
-        The offset is -1 if nothing was. A list that need not be atomic may have been written in part when it fails.
+        The offset is -1 if nothing was appended. A failed list may be written in part, if it need not be atomic.
         Raises ReplayError.
         """
         if outcome.marker is not None:
@@ -56,7 +56,7 @@ class ShardLog:
             code, reached = self._append_batch(partition, epoch, shard, outcome, batch, now_ms)
             end = max(end, reached)
             if code in _TOO_LARGE:
-                # The topic's limit may be anything. One record that is too large is not to stop the others.
+                # The topic's limit may be anything. One record that is too large must not stop the others.
                 half = len(batch) // 2
                 if half:
                     batches.extendleft((batch[half:], batch[:half]))
@@ -117,7 +117,7 @@ class ShardLog:
     def _append_marker(
         self, partition: int, shard: Shard, marker: EndOfTransaction, now_ms: int
     ) -> tuple[ErrorCode, int]:
-        """Append the end of a transaction, then let the shard know."""
+        """Append the end of a transaction, then apply it to the shard."""
         data, version = marker_batch(marker, now_ms), marker.transaction_version
         try:
             end = self._writer.append(partition, data, now_ms, transaction_version=version)
@@ -139,7 +139,7 @@ class ShardLog:
         return code
 
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
-        """Step over a record that cannot be read, and tell of a load's first; raises UnreadableRecord."""
+        """Skip an unreadable record, and log a load's first one; raises UnreadableRecord if the shard skips none."""
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)
         if not shard.steps_over_unreadable:
@@ -148,9 +148,9 @@ class ShardLog:
             log.error("%s %d: %s; it is stepped over", self._name, partition, unreadable)
 
     async def replay(self, partition: int, shard: Shard) -> int:
-        """Replay the log into a shard, giving way every few records.
+        """Replay the log into a shard, yielding every few records.
 
-        Returns the offset behind what was replayed. Raises UnreadableRecord where the shard steps over none.
+        Returns the end offset of the replay. Raises UnreadableRecord if the shard skips no records.
         """
         started, count, bytes_read, end = time.perf_counter(), 0, 0, 0
         self.unreadable.pop(partition, None)

@@ -1,8 +1,8 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
-Owns when a key goes off, how long all of them may keep the loop in one turn, and that one whose handler raises goes off
-again. Never knows what a key means. A deadline that moves later, as a member's session does with every heartbeat, costs
-one dictionary write: the heap learns of it when the old deadline comes.
+Owns the times when keys expire, how long all of them may keep the loop in one turn, and the retry of a key whose
+handler raised. Never knows what a key means. A deadline that moves later, as a member's session does with every
+heartbeat, costs one dictionary write: the heap is updated at the old deadline.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
-"""When a key whose handler raised goes off again: twice as long each time (CoordinatorTimerImpl: always 500 ms)."""
+"""Pauses before a failed key expires again, twice as long each time (CoordinatorTimerImpl: always 500 ms)."""
 
 TURN_MS = 2
-"""After how long no further key goes off in a turn of the loop; what is due goes on in the next, the oldest first."""
+"""How long keys may expire in one turn of the loop, in ms; the rest continues in the next turn, the oldest first."""
 
 
 class Timers:
@@ -41,12 +41,12 @@ class Timers:
         self._handle: asyncio.TimerHandle | None = None
         self._armed_for = float("inf")
         self.first = float("inf")
-        """No key is due before this time of the monotonic clock, but for work that goes on (a delay of 0)."""
+        """No key is due before this time of the monotonic clock, except work that continues (a delay of 0)."""
         self._ongoing: set[Key] = set()
         self._running = False
 
     def schedule(self, key: Key, delay_ms: float) -> None:
-        """Let `key` go off in `delay_ms`, instead of any earlier arrangement."""
+        """Let `key` expire in `delay_ms`, instead of any earlier deadline."""
         deadline = self._clock.monotonic_ms() + delay_ms
         self._deadlines[key] = deadline
         if delay_ms <= 0:
@@ -70,7 +70,7 @@ class Timers:
                 del known[key]
 
     def run(self) -> None:
-        """Fire what is due, in order of deadline, until that has taken TURN_MS by the clock."""
+        """Fire the keys that are due, in order of deadline, for TURN_MS by the clock."""
         if self._running:
             return
         self._running = True
@@ -85,7 +85,7 @@ class Timers:
         self._arm()
 
     def _take_first(self) -> None:
-        """Fire the first key of the heap, unless it was forgotten or put off."""
+        """Fire the first key of the heap, unless it was cancelled or moved."""
         queued, _, key = heapq.heappop(self._heap)
         if self._queued.get(key) != queued:
             return
@@ -129,7 +129,7 @@ class Timers:
         self._armed_for = self.first = float("inf")
 
     def _arm(self) -> None:
-        """Ask the loop to call `run` at the first deadline. Without a loop, somebody calls `run` by hand."""
+        """Let the loop call `run` at the first deadline. Without a loop, callers call `run` by hand."""
         self._disarm()
         if not self._heap:
             return

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 _OF_CLUSTERS = frozenset({"from_controller", "to_controller"})
-"""APIs that only a node of a cluster serves; what they need is not even imported elsewhere."""
+"""APIs that only a node of a cluster serves. Other nodes do not even import what they need."""
 
 
 def load_all(*, in_cluster: bool = False) -> None:

@@ -1,14 +1,13 @@
 """The APIs of access control lists.
 
-What the requests about access control lists have in common.
+Owns the checks and filters that these requests share, and the error without an authorizer. Never decides who is
+authorized (authorized/).
 
-Owns the reading of filters, and what is told where there is no authorizer. Never decides who may ask (authorized/).
+DescribeAcls (key 29), versions 1-3: return the access control lists that match a filter.
 
-DescribeAcls (key 29), versions 1-3: the access control lists that a filter means.
+CreateAcls (key 30), versions 1-3: add access control lists, independently of each other; an existing one is no error.
 
-CreateAcls (key 30), versions 1-3: add access control lists, each for itself; one that exists is no error.
-
-DeleteAcls (key 31), versions 1-3: remove the access control lists that filters mean, and tell which they were.
+DeleteAcls (key 31), versions 1-3: remove the access control lists that match filters, and return them.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from kbroker.security.authorizer.acls import (
 )
 
 MAX_ACLS: Final = 10_000
-"""That one request may create (QuorumController's MAX_RECORDS_PER_USER_OP), and filters that one may have."""
+"""Most ACLs that one request may create (QuorumController's MAX_RECORDS_PER_USER_OP), and most filters of a request."""
 
 
 class Filter(Protocol):
-    """What a request says of the ACLs that it means."""
+    """The fields of a request that select ACLs."""
 
     resource_type_filter: int
     resource_name_filter: str | None
@@ -65,26 +64,26 @@ class Filter(Protocol):
 
 
 def check_enabled(ctx: RequestContext, text: str) -> None:
-    """Raise SECURITY_DISABLED where no authorizer would follow an ACL."""
+    """Raise SECURITY_DISABLED if no authorizer is configured, as nothing would enforce an ACL."""
     if ctx.services.authorizer is None:
         raise ApiError(ErrorCode.SECURITY_DISABLED, text)
 
 
 def check_known(*codes: int) -> None:
-    """End the connection for what Kafka cannot parse: the code 0, which stands for what nobody knows."""
+    """Close the connection for code 0 (UNKNOWN), which Kafka cannot parse."""
     if 0 in codes:
         raise CloseConnection("a request about ACLs has elements that stand for UNKNOWN")
 
 
 def check_filter(wanted: Filter) -> None:
-    """As `check_known`, of a filter."""
+    """Apply `check_known` to a filter."""
     check_known(
         wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type
     )  # fmt: skip
 
 
 def filter_of(wanted: Filter) -> AclFilter:
-    """Return which ACLs are meant. Raises ApiError for codes that are not known."""
+    """Return the filter of a request. Raises ApiError for unknown codes."""
     pattern = code(PatternType, wanted.pattern_type_filter)
     resource = code(ResourceType, wanted.resource_type_filter)
     operation, permission = code(Operation, wanted.operation), code(Permission, wanted.permission_type)
@@ -105,7 +104,7 @@ def filter_of(wanted: Filter) -> AclFilter:
 
 @handles(DescribeAclsRequest, DescribeAclsResponse, "1-3")
 async def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    """Describe what is found; codes that nobody knows find nothing."""
+    """Describe the matching ACLs; unknown codes match nothing."""
     check_filter(request)
     check_enabled(ctx, "No Authorizer is configured on the broker")
     answer = DescribeAclsResponse()
@@ -133,7 +132,7 @@ def _result(number: int, message: str | None) -> AclCreationResult:
 
 @handles(CreateAclsRequest, CreateAclsResponse, "1-3", mirrored(CreateAclsResponse, "creations"))
 async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> CreateAclsResponse:
-    """Check each, and add those that are valid."""
+    """Check each ACL, and add the valid ones."""
     for asked in request.creations:
         check_known(asked.resource_type, asked.resource_pattern_type, asked.operation, asked.permission_type)
         await turn
@@ -161,7 +160,7 @@ async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> Create
 
 
 def _acl(asked: AclCreation) -> Acl:
-    """Return the ACL that is asked for. Raises ApiError in the words of Kafka's AclApis and AclControlManager."""
+    """Return the requested ACL. Raises ApiError with the messages of Kafka's AclApis and AclControlManager."""
     kind, pattern = code(ResourceType, asked.resource_type), code(PatternType, asked.resource_pattern_type)
     operation, permission = code(Operation, asked.operation), code(Permission, asked.permission_type)
     fault = None
@@ -194,7 +193,7 @@ def _failed(code: int, message: str | None) -> DeleteAclsFilterResult:
 
 @handles(DeleteAclsRequest, DeleteAclsResponse, "1-3", mirrored(DeleteAclsResponse, "filters"))
 async def delete_acls(ctx: RequestContext, request: DeleteAclsRequest) -> DeleteAclsResponse:
-    """Remove what each filter means; what two mean is told for both."""
+    """Remove the ACLs that match each filter; an ACL that matches two filters is returned for both."""
     for asked in request.filters:
         check_filter(asked)
         await turn

@@ -1,9 +1,9 @@
-"""AddPartitionsToTxn (key 24), versions 0-5: partitions become part of a transaction, before anything is written.
+"""AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before anything is written to them.
 
-Behaviour: all or none; where one does not exist, the others are answered OPERATION_NOT_ATTEMPTED.
+Behaviour: all or none; if one does not exist, the others are answered OPERATION_NOT_ATTEMPTED.
 Version notes: v0-3 come from producers of transaction version 1, which may not write to internal topics; before v2
-INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 come from brokers, which ask for several transactions at once,
-and with `verify_only` whether partitions are in one (TRANSACTION_ABORTABLE where they are not).
+INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 come from brokers. They name several transactions at once, and
+with `verify_only` check that partitions are in a transaction (TRANSACTION_ABORTABLE if they are not).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def _on_error(request: AddPartitionsToTxnRequest, code: int, _message: str
 async def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest, *, may_write: Callable[[str], bool] = lambda _topic: True
 ) -> AddPartitionsToTxnResponse:
-    """Add or verify partitions, transaction by transaction; `may_write` tells to which topics a producer may write."""
+    """Add or verify partitions, one transaction at a time; `may_write` checks a producer's right to write."""
     if ctx.version < _BATCHED_SINCE:
         single = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -98,7 +98,7 @@ async def _one(
 
 
 async def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Collection[TopicPartition]:
-    """Return the partitions that are named, each once, in order."""
+    """Return the named partitions, each once, in order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in topics:
         for index in topic.partitions:

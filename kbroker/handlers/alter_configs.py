@@ -1,14 +1,15 @@
 """The APIs that change configs.
 
-What AlterConfigs and IncrementalAlterConfigs have in common: checking a resource, storing its configs.
+AlterConfigs and IncrementalAlterConfigs share the checks of a resource, and the storing of its configs.
 
-Owns the order of checks (ConfigAdminManager, then the controller's validator). Never knows the request's shape.
+Owns the order of checks (ConfigAdminManager, then the controller's validator). The shared part never knows the
+request's shape.
 
 AlterConfigs (key 33), versions 0-2: replace all configs of a resource (KIP-133).
 
 IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from configs (KIP-339).
 
-Behaviour: levels of loggers are set in this process (KIP-412), nothing of them is stored.
+Behaviour: logger levels are set in this process (KIP-412) and not stored.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 MAX_CONFIGS = 1_000
-"""Of one resource in one request. Kafka's controller has 10,000 for a whole request; no resource has so many keys."""
+"""Most configs of a resource in one request. Kafka has 10,000 for a whole request; no resource has so many keys."""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
-"""To append to and subtract from: Kafka's controller knows no types of client metrics' keys, and refuses both."""
+"""Keys for append and subtract. Kafka's controller has no types for the keys of client metrics, and refuses both."""
 _OPERATIONS = frozenset(int(op) for op in Op)
 _Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
 
 
 class Resource(Protocol):
-    """What both requests name."""
+    """A resource in either request."""
 
     resource_type: int
     resource_name: str
@@ -62,7 +63,7 @@ class Resource(Protocol):
 async def outcomes(
     resources: Sequence[R], alter: Callable[[R], Coroutine[Any, Any, None]]
 ) -> list[tuple[R, int, str | None]]:
-    """Change each resource by itself; return error code and message of each. One that is named twice is refused."""
+    """Change each resource by itself; return its error code and message. A resource that is named twice is refused."""
     seen: dict[tuple[int, str], int] = {}
     for resource in resources:
         key = (resource.resource_type, resource.resource_name)
@@ -83,7 +84,7 @@ async def outcomes(
 
 
 async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
-    """Check what can be said without knowing the resource: duplicate keys, null values, a type not among `kinds`."""
+    """Check what needs no knowledge of the resource: duplicate keys, null values, a type not among `kinds`."""
     names: set[str] = set()
     nulls: list[str] = []
     for name, value in entries:
@@ -102,7 +103,7 @@ async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collec
 
 
 def check_resource(ctx: RequestContext, resource_type: int, name: str) -> None:
-    """Raise ApiError when there is no such resource."""
+    """Raise ApiError if the resource does not exist."""
     if resource_type == TOPIC:
         if not name:
             raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -167,7 +168,7 @@ async def change(
         await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
             config.look_up_again()
-            ctx.services.tls.follow(config)  # the files that its configs name may have been replaced
+            ctx.services.tls.follow(config)  # the files named in its configs may have been replaced
 
 
 def _result(result: type[_Result], resource: Resource, code: int, message: str | None) -> _Result:

@@ -1,8 +1,8 @@
-"""ApiVersions (key 18), versions 0-4: what this broker serves, derived from the registry of handlers.
+"""ApiVersions (key 18), versions 0-4: the APIs of this broker, derived from the registry of handlers.
 
 Produce is advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it
-(KAFKA-18659). Finalized features are those of the cluster's state; a feature whose lowest level is 0 is not named as
-supported before v4, which older clients cannot read (KAFKA-17492).
+(KAFKA-18659). Finalized features are those of the cluster's state. Before v4, a feature whose lowest level is 0 is not
+listed as supported, as older clients cannot read it (KAFKA-17492).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kbroker.protocol.messages.api_versions import (
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST = 1_000
-"""Characters of a software's name, and of its version, that are kept as long as its connection."""
+"""Most characters of a software's name, and of its version; both are kept as long as the connection."""
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
 _LEVEL_0_SINCE = 4
@@ -40,7 +40,7 @@ def _keys(services: Services, *, in_cluster: bool) -> list[int]:
 
 @handles(ApiVersionsRequest, ApiVersionsResponse, "0-4")
 def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> ApiVersionsResponse:
-    """Answer with all APIs; `request` is None for a version that this broker does not know (KIP-511)."""
+    """Return all APIs; `request` is None for a version that this broker does not know (KIP-511)."""
     if request is None:
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[_advertised(_API_VERSIONS)])
     if ctx.version >= _FIRST_SOFTWARE_VERSION:

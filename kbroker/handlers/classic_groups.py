@@ -4,22 +4,22 @@ JoinGroup (key 11), versions 0-9.
 
 Behaviour: parked until the group's next generation begins. v1 rebalance timeout, v4 MEMBER_ID_REQUIRED (KIP-394),
 v5 static members (KIP-345), v9 skip_assignment.
-Version notes: v7 made the protocol's name nullable; older clients are sent an empty one.
+Version notes: v7 made the protocol's name nullable; older clients receive an empty name.
 
 SyncGroup (key 14), versions 0-5.
 
-Behaviour: the leader hands in the assignment, everybody receives their own once it is in the log.
+Behaviour: the leader sends the assignment, and each member receives its own part once the assignment is in the log.
 Version notes: since v5 the protocol's type and name are not optional.
 
 Heartbeat (key 12), versions 0-4.
 
-Behaviour: keeps a member's session, and is how a member learns that it must join again (REBALANCE_IN_PROGRESS).
+Behaviour: keeps a member's session, and notifies the member when it must join again (REBALANCE_IN_PROGRESS).
 
 LeaveGroup (key 13), versions 0-5.
 
-Behaviour: since v3 a list of members with an error each, and none for the request as a whole; one without a member id
-but with an instance id is an administrator's removal. v5 adds reasons, which are logged.
-Version notes: before v3 the one member's error is the answer's.
+Behaviour: since v3 a list of members with an error each, and no error of the whole request. An entry with an instance
+id but no member id is an administrator's removal. v5 adds reasons, which are logged.
+Version notes: before v3 the error of the only member is the error of the response.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LIST_SINCE = 3
 
 @handles(JoinGroupRequest, JoinGroupResponse, "0-9")
 async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
-    """Let a member into the next generation of its group."""
+    """Add a member to the next generation of its group."""
     absent = None if ctx.version >= NULLABLE_NAME_SINCE else ""
     answer = ctx.services.groups.join_group(
         request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host
@@ -59,7 +59,7 @@ async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGrou
 
 @handles(SyncGroupRequest, SyncGroupResponse, "0-5")
 async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
-    """Hand a member its assignment."""
+    """Return a member's assignment."""
     if ctx.version >= PROTOCOL_REQUIRED_SINCE and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     return await ctx.services.groups.sync_group(request)

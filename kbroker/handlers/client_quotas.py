@@ -1,8 +1,8 @@
 """The APIs of client quotas (KIP-546).
 
-DescribeClientQuotas (key 48), versions 0-1: the quotas that a filter means (KIP-546).
+DescribeClientQuotas (key 48), versions 0-1: return the quotas that match a filter (KIP-546).
 
-AlterClientQuotas (key 49), versions 0-1: set and remove quotas, each entity for itself (KIP-546).
+AlterClientQuotas (key 49), versions 0-1: set and remove quotas, each entity by itself (KIP-546).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kbroker.quota.quota_keys import KEYS, check_value, checked_entity, revised
 
 _Parts = dict[str, str | None]
 _TYPES = 3
-"""Of entities, as many as one can have."""
+"""Most types that an entity can have."""
 
 
 def _description_refused(
@@ -48,7 +48,7 @@ def _description_refused(
 async def describe_client_quotas(
     ctx: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Describe what is in effect. A filter names each type once, so a long one is refused at its fourth component."""
+    """Return the quotas in effect. A filter names each type once, so a long one is refused at its fourth component."""
     components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
     wanted = QuotaFilter(components, strict=request.strict)
     entries = []
@@ -67,7 +67,7 @@ async def describe_client_quotas(
     mirrored(AlterClientQuotasResponse, "entries", says_default=True),
 )
 async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
-    """Alter what may be altered; the answer comes once that is in effect."""
+    """Alter the valid entries; the response is sent once the change is in effect."""
     answers: list[AlteredEntryData] = []
     known: dict[frozenset[tuple[str, str | None]], AlteredEntryData] = {}
     for entry in request.entries:
@@ -77,7 +77,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
             await turn
         told = await each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=told)
-        if len(parts) <= _TYPES:  # else there is one among them that does not exist
+        if len(parts) <= _TYPES:  # with more, one of them does not exist
             key = frozenset(parts.items())
             is_first = key not in known
             answer = known.setdefault(key, answer)
@@ -97,7 +97,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
 
 
 async def _ops(entry: AlteredEntry) -> dict[str, float | None] | None:
-    """Return what is asked for, by key; None where a key comes twice."""
+    """Return the requested changes by key, or None if a key is repeated."""
     ops: dict[str, float | None] = {}
     for op in entry.ops:
         if op.key in ops:
@@ -124,19 +124,19 @@ async def _alter(ctx: RequestContext, parts: _Parts, ops: Mapping[str, float | N
 
 
 async def _check_address(ip: str) -> None:
-    """Refuse what is no address, and no name of one."""
+    """Refuse a text that is neither an address nor a resolvable host name."""
     try:
         ipaddress.ip_address(ip)
     except ValueError:
         try:
             await asyncio.get_running_loop().getaddrinfo(ip, None)
-        except (OSError, ValueError):  # ValueError: such a name cannot even be looked up
+        except (OSError, ValueError):  # ValueError: the name is not even valid for a lookup
             text = f"{ip} is not a valid IP or resolvable host."
             raise ApiError(ErrorCode.INVALID_REQUEST, text) from None
 
 
 def _as_java(parts: _Parts) -> str:
-    """Return how Kafka calls an entity: in the order of a Java HashMap made for so many types."""
+    """Return Kafka's text of an entity: its types in the order of a Java HashMap made for so many types."""
     if len(parts) > _TYPES:
         return "ClientQuotaEntity"
     size = 1

@@ -1,18 +1,17 @@
 """The APIs of clients' metrics (KIP-714).
 
-What the two APIs of clients' metrics have in common: who asks, by his connection.
+Owns what both APIs share: the client instance of a connection, which ends with the connection that created it, as in
+Kafka. Never decides about subscriptions or pushes: telemetry/ does.
 
-Owns that an instance ends with the connection by which it was made, as in Kafka. Never decides: telemetry/ does.
+GetTelemetrySubscriptions (key 71), version 0: the metrics that a client should push, and how often (KIP-714).
 
-GetTelemetrySubscriptions (key 71), version 0: which metrics a client is to push, and how often (KIP-714).
+Behaviour: served on a single node, and advertised only if it has a receiver for the metrics, as in Kafka. Every client
+that may connect may send the request.
 
-Behaviour: served on a node alone, and advertised where somebody takes what is pushed, as in Kafka. Whoever may connect
-may ask.
+PushTelemetry (key 72), version 0: a client's measurements of itself (KIP-714).
 
-PushTelemetry (key 72), version 0: what a client has measured of itself (KIP-714).
-
-Behaviour: the answer waits until the receiver has taken what was pushed, so that what cannot be read is INVALID_RECORD,
-after which clients push no more. Without a receiver it is unpacked and dropped, as in Kafka.
+Behaviour: the response waits until the receiver has taken the metrics. Unreadable metrics are INVALID_RECORD, after
+which clients stop pushing. Without a receiver the metrics are decompressed and dropped, as in Kafka.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from kbroker.telemetry.subscriptions import Texts
 log = logging.getLogger(__name__)
 
 _UNKNOWN: Final = "unknown"
-"""The software of a client that has not said which it is (ApiVersions before v3)."""
+"""The software of a client that did not name it (ApiVersions before v3)."""
 CODECS: Final = (4, 3, 1, 2)
-"""That are offered, the best first: zstd, lz4, gzip, snappy."""
+"""The compression types offered to clients, the best first: zstd, lz4, gzip, snappy."""
 
 
 def is_received(services: Services) -> bool:
-    """Whether somebody takes what clients push: only then they are told that they may."""
+    """Whether a receiver takes the metrics of clients; only then the APIs are advertised."""
     return services.telemetry is not None and services.telemetry.receiver is not None
 
 
@@ -59,12 +58,12 @@ def telemetry_of(ctx: RequestContext) -> ClientTelemetry:
 
 
 def now_ms(ctx: RequestContext) -> float:
-    """Return the time by the clock that does not go back, in whole ms as Kafka has it."""
+    """Return the monotonic time in whole ms, as Kafka does."""
     return ctx.services.clock.monotonic_ms() // 1
 
 
 async def instance_of(ctx: RequestContext, telemetry: ClientTelemetry, instance_id: bytes) -> Instance:
-    """Return the instance of who asks."""
+    """Return the client instance that sent the request."""
     instance, made = await telemetry.of(instance_id, _texts(ctx), now_ms(ctx))
     if made:
         ctx.on_closed = partial(telemetry.forget, instance_id)
@@ -88,7 +87,7 @@ def _texts(ctx: RequestContext) -> Texts:
 
 
 def client_of(ctx: RequestContext, instance_id: bytes) -> Client:
-    """Return what a receiver is told of who asks."""
+    """Return the client's data for the receiver."""
     name, version = _software(ctx)
     address = ctx.client_host.removeprefix("/")
     return Client(instance_id, ctx.client_id or "", name, version, address, str(ctx.principal))
@@ -98,7 +97,7 @@ def client_of(ctx: RequestContext, instance_id: bytes) -> Client:
 async def get_telemetry_subscriptions(
     ctx: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Answer with what the subscriptions come to for a client, which gets an id where it has none."""
+    """Return the metrics that a client should push, and a new id for a client that has none."""
     telemetry = telemetry_of(ctx)
     instance_id = telemetry.id_for(bytes(request.client_instance_id))
     instance = await instance_of(ctx, telemetry, instance_id)
@@ -118,7 +117,7 @@ async def get_telemetry_subscriptions(
 
 @handles(PushTelemetryRequest, PushTelemetryResponse, "0", advertised=is_received)
 async def push_telemetry(ctx: RequestContext, request: PushTelemetryRequest) -> PushTelemetryResponse:
-    """Refuse what comes too early, is too large, or goes by other subscriptions; hand the rest to the receiver."""
+    """Refuse a push that is too early, too large or for other subscriptions; pass the rest to the receiver."""
     telemetry = telemetry_of(ctx)
     instance_id = bytes(request.client_instance_id)
     if instance_id in RESERVED_UUIDS:
@@ -149,7 +148,7 @@ async def _export(
         await receiver.export(client, push)
     except ApiError as error:
         return _failed(telemetry, instance, error.code)
-    except Exception as error:  # noqa: BLE001 - whatever a receiver raises: it is not the broker's part
+    except Exception as error:  # noqa: BLE001 - a receiver may raise anything: it is not part of the broker
         log.warning("what client instance %s pushed was not taken: %s", uuid_text(client.instance_id), error)
         return _failed(telemetry, instance, ErrorCode.INVALID_RECORD)
     telemetry.exported += 1

@@ -2,17 +2,17 @@
 
 DescribeCluster (key 60), versions 0-2: the cluster's id, controller and brokers (KIP-700).
 
-DescribeQuorum (key 55), versions 0-2: who votes on the cluster's metadata, and how far each has it (KIP-595).
+DescribeQuorum (key 55), versions 0-2: the voters on the cluster's metadata, and the progress of each (KIP-595).
 
-Behaviour: of a node alone, as a Kafka that is one node and its own controller: it is the one voter, and leads. Its log
-of metadata is the journal (controller/embedded_store.py), whose changes since the start count as offsets; it is asked
-for by Kafka's name of it. In a cluster ZooKeeper has the metadata: not served, nor advertised.
+Behaviour: a single node answers like a Kafka node that is its own controller: it is the only voter, and the leader. Its
+metadata log is the journal (controller/embedded_store.py); the changes since the start count as offsets. Requests name
+it as Kafka does. In a cluster ZooKeeper has the metadata: the API is neither served nor advertised.
 
-UpdateFeatures (key 57), versions 0-2: finalized feature levels are changed (KIP-584, `kafka-features.sh`).
+UpdateFeatures (key 57), versions 0-2: change finalized feature levels (KIP-584, `kafka-features.sh`).
 
-Behaviour: all updates or none; the rules stand in controller/features.py. So does the table of features. In a cluster
-the controller asks what the other brokers support, and answers once its own broker knows of the change.
-Version notes: v0-1 answer for each feature as well; v0 knows no upgrade type and only upgrades, as in Kafka's
+Behaviour: all updates or none; controller/features.py has the rules and the table of features. In a cluster the
+controller asks the other brokers for their supported levels, and responds once its own broker has the change.
+Version notes: v0-1 return a result for each feature as well; v0 has no upgrade type and only upgrades, as in Kafka's
 controller.
 """
 
@@ -47,13 +47,13 @@ from kbroker.protocol.messages.cluster import (
 _BROKERS, _CONTROLLERS = 1, 2
 TOPIC: Final = "__cluster_metadata"
 _EPOCH: Final = 1
-"""Of the leader: there is no other who could have led."""
+"""The leader's epoch, which never changes: no other node could have been the leader."""
 _LAST_WITH_RESULTS = 1
 
 
 @handles(DescribeClusterRequest, DescribeClusterResponse, "0-2")
 def describe_cluster(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer for brokers; an endpoint type of controllers is asked of the wrong place (KIP-919)."""
+    """Return the brokers; a request for the endpoint type of controllers is an error (KIP-919)."""
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
@@ -86,7 +86,7 @@ def _refused(_request: DescribeQuorumRequest, code: int, message: str | None) ->
 
 @handles(DescribeQuorumRequest, DescribeQuorumResponse, "0-2", _refused, advertised=_is_alone)
 async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Answer for the one partition that there is."""
+    """Describe the one existing partition."""
     services = ctx.services
     if not _is_alone(services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
@@ -107,7 +107,7 @@ async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -
 
 
 def _is_metadata(request: DescribeQuorumRequest) -> bool:
-    """Tell whether the one partition is asked for, and nothing else."""
+    """Return whether the request names the one existing partition, and nothing else."""
     if len(request.topics) != 1 or request.topics[0].topic_name != TOPIC:
         return False
     partitions = request.topics[0].partitions
@@ -134,14 +134,14 @@ def _node(broker: BrokerEndpoint) -> Node:
 
 @handles(UpdateFeaturesRequest, UpdateFeaturesResponse, "0-2")
 async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Change levels; of a feature that is named again the last update counts, as in Kafka's controller."""
+    """Change levels; if a feature is named more than once, its last update counts, as in Kafka's controller."""
     by_name: dict[str, FeatureUpdate] = {}
     for asked in request.feature_updates:
         kind = asked.upgrade_type if ctx.version else UPGRADE
         by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
         await turn
     services = ctx.services
-    # Without one fault there are no more of them than features, and the first fault ends it.
+    # The first fault ends the request, so the valid updates are at most as many as the features.
     await services.controller.update_features(
         list(by_name.values()),
         services.node_id,

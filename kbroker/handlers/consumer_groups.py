@@ -2,16 +2,16 @@
 
 ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-Behaviour: one request joins, keeps, acknowledges and leaves (KIP-848); the answer carries an assignment only where it
-changed or the member asks for all. With "consumer" not among group.coordinator.rebalance.protocols, or with the feature
-group.version at 0, it is UNSUPPORTED_VERSION, by which clients tell.
+Behaviour: one request joins, keeps, acknowledges and leaves (KIP-848); the response has an assignment only if it
+changed or if the member asks for all. If "consumer" is missing from group.coordinator.rebalance.protocols, or the
+feature group.version is 0, the error is UNSUPPORTED_VERSION, by which clients recognize it.
 Version notes: v1 has patterns and member ids made by clients (KIP-1082).
 
 ConsumerGroupDescribe (key 69), versions 0-1.
 
 Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
-A group that is named again is answered again, within a bound (groups.py).
-Version notes: v1 says of each member which protocol it speaks.
+A group that is named again is described again, within a limit (groups.py).
+Version notes: v1 has the protocol of each member.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kbroker.protocol.messages.consumer_group_heartbeat import (
 def consumer_group_heartbeat(
     ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
 ) -> Reply[ConsumerGroupHeartbeatResponse]:
-    """Keep a member in its consumer group; its pattern stands for topics that it `may_see`."""
+    """Keep a member in its consumer group; its pattern matches only topics that it `may_see`."""
     groups = ctx.services.groups
     if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)

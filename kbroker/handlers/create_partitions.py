@@ -20,9 +20,9 @@ from kbroker.protocol.messages.topics import (
 )
 
 _FIRST_STRICT_VERSION = 3
-"""From which on quotas of mutations refuse (KIP-599)."""
+"""First version in which quotas of mutations refuse the growth of a topic (KIP-599)."""
 MAX_TOPICS = 10_000
-"""Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
+"""Most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
@@ -31,7 +31,7 @@ def _failed(name: str, code: ErrorCode, message: str | None) -> CreatePartitions
 
 @handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", mirrored(CreatePartitionsResponse))
 async def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Check every topic, then store the growth of those that may grow, some at a time."""
+    """Check every topic, then store the growth of the valid ones in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:
@@ -74,5 +74,5 @@ def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None
     if topic.assignments is None:
         return None
     if len(topic.assignments) > MAX_PARTITIONS_PER_REQUEST:
-        return [()] * len(topic.assignments)  # they are refused for their number
+        return [()] * len(topic.assignments)  # refused for their number
     return [assignment.broker_ids for assignment in topic.assignments]

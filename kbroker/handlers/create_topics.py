@@ -1,4 +1,4 @@
-"""CreateTopics (key 19), versions 2-7: create topics, each for itself; answers tell configs from v5 (KIP-525)."""
+"""CreateTopics (key 19), versions 2-7: create topics, each by itself; responses have configs from v5 (KIP-525)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.protocol.messages.topics import (
 )
 
 _FIRST_STRICT_VERSION = 6
-"""From which on quotas of mutations refuse (KIP-599)."""
+"""First version in which quotas of mutations refuse a creation (KIP-599)."""
 _METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -39,7 +39,7 @@ def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
     mirrored(CreateTopicsResponse, num_partitions=-1, replication_factor=-1, configs=[]),
 )
 async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
-    """Check every topic, then store those that may be, some at a time."""
+    """Check every topic, then store the valid ones in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     seen: dict[str, int] = {}
@@ -80,7 +80,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
 
 
 def check_room(ctx: RequestContext, partitions: int) -> None:
-    """Raise ApiError where this node alone has to take partitions, and its disks are full; in a cluster others may."""
+    """Raise ApiError if a single node's disks are full. In a cluster other brokers may have room."""
     if ctx.services.cluster is None and not ctx.services.replicas.logs.has_room(partitions):
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full: no log directory has room for a partition.")
 
@@ -130,7 +130,7 @@ async def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
 
 
 _Entries = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""What a request's topics are told of their configs, by those they set: they share it."""
+"""The configs in the response, by the configs that a topic sets: topics with equal configs share them."""
 
 
 def _created(ctx: RequestContext, plan: TopicState, entries: _Entries) -> CreatableTopicResult:

@@ -1,7 +1,7 @@
-"""Produce with acks=all on partitions with other replicas: the answer waits until the batches are committed.
+"""Produce with acks=all on partitions with other replicas: the response waits until the batches are committed.
 
-Owns that wait: for the high watermark of each partition, for the end of leadership, for the request's timeout. No API:
-produce.py and its like hand over what they have appended. (Apache Kafka: DelayedProduce.)
+Owns the wait for the high watermark of each partition, for the end of leadership, and for the request's timeout. Serves
+no API: produce.py and its siblings pass on what they have appended. (Apache Kafka: DelayedProduce.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_HINT_VERSION = 10
 
 
 class Uncommitted(NamedTuple):
-    """A batch that stands in the log, ends before `offset`, and is answered by `answer` once it is committed."""
+    """A batch in the log that ends before `offset`, and the partition's `answer`, which waits until it is committed."""
 
     partition: Partition
     offset: int
@@ -31,13 +31,13 @@ class Uncommitted(NamedTuple):
 
 
 Groups = dict[ReplicatedPartition, tuple[int, list[PartitionProduceResponse]]]
-"""Partition -> before which offset all has to be committed, and the answers that wait for it."""
+"""Partition -> the offset below which everything must be committed, and the answers that wait for it."""
 
 
 def when_committed(
     ctx: RequestContext, response: ProduceResponse, uncommitted: Sequence[Uncommitted], timeout_ms: int
 ) -> asyncio.Future[ProduceResponse]:
-    """Return what brings the answer to a request of which some batches are not committed yet."""
+    """Return a future of the response to a request with batches that are not committed yet."""
     groups: Groups = {}
     group(uncommitted, groups)
     return all_committed(ctx, response, groups, timeout_ms)
@@ -46,12 +46,12 @@ def when_committed(
 def all_committed(
     ctx: RequestContext, response: ProduceResponse, groups: Groups, timeout_ms: int
 ) -> asyncio.Future[ProduceResponse]:
-    """Do so of batches that are grouped."""
+    """As `when_committed`, for batches that are already grouped."""
     return _DelayedProduce(ctx, response, groups, timeout_ms).future
 
 
 def group(uncommitted: Sequence[Uncommitted], groups: Groups) -> None:
-    """Group batches by their partitions, each of which is waited for once, however many of its batches there are."""
+    """Group batches by partition, so that the request waits once for each partition."""
     for partition, offset, answer in uncommitted:
         assert isinstance(partition, ReplicatedPartition)  # others commit at once
         known, answers = groups.get(partition, (0, []))
@@ -68,10 +68,10 @@ def finished(
     *,
     failed: bool,
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
-    """Return the answer to a request whose partitions all have theirs, but for those that are not committed yet.
+    """Return the response to a request, or a future of it if some batches are not committed yet.
 
-    With acks=0 there is none; the connection ends if a partition `failed`. Where the request is a piece of another one,
-    what is not committed goes into `later`.
+    With acks=0 there is no response; the connection is closed if a partition `failed`. If the request is a piece of
+    another one, its uncommitted batches are added to `later`.
     """
     if request.acks == 0:
         if failed:
@@ -89,13 +89,13 @@ def finished(
 def note_uncommitted(
     partition: Partition, acks: int, info: AppendInfo, answer: PartitionProduceResponse, into: list[Uncommitted]
 ) -> None:
-    """Note a batch that was appended, if its answer has to wait."""
+    """Add an appended batch to `into` if its response has to wait."""
     if acks == -1 and partition.is_replicated and partition.log.high_watermark <= info.last_offset:
         into.append(Uncommitted(partition, info.last_offset + 1, answer))
 
 
 class _DelayedProduce:
-    """One request that waits."""
+    """One waiting request."""
 
     __slots__ = ("_ctx", "_failed", "_left", "_response", "_timer", "_version", "_waits", "future")
 

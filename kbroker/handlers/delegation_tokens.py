@@ -1,24 +1,23 @@
 """The APIs of delegation tokens (KIP-48).
 
-What the requests about delegation tokens have in common.
+Owns the check of who may send these requests at all, and the errors of whole requests. Never decides what happens to a
+token (security/tokens/).
 
-Owns who may ask at all, and where they are refused whole. Never decides what becomes of a token (security/tokens/).
+CreateDelegationToken (key 38), versions 1-3: create a token for the client or, since version 3, for another owner.
 
-CreateDelegationToken (key 38), versions 1-3: a token for who asks or, since version 3, for another owner.
+Behaviour: a client that has authenticated with a token gets no other. The response has the token's HMAC, and is sent
+once the token is in effect on this broker.
 
-Behaviour: whoever has shown a token gets no other. The answer has the token's HMAC, and comes once the token is in
-effect on this broker.
+RenewDelegationToken (key 39), versions 1-2: extend a token's validity, up to the token's maximum.
 
-RenewDelegationToken (key 39), versions 1-2: a token stays valid for another while, as long as it may.
+ExpireDelegationToken (key 40), versions 1-2: let a token expire after another period, or at once.
 
-ExpireDelegationToken (key 40), versions 1-2: a token ends after another while, or at once.
+Behaviour: a client that has authenticated with it continues until its session ends.
 
-Behaviour: who has logged in by it goes on until the session ends.
+DescribeDelegationToken (key 41), versions 1-3: return tokens with their HMACs to clients that may see them.
 
-DescribeDelegationToken (key 41), versions 1-3: tokens with their HMACs, for those who may see them.
-
-Behaviour: owners, requesters and renewers see their own; where an authorizer is configured, others those that it lets
-them. An empty list of owners is answered by none, and none at all by all that may be seen.
+Behaviour: owners, requesters and renewers see their own tokens; if an authorizer is configured, other clients see the
+tokens that it allows. An empty list of owners returns no tokens, and a null list returns all that the client may see.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ from kbroker.security.tokens.token import Token, TokenSettings
 log = logging.getLogger(__name__)
 
 NO_TIME: Final = -1
-"""What stands for a time where a request has not come so far."""
+"""The time in a response to a request that was refused before there was one."""
 
 
 def is_allowed(ctx: RequestContext) -> bool:
-    """Tell whether whoever is connected may ask for tokens: somebody who has authenticated, and not by a token."""
+    """Return whether the client may request tokens: it must have authenticated, and not with a token."""
     protocol = ctx.services.config.listeners.protocols.get(ctx.listener)
     if ctx.principal.by_token or protocol == "PLAINTEXT":
         return False
@@ -62,7 +61,7 @@ def is_allowed(ctx: RequestContext) -> bool:
 
 
 def settings_of(ctx: RequestContext) -> TokenSettings:
-    """Return what is configured of tokens; raises DELEGATION_TOKEN_AUTH_DISABLED where there is no secret."""
+    """Return the settings of tokens; raises DELEGATION_TOKEN_AUTH_DISABLED without a secret."""
     settings = ctx.services.tokens
     if settings is None:
         raise ApiError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
@@ -70,21 +69,21 @@ def settings_of(ctx: RequestContext) -> TokenSettings:
 
 
 def token_id_of(ctx: RequestContext, hmac: bytes) -> str:
-    """Return the id of the token that an HMAC is of. Raises DELEGATION_TOKEN_NOT_FOUND."""
+    """Return the id of the token with an HMAC. Raises DELEGATION_TOKEN_NOT_FOUND."""
     return existing(ctx.services.controller.state.tokens.by_hmac(hmac)).info.token_id
 
 
 def existing(token: Token | None) -> Token:
-    """Return a token that there is. Raises DELEGATION_TOKEN_NOT_FOUND."""
+    """Return the token. Raises DELEGATION_TOKEN_NOT_FOUND for None."""
     if token is None:
         raise ApiError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
     return token
 
 
 def owner_of(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Principal:
-    """Return for whom a token is asked.
+    """Return the owner of a requested token.
 
-    Raises ApiError for names that are too long, and for one without a type, which Kafka does not await.
+    Raises ApiError for names that are too long, and for a name without a type, which Kafka does not expect.
     """
     if not request.owner_principal_name:
         return ctx.principal
@@ -99,7 +98,7 @@ def owner_of(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Prin
 def refused(
     owner: Principal, requester: Principal, code: ErrorCode | int, time_ms: int = NO_TIME
 ) -> CreateDelegationTokenResponse:
-    """Return the answer that says why there is no token."""
+    """Return the response that refuses a token."""
     return CreateDelegationTokenResponse(
         error_code=code,
         principal_type=owner.kind,
@@ -120,7 +119,7 @@ def _on_error(_request: CreateDelegationTokenRequest, code: int, _text: str | No
 async def create_delegation_token(
     ctx: RequestContext, request: CreateDelegationTokenRequest
 ) -> CreateDelegationTokenResponse:
-    """Make a token, unless there is a reason not to."""
+    """Create a token, unless the request is refused."""
     owner, requester = owner_of(ctx, request), ctx.principal
     if not is_allowed(ctx):
         return refused(owner, requester, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
@@ -133,7 +132,7 @@ async def create_delegation_token(
     try:
         token = await _made(ctx, owner, renewers, request.max_lifetime_ms)
     except ApiError as error:
-        # As Kafka's controller answers, which leaves the times at zero.
+        # As in Kafka's controller, which leaves the times at zero.
         return refused(owner, requester, error.code, 0)
     info = token.info
     log.info("delegation token %s is made for %s", info.token_id, printable(str(owner)))
@@ -158,7 +157,7 @@ async def _made(ctx: RequestContext, owner: Principal, renewers: list[Principal]
 async def renew_delegation_token(
     ctx: RequestContext, request: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse:
-    """Renew a token for its owner, or who may renew it."""
+    """Renew a token for its owner or a renewer."""
     if not is_allowed(ctx):
         return RenewDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
     settings, who, now_ms = settings_of(ctx), ctx.principal, ctx.services.clock.now_ms()
@@ -174,7 +173,7 @@ async def renew_delegation_token(
 async def expire_delegation_token(
     ctx: RequestContext, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse:
-    """Let a token end, for its owner or who may renew it."""
+    """Expire a token for its owner or a renewer."""
     if not is_allowed(ctx):
         return ExpireDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
     settings_of(ctx)
@@ -194,7 +193,7 @@ async def describe_delegation_token(
     request: DescribeDelegationTokenRequest,
     may_see: Callable[[Token], bool] = lambda _token: True,
 ) -> DescribeDelegationTokenResponse:
-    """Describe tokens; `may_see` is asked of those that are not who asks's own."""
+    """Describe tokens; `may_see` is called for tokens that are not the client's own."""
     if not is_allowed(ctx):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED)
     settings_of(ctx)

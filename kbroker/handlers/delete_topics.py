@@ -16,11 +16,11 @@ from kbroker.protocol.uuids import ZERO_UUID
 
 _FIRST_DISABLED_VERSION = 3
 _FIRST_STRICT_VERSION = 5
-"""From which on quotas of mutations refuse (KIP-599)."""
+"""First version in which quotas of mutations refuse a deletion (KIP-599)."""
 _Key = TypeVar("_Key", str, bytes)
 
 MAX_TOPICS = 10_000
-"""Of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
+"""Most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 async def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> DeleteTopicsResponse:
@@ -35,7 +35,7 @@ def _result(name: str | None, topic_id: bytes, code: int, message: str | None) -
 
 @handles(DeleteTopicsRequest, DeleteTopicsResponse, "1-6", _on_error)
 async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Sort the request into names and ids, refuse what is ambiguous, delete the rest, some at a time."""
+    """Sort the request into names and ids, refuse ambiguous entries, delete the rest in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if not ctx.services.config.get_bool("delete.topic.enable"):
@@ -62,7 +62,7 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
 async def _within_quota(
     ctx: RequestContext, metering: Metering, doomed: Mapping[bytes, str], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
-    """Return those that the client's quota of mutations lets it delete, and add the answers for the rest."""
+    """Return the topics that the client's quota of mutations allows to delete, and add results for the others."""
     allowed = {}
     for topic_id, name in doomed.items():
         topic = ctx.services.controller.state.topics.get(name)
@@ -78,7 +78,7 @@ async def _within_quota(
 async def _found(
     state: ClusterState, names: Iterable[str], ids: Iterable[bytes], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
-    """Return the topics to delete, and add the answers for those that cannot be."""
+    """Return the topics to delete, and add results for those that cannot be deleted."""
     doomed: dict[bytes, str] = {}
     for topic_id in ids:
         known = state.topic_names.get(topic_id)
@@ -104,7 +104,7 @@ async def _found(
 
 
 async def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> tuple[list[str], list[bytes]]:
-    """Return the names and the ids that stand once, and add the answers for the rest."""
+    """Return the names and the ids that occur once, and add results for the others."""
     names: dict[str, int] = {}
     ids: dict[bytes, int] = {}
     for name in request.topic_names:
@@ -129,7 +129,7 @@ async def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult
 
 
 async def _once(counts: Mapping[_Key, int], refuse: Callable[[_Key], None]) -> list[_Key]:
-    """Return what is named once; the rest is refused."""
+    """Return the keys that occur once, and refuse the others."""
     once = []
     for key, count in counts.items():
         if count == 1:

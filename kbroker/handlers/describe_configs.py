@@ -1,4 +1,4 @@
-"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and the like, and where they come from."""
+"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and other resources, with their sources."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest)
 
 
 async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
-    """Return the keys asked for, each with its place in the answer; none means all."""
+    """Return the requested keys, each with its place in the response; an empty result means all."""
     wanted: dict[str, int] = {}
     for key in resource.configuration_keys or ():
         wanted.setdefault(key, len(wanted))
@@ -80,9 +80,9 @@ async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
 
 
 class _Views:
-    """What a request's resources look like: each is looked at once, and topics that set the same share it.
+    """The configs of a request's resources: each is looked up once, and topics with equal configs share a result.
 
-    A few bytes that name a resource again ask for all its configs again, so what is repeated has a bound.
+    A few bytes that name a resource again add all its configs to the response, so repeated results have a limit.
     """
 
     def __init__(self, ctx: RequestContext, request: DescribeConfigsRequest) -> None:
@@ -93,7 +93,7 @@ class _Views:
         self._topics: dict[tuple[tuple[str, str], ...], list[DescribeConfigsResourceResult]] = {}
 
     def of(self, resource: DescribeConfigsResource, wanted: Mapping[str, int]) -> list[DescribeConfigsResourceResult]:
-        """Return a resource's configs, in the order asked where keys are named; raises ApiError."""
+        """Return a resource's configs, in the order of the requested keys if there are any; raises ApiError."""
         key = (resource.resource_type, resource.resource_name)
         entries = self._seen.get(key)
         known = entries is not None
@@ -123,7 +123,7 @@ class _Views:
 
 
 def _size(entry: DescribeConfigsResourceResult) -> int:
-    """Return about how many bytes a config takes in an answer."""
+    """Return about how many bytes a config takes in a response."""
     synonyms = sum(len(each.name) + len(each.value or "") + 8 for each in entry.synonyms)
     return len(entry.name) + len(entry.value or "") + len(entry.documentation or "") + synonyms + 12
 
@@ -137,7 +137,7 @@ def _topic_configs(ctx: RequestContext, name: str) -> Mapping[str, str]:
 
 
 def check_keeps_groups(ctx: RequestContext) -> None:
-    """Raise ApiError in a cluster with Java brokers, where group.version is not finalized: 3.9 has no such configs."""
+    """Raise ApiError in a cluster with Java brokers, where group.version is not finalized: 3.9 has no group configs."""
     if ctx.services.cluster is not None and not ctx.services.controller.state.features.get(GROUP_VERSION):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {GROUP}")
 

@@ -19,7 +19,7 @@ from kbroker.replicas import Partition
 from kbroker.topic_names import topic_name_fault
 
 MAX_REPEATED = 100_000
-"""Producers that are listed again because their partition is named again, in one answer: some 4 MB."""
+"""Most producers that one response lists again because their partition is named again: some 4 MB."""
 
 
 def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:
@@ -28,7 +28,7 @@ def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionRespon
 
 @handles(DescribeProducersRequest, DescribeProducersResponse, "0", mirrored(DescribeProducersResponse))
 async def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
-    """List producers, partition by partition; one that is named again shares its list, within a bound."""
+    """List producers, one partition at a time; a partition that is named again shares its list, within a limit."""
     known: dict[Partition, list[ProducerState]] = {}
     left = MAX_REPEATED
 
@@ -54,7 +54,7 @@ async def describe_producers(ctx: RequestContext, request: DescribeProducersRequ
 
 
 def _refused(ctx: RequestContext, topic: str, index: int) -> PartitionResponse | None:
-    """Return the answer for a partition of which this broker has no replica; a follower answers from its own log."""
+    """Return the error for a partition without a replica on this broker, or None; a follower uses its own log."""
     fault = topic_name_fault(topic)
     if fault is not None:
         return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")

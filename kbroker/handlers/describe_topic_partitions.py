@@ -30,7 +30,7 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 async def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
-    """Return at most `response_partition_limit` partitions, and the cursor of what follows."""
+    """Return at most `response_partition_limit` partitions, and the cursor of the next page."""
     await first_news(ctx)
     state = ctx.services.controller.state
     cursor = request.cursor

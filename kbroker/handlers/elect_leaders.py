@@ -1,9 +1,10 @@
-"""ElectLeaders (key 43), versions 0-2: leaders are elected because somebody asks for it (KIP-460).
+"""ElectLeaders (key 43), versions 0-2: elect leaders on request (KIP-460).
 
-Behaviour: of a node alone, see controller/single_broker.py. In a cluster the controller elects; the answer leaves once
-this broker's own metadata has the new leaders, or with REQUEST_TIMED_OUT for those that it has not in time. Of all
-partitions (null), those that need no election are left out; their topics a node alone names all the same, as Kafka 4.3.
-Version notes: v0 knows preferred leaders only, and no error of the whole request.
+Behaviour: for a single node see controller/single_broker.py. In a cluster the controller elects; the response is sent
+once this broker's own metadata has the new leaders, with REQUEST_TIMED_OUT for those that it does not have in time. If
+all partitions are requested (null), those that need no election are left out; a single node still names their topics,
+as Kafka 4.3 does.
+Version notes: v0 has preferred leaders only, and no error of the whole request.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Results = Mapping[Partition, ApiError | None]
 
 @handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", mirrored(ElectLeadersResponse, "topic_partitions"))
 async def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Elect, wait for it to be known, and answer."""
+    """Elect leaders, wait until this broker's metadata has them, and respond."""
     state = ctx.services.controller.state
     kind = request.election_type if ctx.version else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
@@ -80,7 +81,7 @@ async def _elected(
 
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
-    """Wait until this broker knows of new leaders; return those of which it has not heard in time."""
+    """Wait until this broker has the new leaders in its metadata; return those that are missing after the timeout."""
     known = asyncio.Event()
 
     def look(_old: ClusterState, state: ClusterState) -> None:

@@ -1,9 +1,9 @@
-"""Produce requests that differ from an earlier one of the same connection in nothing but the batch: most of them.
+"""Produce requests that differ from an earlier one of the same connection only in the batch: most of them.
 
-Owns what is known of such a request from the last time: the bytes around its batch, the partition, and the form of the
-answer. Answers by it in about half the time, or leaves the request to produce.py, which stays the reference: whatever
-is not as it was, or not plainly in order, goes there, and so does every error. (tests/broker/test_express_produce.py
-holds the two to each other.)
+Owns what such a request shares with the earlier one: the bytes around its batch, the partition, and the form of the
+response. Responds in about half the time, or leaves the request to produce.py, which is the reference: every request
+that differs or is not plainly valid goes there, and so does every error. (tests/broker/test_express_produce.py
+checks that both behave the same.)
 
     frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
@@ -41,20 +41,20 @@ from kbroker.topic_names import INTERNAL_TOPICS
 log = logging.getLogger(__name__)
 
 _BEGIN = 8
-"""Where a frame begins to be as before: behind the correlation id."""
+"""Where the repeated part of a frame begins: behind the correlation id."""
 _EMPTY_TAGS = bytes(3)
 _NO_OFFSET = bytes(8)
 """The base offset of a produced batch."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
-"""Forms that are kept for one connection."""
+"""Most forms that are kept for one connection."""
 _SIZE = struct.Struct(">i")
 _OFFSET, _TIME, _START = 0x1122334455667788, 0x2233445566778811, 0x3344556677881122
 _LOOK = LOOK.unpack_from
 
 
 class Form:
-    """One request's form: who asks for which partition, and how the answer looks."""
+    """The form of one request: its partition, and the layout of its response."""
 
     __slots__ = ("_acks", "_ctx", "_flexible", "_get", "_key", "_pack", "_partition", "_parts", "_tagged")
 
@@ -71,11 +71,11 @@ class Form:
 
     @property
     def holds(self) -> bool:
-        """Whether the partition is still the one that it was."""
+        """Whether the partition is still the same object."""
         return self._partition is not None and self._get(self._key) is self._partition
 
     def answer(self, frame: memoryview, position: int, correlation_id: int, out: bytearray) -> bool:
-        """Append the batch at `position` and the answer to `out`; False: nothing was done."""
+        """Append the batch at `position` to the log and the response to `out`; False: nothing was done."""
         if self._flexible:
             size = frame[position]
             if size < 128:
@@ -112,16 +112,16 @@ class Form:
         try:
             info = partition.append(records, self._acks, now_ms)
         except TakesLonger:
-            return False  # nothing has changed, and produce.py knows what to do
+            return False  # nothing has changed, and produce.py handles it
         except AppendError as err:
             if not records.readonly:
                 if err.code == ErrorCode.KAFKA_STORAGE_ERROR:
-                    records[:8] = _NO_OFFSET  # where the log has put its own before it came to the disk
-                if _LOOK(records)[2] != attributes:  # the log has put its time on it, and will again
+                    records[:8] = _NO_OFFSET  # the log put its own there before the disk failed
+                if _LOOK(records)[2] != attributes:  # the log set its time, and will set it again
                     rewrite_timestamps(records, attributes, now_ms)
             return False
         except Exception as err:
-            # Nobody knows whether it stands in the log, so it must not be tried again. What was answered before leaves.
+            # The batch may be in the log, so it must not be appended again. Earlier responses are still sent.
             log.exception("Produce failed")
             raise CloseConnection("a Produce failed") from err
         before, after = self._parts
@@ -148,11 +148,11 @@ class Forms:
         self._version = -1
 
     def forget(self) -> None:
-        """Leave all requests to produce.py until they are answered there again: rights may have changed."""
+        """Leave each request to produce.py until it is answered there again: rights may have changed."""
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
-        """Answer a frame whose form is known; False: nothing was done."""
+        """Respond to a frame whose form is known; False: nothing was done."""
         end = self._end
         if version != self._version or len(frame) < end + HEADER_BYTES:
             return False
@@ -162,7 +162,7 @@ class Forms:
     def learn(
         self, ctx: RequestContext, frame: memoryview, position: int, request: ProduceRequest, answer: ProduceResponse
     ) -> None:
-        """Remember the form of a request that was just answered, if it may come again; its body is at `position`."""
+        """Remember the form of a request that was just answered, if it may be repeated; its body is at `position`."""
         if request.acks not in (-1, 1) or request.transactional_id is not None or len(request.topic_data) != 1:
             return
         (topic,) = request.topic_data
@@ -182,8 +182,8 @@ class Forms:
             return
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
-            return  # its answers wait for other replicas, if not now then once there are some
-        # As we would have written it: so the batch is where it should be, with nothing unknown behind it.
+            return  # its responses wait for other replicas, now or once there are some
+        # The request must equal our own encoding: then the batch is in its place, with nothing unknown behind it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = Form(ctx, request, flexible, name)
 
@@ -193,9 +193,9 @@ def _uvarint_bytes(value: int) -> int:
 
 
 def _answer_form(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
-    """Return how an answer is packed: its function, the bytes before and after the numbers, and whether it has a start.
+    """Return a response's packing function, the bytes around its numbers, and whether it has a log start.
 
-    Found by encoding an answer with numbers that are seen again.
+    Found by encoding a response with numbers that are recognized in the result.
     """
     partition = PartitionProduceResponse(index, 0, _OFFSET, _TIME, _START)
     answer = ProduceResponse([TopicProduceResponse(name, topic_id, [partition])])

@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4-18: record batches from the page cache, with long polls and fetch sessions.
 
-What is answered is a list of slices of segment files; no byte of a record passes through here. A request that cannot
-be satisfied yet waits on its partitions (`DelayedFetch`) until `min_bytes` are there, something changes, or
-`max_wait_ms` is over. One of many partitions goes another way (fetch_many.py).
+The response is a list of slices of segment files; no byte of a record passes through here. A request that cannot be
+satisfied yet waits on its partitions (`DelayedFetch`) until `min_bytes` are there, something changes, or `max_wait_ms`
+is over. fetch_many.py handles requests with many partitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _on_error(_request: FetchRequest, code: int, _message: str | None) -> FetchR
 
 
 class DelayedFetch:
-    """A Fetch that waits (a long poll): on its partitions, and on the clock."""
+    """A waiting Fetch (a long poll): it waits on its partitions, and on a timer."""
 
     __slots__ = ("_fetch", "_loop", "_scheduled", "_timer", "future")
 
@@ -36,7 +36,7 @@ class DelayedFetch:
         self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
 
     def poke(self) -> None:
-        """Try again soon: once for all that happens within this turn of the loop."""
+        """Try again soon, once for all changes within this turn of the loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._try, False)
@@ -47,7 +47,7 @@ class DelayedFetch:
             return
         try:
             answer = self._fetch.attempt(last=last)
-        except Exception as err:  # noqa: BLE001 - nobody else would answer; what it means is said where answers are made
+        except Exception as err:  # noqa: BLE001 - only the future can pass it on; error responses are made elsewhere
             self.future.set_exception(err)
             return
         if answer is not None:
@@ -62,7 +62,7 @@ class DelayedFetch:
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)
 def fetch(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch) -> Reply[FetchResponse]:
-    """Read now, or wait; `kind` may be one that reads less than is asked for."""
+    """Read now, or wait; `kind` may be a class that reads less than requested."""
     left = FEW - len(request.topics) - len(request.forgotten_topics_data)
     session = ctx.services.fetch_sessions.get(request.session_id) if request.session_id else None
     if session is not None:

@@ -1,8 +1,8 @@
-"""A Fetch at work: what its partitions have, and the form of its answer.
+"""One Fetch request: the data of its partitions, and the form of its response.
 
-Owns reading one partition, for a consumer or for a follower, what the answer carries, which a session
-(fetch_session.py) may shorten, and whether it is worth an answer. Never waits: fetch.py and fetch_many.py do. No byte
-of a record passes through here: what is read is a list of slices of segment files.
+Owns the read of one partition, for a consumer or a follower; the content of the response, which a session
+(fetch_session.py) may shorten; and the decision whether to respond yet. Never waits: fetch.py and fetch_many.py do. No
+byte of a record passes through here: a read returns a list of slices of segment files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
-"""Of an answer beside its records; a partition's with its share of the topic's."""
+"""Bytes of a response besides its records; a partition's include its share of the topic's."""
 _USUAL = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -46,7 +46,7 @@ _USUAL = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Why Kafka answers without records, and without counting that as failed."""
+"""Errors that Kafka returns without records, and does not count as failed."""
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 Item = tuple[Key, FetchPartition, Partition | None]
@@ -54,13 +54,13 @@ Answered = list[tuple[Key, FetchPartition, PartitionData]]
 
 
 def is_of_follower(request: FetchRequest) -> bool:
-    """Whether a request says that it comes from a replica, not from a consumer."""
+    """Whether a request comes from a replica, according to the request, and not from a consumer."""
     state = request.replica_state
     return (request.replica_id if state is None else state.replica_id) >= 0
 
 
 class Fetch:
-    """One request at work."""
+    """One request in progress."""
 
     __slots__ = (
         "_ctx",
@@ -79,7 +79,7 @@ class Fetch:
     )
 
     narrows = False
-    """Whether what is read is less than what is asked for (`narrow`)."""
+    """Whether it reads less than the request names (`narrow`)."""
 
     def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
         """Begin; a long request is not `prepared` at once, but by `prepare`."""
@@ -105,7 +105,7 @@ class Fetch:
         self._is_new = True
         self.items: list[Item] = []
         self.readable = False
-        """Of a long request: whether there is anything to wait for, which is any known partition."""
+        """For a long request: whether it can wait for anything, that is, whether any partition is known."""
         self._session: Session | None = None
         if not prepared:
             return
@@ -121,10 +121,10 @@ class Fetch:
             self.narrow()
 
     def narrow(self) -> None:
-        """Take the partition from what is not to be read; `missing` then tells why."""
+        """Remove partitions that must not be read; `missing` then returns the reason."""
 
     async def prepare(self) -> None:
-        """Do what is left to do before anything is read. Raises ApiError."""
+        """Prepare a long request, before anything is read. Raises ApiError."""
         request, services = self._request, self._ctx.services
         now_ms = services.clock.monotonic_ms()
         session = self._session = await self._sessions.begin_divided(request, self._version, now_ms)
@@ -164,7 +164,7 @@ class Fetch:
         return [partition for _, _, partition in self.items if partition is not None]
 
     def attempt(self, *, last: bool) -> FetchResponse | None:
-        """Read everything; return the answer, or None when it is worth waiting for more."""
+        """Read everything; return the response, or None if it is better to wait for more."""
         answered: Answered = []
         sent: list[tuple[Traffic, int]] = []
         left, size, urgent = self.max_bytes, 0, False
@@ -176,7 +176,7 @@ class Fetch:
                 sent.append((partition.traffic, taken))
                 size += taken
                 left = max(0, self.max_bytes - size)
-                urgent |= data.records.cut_short  # waiting brings no more of it
+                urgent |= data.records.cut_short  # waiting would not add to it
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
             answered.append((key, want, data))
@@ -185,11 +185,11 @@ class Fetch:
         return self._answer(answered, sent)
 
     def _readable(self) -> bool:
-        """Return whether there is anything to wait for: a request without a known partition is answered at once."""
+        """Return whether a wait makes sense: a request without a known partition gets its response at once."""
         return any(partition is not None for _, _, partition in self.items)
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
-        """Return among whom to wait for more of a partition: consumers wait for what is committed, followers do not."""
+        """Return the list of waiters for more data: consumers wait for committed records, followers for any."""
         if self._replica != _CONSUMER and isinstance(partition, ReplicatedPartition):
             return partition.end_waiters
         return partition.waiters
@@ -203,9 +203,10 @@ class Fetch:
         first: bool,
         is_new: bool,
     ) -> PartitionData:
-        """Return what a partition has now, of `left` bytes at most but for the first batch of the `first` one.
+        """Return the current data of a partition: at most `left` bytes, but a whole first batch if it is the `first`.
 
-        What a follower asks for tells its leader how far it is, when the request `is_new`, not when it has waited.
+        A follower's fetch offset reports its progress to the leader when the request `is_new`, but not after it has
+        waited.
         """
         if partition is None:
             return self.missing(key)
@@ -269,7 +270,7 @@ class Fetch:
         )  # fmt: skip
 
     def missing(self, key: Key) -> PartitionData:
-        """Tell why a partition is not there to be read."""
+        """Return the error for a partition that cannot be read."""
         by_id = self._version > 12 and key[1] not in self._ctx.services.controller.state.topic_names
         if by_id:
             return PartitionData(key[2], ErrorCode.UNKNOWN_TOPIC_ID, -1, aborted_transactions=[], records=b"")
@@ -280,11 +281,11 @@ class Fetch:
         return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
 
     def _may_have(self, partition: Partition) -> bool:
-        """Whether a follower is to get records now."""
+        """Whether a follower may receive records now."""
         return not isinstance(partition, ReplicatedPartition) or partition.may_send(self._replica)
 
     def _preferred(self, partition: ReplicatedPartition, offset: int) -> int | None:
-        """Return the replica from which a consumer had better read than from this one, which leads."""
+        """Return a replica that a consumer should rather read from than from this one, the leader; or None."""
         cluster = self._ctx.services.cluster
         if cluster is None or not cluster.replica_manager.is_rack_aware:
             return None
@@ -296,13 +297,13 @@ class Fetch:
         return nearest(self._request.rack_id, here, partition.readable_followers(offset), racks)
 
     def _check_replica(self, partition: ReplicatedPartition, want: FetchPartition) -> ErrorCode:
-        """Tell why a partition of a cluster is not to be read, whoever asks: consumers may read from followers, too.
+        """Return the error if a partition of a cluster must not be read; consumers may read from followers, too.
 
-        (KIP-392: those who send a rack; and tools that compare replicas, -2.)
+        (KIP-392: consumers that send a rack; and tools that compare replicas, -2.)
         """
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:
-            return replicas.why_missing(*partition.key)  # it was stopped or lost since the request came
+            return replicas.why_missing(*partition.key)  # stopped or lost since the request arrived
         epoch = max(want.current_leader_epoch, -1)
         code = partition.check_leader_epoch(epoch)
         if self._replica >= 0:
@@ -342,18 +343,18 @@ class Fetch:
         return response
 
     def _must_pause(self, size: int) -> bool:
-        """Settle what the client has used of its quotas with an answer of so many bytes: whether it is to get none."""
+        """Charge the client's quotas for a response of `size` bytes; return whether it must pause instead."""
         return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
 
     def _count(self, traffic: Traffic, size: int) -> None:
-        """Count what leaves of a topic."""
+        """Count the bytes sent of a topic."""
         if self._replica >= 0:
             traffic.replicated_out += size
         else:
             traffic.bytes_out += size
 
     def _size(self, key: Key, data: PartitionData) -> int:
-        """Return how many bytes of an answer are a partition's, by and large; 0: it would not be told."""
+        """Return roughly how many bytes a partition adds to a response; 0 if it would be left out."""
         session = self._session
         cached = None if session is None else session.partitions.get(key)
         if session is not None and (cached is None or not cached.has_news(data)):
@@ -361,7 +362,7 @@ class Fetch:
         return _BYTES_OF_PARTITION + len(data.records or b"") + _BYTES_OF_ABORTED * len(data.aborted_transactions or ())
 
     def _nothing(self) -> FetchResponse:
-        """Return an answer without anything, which does not change what its session knows."""
+        """Return an empty response, which does not change the state of its session."""
         return FetchResponse(session_id=0 if self._session is None else self._session.id)
 
     def _add_leader_hints(self, response: FetchResponse) -> None:
@@ -373,7 +374,7 @@ class Fetch:
         response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
 
     async def answer(self, found: Iterable[PartitionData]) -> FetchResponse:
-        """Return the answer of a long request: what was `found` of each item."""
+        """Return the response to a long request from the data `found` for each item."""
         answered: Answered = []
         if self._metering is not None:
             size, found = 0, list(found)
@@ -428,7 +429,7 @@ def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
 def _add(
     topics: list[FetchableTopicResponse], entry: tuple[Key, FetchPartition, PartitionData]
 ) -> FetchableTopicResponse:
-    """Add one more partition, as `_grouped` does; return its topic."""
+    """Add one partition, as `_grouped` does; return its topic."""
     (name, topic_id, _), _, data = entry
     if not topics or topics[-1].topic != name or topics[-1].topic_id != topic_id:
         topics.append(FetchableTopicResponse(name, topic_id, []))
@@ -454,8 +455,8 @@ def _hint(topic: FetchableTopicResponse, data: PartitionData, hints: LeaderHints
 
 
 def is_due(size: int, min_bytes: int, urgent: bool, may_wait: bool) -> bool:
-    """Tell whether `size` bytes are worth an answer.
+    """Return whether a response with `size` bytes is due.
 
-    `urgent` is what the client is to hear at once, or what waiting brings no more of.
+    `urgent`: it has something that the client must get at once, or waiting would not add to it.
     """
     return urgent or not may_wait or size >= min_bytes

@@ -1,10 +1,11 @@
-"""Fetch of many partitions: read with others served in between, and looked at one by one while it waits.
+"""Fetch of many partitions: reads in slices, and checks single partitions while it waits.
 
-Owns what is known of each partition of such a request, and which of them have moved since. An append to one partition
-costs the fetches that wait there a look at that partition, however many others they name. No API: fetch.py hands over.
+Owns the last result for each partition of such a request, and the set of partitions that have moved since. An append to
+one partition costs each waiting fetch a look at that partition only, however many others it names. Serves no API:
+fetch.py passes the request on.
 
-While a request waits nothing is kept of what a partition has but its size, so that nobody keeps a deleted file by
-waiting; what there is to send is read again for the answer.
+While a request waits it keeps only the sizes of its data, so that no waiting request keeps a deleted file open; the
+data is read again for the response.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, Partiti
 from kbroker.replicas import Partition
 
 FEW = 64
-"""Topics and partitions together, those of the session included, up to which a request is short."""
+"""Most topics and partitions together, including those of the session, of a short request."""
 LOOKED_AT = 32
-"""Partitions that have moved which are looked at in one go: some 0.1 ms."""
+"""Moved partitions that are checked in one go: some 0.1 ms."""
 
 
 async def fetch_many(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch) -> FetchResponse:
@@ -45,7 +46,7 @@ async def fetch_many(ctx: RequestContext, request: FetchRequest, kind: type[Fetc
 
 
 class _Watch:
-    """Waits for one partition of a request."""
+    """The waiter on one partition of a request."""
 
     __slots__ = ("_many", "_place")
 
@@ -58,16 +59,16 @@ class _Watch:
 
 
 class _Many:
-    """What is known of a request's partitions, each by its place in the request."""
+    """The last results of a request's partitions, each by its place in the request."""
 
     def __init__(self, work: Fetch) -> None:
         self._work = work
         self._found: list[PartitionData | None] = [None] * len(work.items)
-        """What was read last; None where there is something to send, which is to be read again."""
+        """The last result of each partition; None if it has data to send, which is read again."""
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()
-        """Places of what the client is to hear at once: errors, and what waiting brings no more of."""
+        """Places with something that the client must get at once, or where waiting would not add data."""
         self._readable = work.readable
         self.moved: dict[int, None] = {}
         self._watches: list[tuple[Partition, _Watch]] = []
@@ -76,12 +77,12 @@ class _Many:
 
     @property
     def is_satisfied(self) -> bool:
-        """Whether the answer is due."""
+        """Whether the response is due."""
         work = self._work
         return is_due(self._total, work.min_bytes, bool(self._urgent), work.hold) or not self._readable
 
     def watch(self, place: int) -> None:
-        """Be told when a partition moves, from before it is looked at."""
+        """Register for changes of a partition, before the first look at it."""
         partition = self._work.items[place][2]
         if partition is not None and self._work.hold:
             watch = _Watch(self, place)
@@ -89,7 +90,7 @@ class _Many:
             self._watches.append((partition, watch))
 
     def look(self, place: int, *, is_new: bool = False) -> None:
-        """Find out what a partition has now."""
+        """Read a partition, and update its size and urgency."""
         key, want, partition = self._work.items[place]
         others = self._total - self._sizes.pop(place, 0)
         left = max(0, self._work.max_bytes - others)
@@ -107,14 +108,14 @@ class _Many:
         self.moved.pop(place, None)
 
     def look_at_moved(self) -> None:
-        """Look at some of the partitions that have moved."""
+        """Check some of the moved partitions."""
         for place in list(islice(self.moved, LOOKED_AT)):
             self.look(place)
 
     # -- waiting
 
     async def wait(self, seconds: float) -> None:
-        """Return once there is enough, or the time is over."""
+        """Return once there is enough data, or the time is over."""
         loop = asyncio.get_running_loop()
         for place in self._sizes:
             self._found[place] = None
@@ -128,7 +129,7 @@ class _Many:
             timer.cancel()
 
     def poke(self, place: int) -> None:
-        """Note that a partition has moved; it is looked at soon, once for all that happens within this turn."""
+        """Note that a partition has moved, and check it soon, once for all changes within this turn."""
         self.moved[place] = None
         if self._waiting is not None and not self._scheduled:
             self._scheduled = True
@@ -141,7 +142,7 @@ class _Many:
             return
         try:
             self.look_at_moved()
-        except Exception as err:  # noqa: BLE001 - whoever asked is told
+        except Exception as err:  # noqa: BLE001 - passed on to the waiting request
             waiting.set_exception(err)
             return
         for place in self._sizes:
@@ -157,7 +158,7 @@ class _Many:
             self._waiting.set_result(None)
 
     def forget(self) -> None:
-        """Wait for nothing more."""
+        """Remove all waiters."""
         for partition, watch in self._watches:
             self._work.waiters_of(partition).pop(watch, None)
         self._watches.clear()
@@ -165,7 +166,7 @@ class _Many:
     # -- the answer
 
     async def answer(self) -> FetchResponse:
-        """Return the answer: what was found, and read again what there is to send and what has moved since."""
+        """Return the response; partitions with data to send, or that have moved since, are read again."""
         found: list[PartitionData] = []
         size = 0
         for place, data in enumerate(self._found):

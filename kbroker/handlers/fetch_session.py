@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): what a consumer fetches is remembered, so that requests and answers carry changes only.
+"""Fetch sessions (KIP-227): the broker remembers a consumer's partitions, so requests and responses have changes only.
 
-Owns the cache of sessions and their rules (FetchManager, FetchSession of Apache Kafka): epochs, eviction, which
-partitions an incremental answer must contain. Never reads a log.
+Owns the cache of sessions and their rules (FetchManager, FetchSession of Apache Kafka): epochs, eviction, and the
+partitions that an incremental response must contain. Never reads a log.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MAX_EPOCH = 0x7FFFFFFF
 _STALE_MS = 120_000
 _FIRST_ID_VERSION = 13
 _MAX_PARTITIONS = 500_000
-"""What all sessions together remember at most, some 150 MB: a request may name partitions that do not even exist."""
+"""Most partitions of all sessions together, some 150 MB: a request may name partitions that do not even exist."""
 _AT_ONCE = 64
-"""Partitions that a long request changes before others have a turn."""
+"""Partitions that a long request changes before other work has a turn."""
 
 Key = tuple[str, bytes, int]
-"""Topic name ("" when the client speaks in ids), topic id, partition."""
+"""Topic name ("" if the client sends ids), topic id, partition."""
 
 
 def next_epoch(epoch: int) -> int:
@@ -35,14 +35,14 @@ def next_epoch(epoch: int) -> int:
 
 @dataclass(slots=True)
 class CachedPartition:
-    """What a session remembers of a partition: the request's wishes, and what was last answered."""
+    """A partition in a session: its parameters from the request, and the last response."""
 
     wanted: FetchPartition
     high_watermark: int = -1
     log_start_offset: int = -1
 
     def has_news(self, data: PartitionData) -> bool:
-        """Return whether an incremental answer has to contain this."""
+        """Return whether an incremental response must contain this partition."""
         return (
             data.error_code != 0
             or bool(data.records)
@@ -53,7 +53,7 @@ class CachedPartition:
         )
 
     def must_answer(self, data: PartitionData) -> bool:
-        """Take over what is answered; return whether an incremental answer has to contain it."""
+        """Remember the response; return whether an incremental response must contain it."""
         changed = self.has_news(data)
         self.high_watermark = data.high_watermark if data.error_code == 0 else -1
         self.log_start_offset = data.log_start_offset
@@ -68,7 +68,7 @@ class Session:
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float, *, of_follower: bool = False) -> None:
         self.id = session_id
         self.is_of_follower = of_follower
-        """Whether consumers' sessions make room for it, and it for none of theirs."""
+        """Whether it may replace consumers' sessions, and no consumer's session may replace it."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[Key, CachedPartition] = {}
@@ -76,7 +76,7 @@ class Session:
         self.size = 0
 
     def update(self, request: FetchRequest) -> None:
-        """Take over an incremental request's additions, changes and removals."""
+        """Apply an incremental request's additions, changes and removals."""
         for key, wanted in wanted_of(request):
             cached = self.partitions.get(key)
             if cached is None:
@@ -88,7 +88,7 @@ class Session:
                 self.partitions.pop((topic.topic, topic.topic_id, index), None)
 
     def move_to_end(self, key: Key) -> None:
-        """Let a partition that returned data wait behind the others, so that none starves."""
+        """Move a partition that returned data behind the others, so that none starves."""
         self.partitions[key] = self.partitions.pop(key)
 
 
@@ -100,7 +100,7 @@ class FetchSessions:
         self._sessions: dict[int, Session] = {}
         self._partitions = 0
         self.evictions = 0
-        """How many made room for others."""
+        """Number of sessions that were removed for others."""
         self._random = random.Random(seed)
         self.get = self._sessions.get
 
@@ -109,11 +109,11 @@ class FetchSessions:
 
     @property
     def partition_count(self) -> int:
-        """How many partitions all of them have."""
+        """Number of partitions of all sessions."""
         return self._partitions
 
     def begin(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
-        """Return the session that an incremental request belongs to; None for a full request.
+        """Return the session of an incremental request; None for a full request.
 
         Raises ApiError: unknown session, wrong epoch, topic ids mixed with names.
         """
@@ -138,7 +138,7 @@ class FetchSessions:
         return session
 
     async def begin_divided(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
-        """As `begin`, where a request has many changes: what it changes is changed piece by piece after it."""
+        """As `begin`, for a request with many changes, which are applied piece by piece."""
         bare = FetchRequest(session_id=request.session_id, session_epoch=request.session_epoch)
         session = self.begin(bare, version, now_ms)
         if session is None:
@@ -155,7 +155,7 @@ class FetchSessions:
         return session
 
     def _account(self, session: Session) -> None:
-        """Count the partitions of a session that has changed. Raises ApiError where they are too many; it ends then."""
+        """Count the partitions of a changed session. If there are too many, removes the session and raises ApiError."""
         grown = len(session.partitions) - session.size
         if grown > 0 and self._partitions + grown > _MAX_PARTITIONS:
             self._remove(session.id)
@@ -171,7 +171,7 @@ class FetchSessions:
         *,
         of_follower: bool = False,
     ) -> int:
-        """Open a session for what a full request fetched; return its id, 0 when there is no room for it."""
+        """Open a session with the partitions of a full request; return its id, or 0 if there is no room."""
         partitions = {}
         for key, wanted, data in answered:
             partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
@@ -185,7 +185,7 @@ class FetchSessions:
         *,
         of_follower: bool = False,
     ) -> int:
-        """As `create`, of many partitions."""
+        """As `create`, for many partitions."""
         partitions = {}
         for key, wanted, data in answered:
             partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
@@ -213,7 +213,8 @@ class FetchSessions:
     def _evict(self, size: int, now_ms: float, for_follower: bool) -> bool:
         """Make room: the longest unused session if it is stale, else the smallest if it is smaller than the new one.
 
-        A follower's goes for none but its like, and a consumer's of any size for it.
+        Unless stale, a follower's session is removed only for another follower's, and a consumer's of any size for a
+        follower's.
         """
         if not self._sessions:
             return False
@@ -241,7 +242,7 @@ def wanted_of(request: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
 
 
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
-    """Yield short requests that together change what a long one does, in order."""
+    """Yield short requests that together make the same changes as a long one, in order."""
     for topic in request.topics:
         for start in range(0, max(len(topic.partitions), 1), _AT_ONCE):
             part = FetchTopic(topic.topic, topic.topic_id, topic.partitions[start : start + _AT_ONCE])

@@ -1,8 +1,8 @@
 """FindCoordinator (key 10), versions 0-6.
 
 Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, transactional ids (1) on
-that of `__transaction_state`; both topics are created when they are first asked for. Since v4 one request asks for
-several keys, and every answer has its own error without a text.
+that of `__transaction_state`; the first request creates these topics. Since v4 one request has several keys, and each
+result has its own error without a text.
 Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as while Kafka creates their topic.
 """
 
@@ -44,7 +44,7 @@ async def _failed(request: FindCoordinatorRequest, code: int, message: str | Non
 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
 async def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Name the broker that coordinates each key, once there is a topic from which that can be told."""
+    """Return the broker that coordinates each key; creates the topic that decides it if it is missing."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return await _failed(request, ErrorCode.INVALID_REQUEST, None)
     some = request.coordinator_keys or ctx.version < BATCHED_SINCE
@@ -80,7 +80,7 @@ async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Fin
 
 
 async def _hosted(ctx: RequestContext, key_type: int) -> None:
-    """Wait until the topic that was just created is hosted: the client comes with its next request at once."""
+    """Wait until the topic that was just created is hosted: the client sends its next request at once."""
     if key_type != SHARE:
         await ctx.services.replicas.hosted_of(_topic(key_type))
 
@@ -102,7 +102,7 @@ def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
 
 
 def _is_share_key(key: str) -> bool:
-    """Tell whether a key has the form group:topic id:partition."""
+    """Return whether a key has the form group:topic id:partition."""
     parts = key.split(":")
     if len(parts) != 3 or not parts[0].strip():
         return False

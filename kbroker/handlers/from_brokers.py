@@ -1,8 +1,8 @@
-"""Requests that only brokers make, taken from brokers alone: inter.broker.apis.from=brokers, a key of ours.
+"""Accepts requests that only brokers send from brokers only: inter.broker.apis.from=brokers, a key of ours.
 
-Owns which requests these are, and the addresses of the machines on which registered brokers are. Without an authorizer
-Kafka believes whoever sends such a request; this asks by which listener and from where it comes. Never knows who has
-authenticated: that is an authorizer's work.
+Owns the list of these requests, and the addresses of the hosts of registered brokers. Without an authorizer Kafka
+accepts such a request from any client; this module checks its listener and its source address. Never checks the
+authenticated principal: that is an authorizer's work.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""Between two times that hosts are read because somebody comes from elsewhere: strangers may come at any rate."""
+"""Shortest time between two reads of the hosts because of an unknown address: strangers may connect at any rate."""
 _HOLDS_SECONDS: Final = 30.0
-"""After which hosts are read again because somebody is taken for a broker."""
+"""Age of the hosts after which a request from a known broker triggers a new read."""
 _READ_SECONDS: Final = 5.0
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BrokerHosts:
-    """From where brokers come. `listener` is that between brokers; `registered()` returns their hosts on it.
+    """The addresses of brokers. `listener` is that between brokers; `registered()` returns their hosts on it.
 
-    Where `registered` raises Unreachable or Denied, whoever is not known is cut off, and may come again.
+    If `registered` raises Unreachable or Denied, unknown clients are disconnected, and may try again.
     """
 
     def __init__(self, listener: str, registered: Callable[[], Awaitable[Iterable[str]]]) -> None:
@@ -53,12 +53,12 @@ class BrokerHosts:
         self._reading: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        """Read no more."""
+        """Cancel a read in progress."""
         if self._reading is not None:
             self._reading.cancel()
 
     def knows(self, host: str) -> bool:
-        """Whether an address, as "/192.0.2.1", is of a broker as far as was read; it is read anew at times."""
+        """Whether an address, as "/192.0.2.1", is a broker's, as of the last read; sometimes begins a new read."""
         found = _address(host) in self._known or (_address(host).is_loopback and self._has_loopback())
         if found and asyncio.get_running_loop().time() - self._tried_at > _HOLDS_SECONDS:
             self._begin(0)
@@ -68,7 +68,7 @@ class BrokerHosts:
         return any(each.is_loopback for each in self._known)
 
     async def knows_now(self, host: str) -> bool:
-        """Do so after reading anew. Raises CloseConnection where that is not possible."""
+        """As `knows`, after a new read. Raises CloseConnection if that fails."""
         asked_at = asyncio.get_running_loop().time()
         while self._read_at < asked_at:
             await asyncio.shield(self._begin(self._tried_at + _PAUSE_SECONDS - asked_at))
@@ -77,7 +77,7 @@ class BrokerHosts:
     def _begin(self, delay: float) -> asyncio.Task[None]:
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(delay))
-            # Nobody may wait for it by then.
+            # It may end without a waiter; then this retrieves its exception.
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._reading
 
@@ -104,7 +104,7 @@ class BrokerHosts:
             self._reading = None
 
 
-@lru_cache(256)  # a follower's every fetch asks
+@lru_cache(256)  # called for every fetch of a follower
 def _address(host: str) -> Address:
     found = ipaddress.ip_address(host.removeprefix("/").partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
@@ -112,7 +112,7 @@ def _address(host: str) -> Address:
 
 
 def only_from_brokers(api: Api, handler: Handler, hosts: BrokerHosts) -> Handler:
-    """Return a handler that refuses with CLUSTER_AUTHORIZATION_FAILED what only brokers ask, where none does."""
+    """Return a handler that refuses brokers' requests from other clients with CLUSTER_AUTHORIZATION_FAILED."""
     if api.name == "Fetch":
         is_of_broker: Callable[[RequestContext, Any], bool] = _fetches_as_follower
     elif api.name == "AddPartitionsToTxn":

@@ -1,18 +1,19 @@
-"""What the controller of a cluster on ZooKeeper tells its brokers. Only a node of a cluster imports this module.
+"""Requests from the controller of a cluster on ZooKeeper to its brokers. Only a node of a cluster imports this module.
 
-LeaderAndIsr (key 4), versions 5-7: the controller says who leads and follows the partitions that are hosted here.
+LeaderAndIsr (key 4), versions 5-7: the controller sets the leaders and followers of the partitions that are hosted
+here.
 
-Behaviour: partition by partition, each with its own error, others served in between; see replica_manager/manager.py.
+Behaviour: one partition at a time, each with its own error, other requests in between; see replica_manager/manager.py.
 
-StopReplica (key 5), versions 3-4: the controller says what is led and followed here no longer (KIP-570).
+StopReplica (key 5), versions 3-4: this broker stops being leader or follower of partitions (KIP-570).
 
-Behaviour: what is to be deleted has other names when the answer leaves; its files go later. See
+Behaviour: before the response is sent, deleted partitions are renamed; their files are deleted later. See
 replica_manager/manager.py.
 
-UpdateMetadata (key 6), versions 7-8: the controller tells which brokers live and what has changed of partitions.
+UpdateMetadata (key 6), versions 7-8: the controller sends the live brokers and the changes of partitions.
 
-Behaviour (Apache Kafka 3.9, KafkaApis.handleUpdateMetadataRequest): a request to an earlier registration of this broker
-is refused, and one of a controller that is not the latest.
+Behaviour (Apache Kafka 3.9, KafkaApis.handleUpdateMetadataRequest): refuses a request for an earlier registration of
+this broker, and a request from a controller that is not the latest.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from kbroker.protocol.messages.from_controller import (
 
 @handles(LeaderAndIsrRequest, LeaderAndIsrResponse, "5-7", cluster=True)
 async def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-    """Become leader and follower, once the configs of topics that are new here are known, and their files made."""
+    """Become leader and follower, after reading the configs of new topics and creating their files."""
     cluster = in_cluster(ctx.services)
     manager = cluster.replica_manager
     unread = cluster.metadata.read_configs([topic.topic_name for topic in request.topic_states])
@@ -45,13 +46,13 @@ async def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> L
 
 @handles(StopReplicaRequest, StopReplicaResponse, "3-4", cluster=True)
 async def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> StopReplicaResponse:
-    """Stop, and delete."""
+    """Stop replicas, and delete them if requested."""
     return await in_cluster(ctx.services).replica_manager.stop_replicas(request)
 
 
 @handles(UpdateMetadataRequest, UpdateMetadataResponse, "7-8", cluster=True)
 async def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
-    """Take over what is told, if it is to be believed."""
+    """Apply the metadata, if the request is for this registration and from the latest controller."""
     cluster = ctx.services.cluster
     assert cluster is not None
     manager = cluster.replica_manager

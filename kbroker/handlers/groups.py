@@ -7,18 +7,17 @@ Behaviour: the groups that this broker coordinates; v4 filters by state (KIP-518
 DescribeGroups (key 15), versions 0-6.
 
 Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
-A group that is named again is answered again, within a bound.
+A group that is named again is described again, within a limit.
 Version notes: v3 authorized operations; a group that does not exist is Dead, and an error only since v6.
 
 DeleteGroups (key 42), versions 0-2.
 
 Behaviour: deletes groups without members, with their offsets; NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND for the others.
 
-Groups that a request names more than once.
-
-Owns how they are answered: as often as they are named, which is what Apache Kafka does, but by work that is done once
-for each, and within a bound. A few bytes that name a group again ask for all that is known of it again, so that without
-one a request could ask for any amount. Answers beyond the bound are INVALID_REQUEST.
+Owns the results for groups that a request names more than once. As in Apache Kafka, each occurrence gets a result, but
+the work is done once for each group, and the size is limited. A few bytes that name a group again add its whole
+description to the response, so without a limit a request could ask for any amount. Results beyond the limit are
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ from kbroker.protocol.messages.groups import (
 )
 
 ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: what a group knows."""
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: the operations of a group."""
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 MAX_REPEATED_BYTES = 4 << 20
-"""What the answers of one response that are not the first of their kind may take."""
+"""Most bytes of the repeated results in one response."""
 REFUSAL = "The request names this group too often."
 
 
@@ -98,7 +97,7 @@ async def as_often(
     size_of: Callable[[Answer], int],
     refuse: Callable[[Key], Answer],
 ) -> list[Answer]:
-    """Return an answer for each of `asked`, in that order. `size_of` returns how many bytes one takes."""
+    """Return an answer for each of `asked`, in that order. `size_of` returns an answer's size in bytes."""
     left = MAX_REPEATED_BYTES
     sizes: dict[Key, int | None] = {}
     out = []
@@ -120,7 +119,7 @@ async def as_often(
 
 
 async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
-    """Return what is asked for, each once, in order."""
+    """Return the keys, each once, in order."""
     found: dict[Key, None] = {}
     for key in asked:
         found[key] = None
@@ -129,7 +128,7 @@ async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
 
 
 async def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> dict[Key, Answer]:
-    """Return answers by what they are for."""
+    """Return answers by their keys."""
     found: dict[Key, Answer] = {}
     for key, answer in zip(keys, answers, strict=True):
         found[key] = answer

@@ -1,8 +1,8 @@
-"""Who leads a partition, told along with the refusal to whoever asked the wrong broker (KIP-951).
+"""The current leader of a partition, in the error response to a request that went to the wrong broker (KIP-951).
 
-Owns where that is known from: what the controller said of the replica that is here may be newer than the cluster's
-metadata, as LeaderAndIsr comes before UpdateMetadata (KafkaApis.getCurrentLeader). A client that is told of the old
-leader once more believes it, and where that one has left meanwhile, librdkafka writes nothing for two seconds. No API:
+Owns the source of the leader: the state that the controller sent to the local replica may be newer than the cluster's
+metadata, as LeaderAndIsr comes before UpdateMetadata (KafkaApis.getCurrentLeader). A client that receives the old
+leader again trusts it; if that broker has left meanwhile, librdkafka writes nothing for two seconds. Serves no API:
 Produce and Fetch use it.
 """
 
@@ -16,7 +16,7 @@ from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 
 
 class LeaderHints:
-    """What one answer tells of leaders; `nodes` are those of them that a client can reach."""
+    """The leaders in one response; `nodes` are those that the client can reach."""
 
     __slots__ = ("_ctx", "_nodes")
 
@@ -29,7 +29,7 @@ class LeaderHints:
         return list(self._nodes.values())
 
     def leader(self, topic_id: bytes, topic: str, index: int) -> tuple[int, int] | None:
-        """Return leader (-1: none) and leader epoch of a partition named by topic id or name; None where unknown."""
+        """Return leader (-1: none) and leader epoch of a partition, by topic id or name; None if it is unknown."""
         services = self._ctx.services
         state = services.controller.state
         name = state.topic_names.get(topic_id, topic)

@@ -20,7 +20,7 @@ from kbroker.protocol.messages.configs import (
 async def list_config_resources(
     ctx: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List by type; v0 knows client metrics only, of which a cluster keeps none."""
+    """List names by type; v0 has client metrics only, of which a cluster stores none."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
     wanted = (await distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:

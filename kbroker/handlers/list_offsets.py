@@ -1,4 +1,4 @@
-"""ListOffsets (key 2), versions 1-11: the offset that a timestamp, or one of the special timestamps, points to.
+"""ListOffsets (key 2), versions 1-11: the offset for a timestamp, or for one of the special timestamps.
 
 -1 latest (the last stable offset for read_committed)   -2 earliest   -3 the largest timestamp (v7+)
 -4 earliest local (v8+)   -5 latest tiered (v9+)   -6 earliest pending upload (v11+): this broker tiers nothing
@@ -26,13 +26,13 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDIN
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _DEBUGGING = -2
-"""Whoever compares replicas (ReplicaVerificationTool was one): a follower answers from its own log."""
+"""The replica id of tools that compare replicas (as ReplicaVerificationTool): a follower answers from its own log."""
 _FIRST_NOT_AVAILABLE_VERSION = 5
 
 
 @handles(ListOffsetsRequest, ListOffsetsResponse, "1-11", mirrored(ListOffsetsResponse))
 async def list_offsets(ctx: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """Look each partition up."""
+    """Look up each partition."""
     asked: dict[tuple[str, int], int] = {}
     for topic in request.topics:
         for wanted in topic.partitions:
@@ -90,7 +90,7 @@ async def _one(
             return _answer(wanted, ErrorCode.OFFSET_NOT_AVAILABLE if new else ErrorCode.LEADER_NOT_AVAILABLE)
         return answer
     except ApiError as err:
-        return _answer(wanted, err.code)  # the other partitions have an answer
+        return _answer(wanted, err.code)  # the other partitions still have an answer
     except OSError as err:
         log.report_failure(err)
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)

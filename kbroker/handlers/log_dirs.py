@@ -1,10 +1,10 @@
 """The APIs of log directories (KIP-113).
 
-DescribeLogDirs (key 35), versions 1-5: sizes of partitions, and of the disks below them (KIP-113, 827, 1066).
+DescribeLogDirs (key 35), versions 1-5: sizes of partitions and of their disks (KIP-113, 827, 1066).
 
 AlterReplicaLogDirs (key 34), versions 1-2: begin to move partitions to other log directories (KIP-113).
 
-The answer tells whether a move has begun; DescribeLogDirs shows its copy as a future replica until it has ended.
+The response reports whether a move has begun; DescribeLogDirs lists its copy as a future replica until it has ended.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _offline(manager: LogDirectory) -> DescribeLogDirsResult:
 
 
 async def _wanted(request: AlterReplicaLogDirsRequest) -> dict[tuple[str, int], str]:
-    """Return the directory of each partition; of several the last one counts, as in Kafka."""
+    """Return the directory of each partition; if it is named more than once, the last one counts, as in Kafka."""
     wanted: dict[tuple[str, int], str] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -117,7 +117,7 @@ def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
             return ErrorCode.KAFKA_STORAGE_ERROR
         replicas.logs.move(topic, index, directory)
     except ApiError as error:
-        # A partition that exists and is not here would be one of another broker.
+        # A partition that is known but not hosted here belongs to another broker.
         known = ctx.services.controller.state.partition(topic, index) is not None
         missing = error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not known
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else error.code

@@ -1,10 +1,10 @@
 """Produce requests that take longer than a request may hold the loop: many partitions, and batches that must be opened.
 
-Owns the two ways to give way within a Produce, and no API: produce.py and produce_in_transaction.py hand over. A long
-request is cut into pieces, and each piece goes the way of a short request. A fault of the whole request is found before
-the first piece is appended; a piece that fails later is an error of its own partitions.
-Between a batch's first look and its append everything may change: the partition judges anew whether it may be appended,
-by its settings of then.
+Owns the two ways to yield to other work within a Produce. Serves no API: produce.py and produce_in_transaction.py pass
+requests on. A long request is cut into pieces, and each piece is handled like a short request. A fault of the whole
+request is found before the first piece is appended; a piece that fails later is an error of its own partitions.
+Between a batch's first check and its append everything may change: the partition checks again whether it may be
+appended, by its settings at that time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.protocol.wire import Buffer
 from kbroker.replicas import Partition
 
 FEW = 64
-"""Topics and partitions together up to which a request is short."""
+"""Most topics and partitions together of a short request."""
 AT_ONCE = 8
 """Partitions appended to between two turns: some 0.1 ms."""
 
@@ -39,9 +39,9 @@ AT_ONCE = 8
 async def produce_many(
     ctx: RequestContext, request: ProduceRequest, produce: Callable[..., Any]
 ) -> ProduceResponse | None:
-    """Produce all pieces of a request by `produce`, in order; raises ApiError before the first.
+    """Produce all pieces of a request with `produce`, in order; raises ApiError before the first.
 
-    What other replicas have to have before the answer is waited for once all is appended.
+    With acks=all, it waits for other replicas once everything is appended.
     """
     for piece, _ in _pieces(request):
         if check_first_batches(piece):
@@ -51,7 +51,7 @@ async def produce_many(
     for piece, is_first in _pieces(request):
         try:
             answer = await awaited(produce(piece, later=done.uncommitted))
-        except Exception as error:  # noqa: BLE001 - earlier pieces stand, and are answered so
+        except Exception as error:  # noqa: BLE001 - earlier pieces are in the log and must be reported
             answer = done.refused(piece, error)
         done.take(answer, is_first)
         await turn
@@ -66,7 +66,7 @@ async def produce_many(
 
 
 class _Done:
-    """What came of the pieces so far."""
+    """The results of the pieces so far."""
 
     def __init__(self, acks: int) -> None:
         self._acks = acks
@@ -77,9 +77,9 @@ class _Done:
         self.failed: CloseConnection | None = None
 
     def refused(self, piece: ProduceRequest, error: Exception) -> ProduceResponse | None:
-        """Return the answer to a piece of which nothing is known to stand."""
+        """Return the response to a piece that failed as a whole."""
         if isinstance(error, CloseConnection):
-            self.failed = error  # acks=0: the connection ends once all partitions had their turn
+            self.failed = error  # acks=0: the connection is closed after the other partitions
             return None
         code = code_of_unexpected(error)
         if self._acks == 0:
@@ -106,7 +106,7 @@ class _Done:
 
 
 def _pieces(request: ProduceRequest) -> Iterator[tuple[ProduceRequest, bool]]:
-    """Yield short requests for parts of one topic each, and whether it is the topic's first part."""
+    """Yield short requests, each for a part of one topic, and whether it is the topic's first part."""
     for topic in request.topic_data:
         for start in range(0, max(len(topic.partition_data), 1), AT_ONCE):
             part = TopicProduceData(topic.name, topic.topic_id, topic.partition_data[start : start + AT_ONCE])
@@ -115,7 +115,7 @@ def _pieces(request: ProduceRequest) -> Iterator[tuple[ProduceRequest, bool]]:
 
 
 class Unopened(NamedTuple):
-    """A batch that is to be opened; `answers[slot]` is where its answer goes."""
+    """A batch that must be opened; its result belongs in `answers[slot]`."""
 
     partition: Partition
     records: Buffer
@@ -132,7 +132,7 @@ def put_off(
     answers: list[PartitionProduceResponse],
     guard: object = UNCHECKED,
 ) -> Unopened:
-    """Keep a place among the answers for a batch that is appended later."""
+    """Reserve a place among the answers for a batch that is appended later."""
     answers.append(PartitionProduceResponse(index=partition.index, base_offset=-1))
     return Unopened(partition, records, opening, answers, len(answers) - 1, guard)
 
@@ -147,14 +147,14 @@ async def append_in_slices(
     *,
     failed: bool,
 ) -> ProduceResponse | None:
-    """Open and append batch after batch; returns the answer to the request, whose other partitions have theirs."""
+    """Open and append one batch after another; return the response, which has the other partitions already."""
     for item in unopened:
         try:
             info = await _append(ctx, request.acks, item)
         except AppendError as err:
             failed = True
             item.answers[item.slot] = failure(item.partition.index, err, item.partition.log.log_start_offset)
-        except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
+        except Exception as err:  # noqa: BLE001 - earlier appends must still be reported
             failed = True
             item.answers[item.slot] = unexpected(item.partition.index, err)
         else:
@@ -175,5 +175,5 @@ async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
 
 
 def appended(index: int, info: AppendInfo) -> PartitionProduceResponse:
-    """Answer for a batch that stands in the log."""
+    """Return the result for an appended batch."""
     return PartitionProduceResponse(index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset)

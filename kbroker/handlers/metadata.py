@@ -1,7 +1,7 @@
-"""Metadata (key 3), versions 0-13: brokers, topics and leaders; creates missing topics where that is allowed.
+"""Metadata (key 3), versions 0-13: brokers, topics and leaders; creates missing topics if that is allowed.
 
-Null topics mean all (an empty list in v0). A topic that is being auto-created answers UNKNOWN_TOPIC_OR_PARTITION, as
-in Apache Kafka: the client asks again.
+Null topics mean all (an empty list in v0). A topic that is being auto-created is UNKNOWN_TOPIC_OR_PARTITION, as in
+Apache Kafka: the client retries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 log = logging.getLogger(__name__)
 
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""Bits of what an unauthorised cluster lets everybody do with a topic (AclEntry.supportedOperations)."""
+"""Bits of the topic operations that everybody has without an authorizer (AclEntry.supportedOperations)."""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
@@ -41,7 +41,7 @@ _LISTENERS_SINCE = 6
 
 @handles(MetadataRequest, MetadataResponse, "0-13", mirrored(MetadataResponse, topic_authorized_operations=NOT_ASKED))
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Describe the cluster as it is now; who asks again finds the topics that were created."""
+    """Describe the current cluster; a later request has the topics that this one creates."""
     await first_news(ctx)
     services = ctx.services
     state = services.controller.state
@@ -70,11 +70,11 @@ async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataRes
 
 
 class _Manner(NamedTuple):
-    """How topics are told to a client."""
+    """How topics are described to a client."""
 
     operations: int
     hidden: frozenset[int]
-    """The live brokers that have no such listener as it came by: they lead nothing that it could reach."""
+    """The live brokers without the client's listener: the client could not reach the partitions that they lead."""
     hidden_code: ErrorCode
 
 
@@ -85,7 +85,7 @@ def _hidden_code(version: int) -> ErrorCode:
 async def _asked(
     ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], manner: _Manner, absent: list[str]
 ) -> list[MetadataResponseTopic]:
-    """Describe the topics asked for: by id if any id is given, else by name; add to `absent` what could be created."""
+    """Describe the named topics: by id if any has one, else by name; add those that could be created to `absent`."""
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     check = ctx.version < _FIRST_ID_VERSION
@@ -114,7 +114,7 @@ async def _asked(
 
 
 def _check(topic: MetadataRequestTopic, version: int) -> None:
-    """Refuse what versions without topic ids must not say."""
+    """Refuse null names and topic ids in versions without topic ids."""
     if topic.name is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {version}")
     if topic.topic_id != ZERO_UUID:
@@ -135,7 +135,7 @@ async def _by_id(state: ClusterState, ids: Iterable[bytes], manner: _Manner) -> 
 
 
 async def _create(ctx: RequestContext, names: Sequence[str]) -> None:
-    """Create topics; as with CreateTopics, none when they have too many partitions in all."""
+    """Create topics; as in CreateTopics, none if they have too many partitions in all."""
     controller = ctx.services.controller
     plans, partitions, refused = [], 0, ""
     for name in names:

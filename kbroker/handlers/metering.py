@@ -1,11 +1,11 @@
-"""What a request uses of its client's quotas, and for how long its client has to pause for it.
+"""A request's use of its client's quotas, and the pause that follows for the client.
 
-Owns that count for the request that a connection is at: its size, its time on the loop, what it fetched, created and
-deleted. Never mutes anybody (network/connection.py), and never knows a limit (quota/). There is one only while there
-are quotas; handlers find it in their context.
+Owns that count for the current request of a connection: its size, its time on the loop, and what it fetched, created
+and deleted. Never mutes a connection (network/connection.py), and never knows a limit (quota/). It exists only while
+there are quotas; handlers find it in their context.
 
-The time is what it took on the loop to decode the request, to handle it and to encode and send its answer. What comes
-after the answer was decided is counted for the next request, as Kafka does with the time of its network threads.
+The time is the time on the loop to decode the request, to handle it, and to encode and send its response. Time spent
+after the response was decided is counted for the next request, as Kafka does with the time of its network threads.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ BETWEEN_BROKERS: Final = frozenset(
         "WriteTxnMarkers",
     }
 )
-"""APIs of which nobody has to pause."""
+"""APIs without a pause."""
 
 
 class Metering:
-    """One connection's: of the request that it is at."""
+    """The meter of one connection, for its current request."""
 
     __slots__ = (
         "_quotas",
@@ -53,19 +53,19 @@ class Metering:
     def __init__(self, quotas: ClientQuotas) -> None:
         self._quotas = quotas
         self.running = False
-        """Whether the request that the connection is at is metered: it may have begun when there were no quotas."""
+        """Whether the current request is metered: it may have begun when there were no quotas."""
         self.user = ""
         self.client_id: str | None = None
         self.size = 0
         self.pause_ms: int | None = None
-        """For how long the client has to pause, once that is settled."""
+        """How long the client has to pause, in ms, once that is settled."""
         self.mutated_until_ms = 0.0
         self._spent = 0.0
         self._since: float | None = None
-        """Since when the loop is at this request; None: it is at something else."""
+        """When the loop began its current work on this request; None: it is busy with other work."""
 
     def begin(self, principal: Principal, client_id: str | None, size: int, since: float) -> None:
-        """Begin with a request of so many bytes, at which the loop is since a moment of `now`."""
+        """Begin a request of `size` bytes, on which the loop has worked `since` a time of `now`."""
         self.user, self.client_id, self.size = principal.name, client_id, size
         self.running, self.pause_ms = True, None
         self.mutated_until_ms = 0.0
@@ -74,7 +74,7 @@ class Metering:
     # --- the time
 
     def timed(self, steps: Coroutine[Any, Any, _T]) -> Coroutine[Any, Any, _T]:
-        """Return the same steps, with the time that they take counted."""
+        """Return a coroutine that runs `steps` and counts their time."""
         return cast("Coroutine[Any, Any, _T]", self._timed(steps))
 
     @coroutine
@@ -100,7 +100,7 @@ class Metering:
             self._since = None
 
     def _take_time(self) -> float:
-        """Return the percent of a second that were used since this was last asked."""
+        """Return the percent of a second used since the last call."""
         if self._since is not None:
             at = now()
             self._spent += at - self._since
@@ -109,15 +109,15 @@ class Metering:
         return spent * _PERCENT
 
     def sent(self, seconds: float) -> None:
-        """Count the time that is left to count, where it is to be: of encoding, and so many seconds of sending."""
+        """After the pause is settled, count the remaining time of encoding, and `seconds` of sending."""
         if self.pause_ms is not None:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())
 
-    # --- what was used
+    # --- usage
 
     def settle(self, *, produces: bool, counts_time: bool) -> int:
-        """Return for how many ms the client has to pause for all that it has used; the request is at its end."""
+        """Return the client's pause in ms for everything that the finished request used."""
         if self.pause_ms is None:
             now_ms = self._quotas.now_ms()
             pause_ms = max(0, int(self.mutated_until_ms - now_ms))
@@ -132,7 +132,7 @@ class Metering:
         return self._quotas.worked.record(self.user, self.client_id, self._take_time(), now_ms)
 
     def settle_fetch(self, size: int) -> int:
-        """As `settle`, for a Fetch that so many bytes would answer; if its client has to pause it gets none of them."""
+        """As `settle`, for a Fetch response of `size` bytes; the bytes are not charged if the client has to pause."""
         now_ms = self._quotas.now_ms()
         fetched = self._quotas.fetched
         pause_ms = max(self._worked(now_ms), fetched.record(self.user, self.client_id, size, now_ms))
@@ -142,11 +142,11 @@ class Metering:
         return pause_ms
 
     def largest_fetch(self) -> float | None:
-        """Return how many bytes may be fetched at once without a pause for them alone; None: any number."""
+        """Return the most bytes that one fetch may return without a pause for them alone; None: no limit."""
         return self._quotas.fetched.at_once(self.user, self.client_id)
 
     def mutate(self, count: int, *, strict: bool) -> None:
-        """Ask to create or delete so many partitions. Raises ApiError where that has to wait, as it may if `strict`."""
+        """Charge for `count` partitions to create or delete. If `strict`, raises ApiError over the limit."""
         if not self.running:
             return
         now_ms = self._quotas.now_ms()

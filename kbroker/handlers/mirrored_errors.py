@@ -1,7 +1,7 @@
-"""Answers to a whole request that failed, where each element of it has its own error.
+"""Responses to a request that failed as a whole, if each of its elements has its own error.
 
-Owns how such an answer follows from the schema: one element for each that was asked, with its name, id or index, and
-the code where the schema has a place for it. Never knows an API; what an answer has besides is a parameter.
+Owns how such a response follows from the schema: one element for each element of the request, with its name, id or
+index, and the code where the schema has a field for it. Never knows an API; other values in a response are a parameter.
 (Kafka: AbstractRequest.getErrorResponse, written there for each API.)
 """
 
@@ -21,15 +21,15 @@ _NAMES: Final = frozenset(
         "transactional_id", "resource_type", "resource_name", "entity",
     }
 )  # fmt: skip
-"""Fields that name an element; all others of a request are no part of an answer."""
+"""Fields that name an element; a response repeats no other field of the request."""
 
 
 def mirrored(
     response: type[_Answer], asked: str = "topics", *, says_default: bool = False, **fields: Any
 ) -> Callable[[Any, int, str | None], Coroutine[Any, Any, _Answer]]:
-    """Return what makes an error answer with an element for each of the request's list `asked`.
+    """Return a function that makes an error response with an element for each one of the request's list `asked`.
 
-    `says_default`: the text is Kafka's for the code, whatever the failure said. `fields` are values of elements.
+    `says_default`: the text is Kafka's for the code, instead of the failure's own. `fields` are values of elements.
     """
     specs: list[FieldSpec] = response.SPECS  # type: ignore[attr-defined]
     (answers,) = (spec for spec in specs if _has_code(spec))

@@ -1,7 +1,7 @@
 """OffsetCommit (key 8), versions 2-10.
 
-Behaviour: a group's positions, accepted from members of the current generation, or from anybody while the group has no
-members. Topics and partitions that do not exist are answered here; the rest is the coordinator's.
+Behaviour: stores a group's positions, accepted from members of the current generation, or from anybody while the group
+has no members. The handler answers missing topics and partitions; the coordinator handles the rest.
 Version notes: v2-4 carry a retention time of their own; v9 answers GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION;
 v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
@@ -58,7 +58,7 @@ _Refused = dict[str | bytes, OffsetCommitResponseTopic]
 def are_still_there(
     asked: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], before: ClusterState, now: ClusterState
 ) -> bool:
-    """Tell whether no topic has been deleted that was there before: of such a one no offset is to be kept."""
+    """Return whether no requested topic has been deleted meanwhile: no offset of a deleted topic may be stored."""
     if now.topics is before.topics:
         return True
     return all(
@@ -68,7 +68,7 @@ def are_still_there(
 
 
 async def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bool, refused: _Refused) -> None:
-    """Take what does not exist out of a request, and put its answers into `refused`."""
+    """Remove missing topics and partitions from a request, and add their results to `refused`."""
     known = []
     for topic in request.topics:
         code = _resolve(state, topic, by_id)
@@ -97,7 +97,7 @@ async def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_
 async def _merged(
     request: OffsetCommitRequest, decided: _Decided, refused: _Refused, by_id: bool
 ) -> OffsetCommitResponse:
-    """Put what the coordinator decided behind what was refused here."""
+    """Add the coordinator's results to those that were refused here."""
     if not isinstance(decided, OffsetCommitResponse):
         decided = await _failed(request, decided, None)
     if not refused:

@@ -1,7 +1,7 @@
 """OffsetDelete (key 47), version 0.
 
-Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise); a
-group with members that is no consumer group is NON_EMPTY_GROUP as a whole (KIP-496).
+Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise). A
+group with members that is not a consumer group is NON_EMPTY_GROUP as a whole (KIP-496).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Behaviour: a group's positions, -1 where there is none; an unknown group or topic has none, which is no error. v2 null
-topics ask for all, v7 require_stable makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.
-What is asked for again is answered again, within a bound (groups.py).
-Version notes: v8 asks for several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id
-and epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
+Behaviour: a group's positions, or -1 without one; an unknown group or topic has none, which is no error. Null topics
+(v2) request all; require_stable (v7) makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT. What a
+request repeats is answered again, within a limit (groups.py).
+Version notes: v8 names several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id and
+epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Begun = tuple[
 ]
 """A group's answer, which may wait for a commit as those of other groups do, and what finishes it."""
 _Asked = tuple[int, str, str | None, int]
-"""What tells a group of a request from others: its place where it names topics, group, member and epoch."""
+"""The identity of a group in a request: its place if it names topics, group, member and epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)
@@ -96,7 +96,7 @@ async def _fetch_several(ctx: RequestContext, request: OffsetFetchRequest) -> Of
 
 
 async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
-    """Refuse partitions that are named over and over, once what was committed with them would take too much."""
+    """Refuse repeated partitions, once the metadata committed with them would take too much."""
     size = 0
     for group in groups:
         for topic in group.topics:
@@ -125,7 +125,7 @@ async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
 
 
 async def _begin(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> _Begun:
-    """Fetch one group's offsets. Topics that no id names are answered behind the others."""
+    """Fetch one group's offsets. Results for unknown topic ids come last."""
     version, state, groups = ctx.version, ctx.services.controller.state, ctx.services.groups
     if version < TOPIC_IDS_SINCE:
         return await groups.fetch_offsets(group, require_stable=require_stable), lambda response: response
@@ -166,7 +166,7 @@ async def _unknown_id(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTop
 
 
 def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> OffsetFetchResponseGroup:
-    """Name the topics by id; one that no longer exists has none and is left out."""
+    """Add the topics' ids; topics that no longer exist have none and are left out."""
     for topic in response.topics:
         held = state.topics.get(topic.name)
         topic.topic_id = ZERO_UUID if held is None else held.topic_id
@@ -175,7 +175,7 @@ def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> Offset
 
 
 async def _of_one(group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
-    """Return the answer of the versions that ask for one group; version 1 has only partitions to put an error in."""
+    """Return the response of the versions with a single group; version 1 has only partitions to put an error in."""
     if group.error_code and version < _GROUP_ERROR_SINCE:
         group = await fetch_error(asked, group.error_code)
     await _bound_metadata([group])

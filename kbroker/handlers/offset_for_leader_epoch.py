@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (key 23), versions 2-4: where a leader epoch ended (KIP-101, KIP-320)."""
+"""OffsetForLeaderEpoch (key 23), versions 2-4: the end offset of a leader epoch (KIP-101, KIP-320)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.protocol.messages.log_offsets import (
 async def offset_for_leader_epoch(
     ctx: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """Look each partition up."""
+    """Look up each partition."""
     return await _by_topic(request, lambda topic, partition: _one(ctx, topic, partition))
 
 

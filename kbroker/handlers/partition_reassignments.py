@@ -1,15 +1,15 @@
 """The APIs of reassignments (KIP-455).
 
-AlterPartitionReassignments (key 45), versions 0-1: partitions are moved, or are moved no longer (KIP-455).
+AlterPartitionReassignments (key 45), versions 0-1: begin or cancel the move of partitions (KIP-455).
 
-Behaviour: of a node alone, see controller/single_broker.py; of a cluster, controller/cluster/reassignment.py. The
-answer leaves once all is begun.
+Behaviour: for a single node see controller/single_broker.py; for a cluster, controller/cluster/reassignment.py. The
+response is sent once all moves have begun.
 Version notes: v1 may refuse targets of another size (KIP-860).
 
-ListPartitionReassignments (key 46), version 0: which partitions are being moved (KIP-455).
+ListPartitionReassignments (key 46), version 0: the partitions that are being moved (KIP-455).
 
-Behaviour: the controller's, and none on a node alone. Of partitions that are not being moved, and of those that do not
-exist, nothing is said.
+Behaviour: the controller's list; a single node has none. Partitions that are not being moved, and those that do not
+exist, are left out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Partition = tuple[str, int]
 async def alter_partition_reassignments(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin, or cancel; of a partition that is named again the last wish counts."""
+    """Begin or cancel; if a partition is named again, its last entry counts."""
     asked: dict[Partition, Sequence[int] | None] = {}
     for topic in request.topics:
         for each in topic.partitions:
@@ -74,7 +74,7 @@ async def _alteration(
     )
 
 
-if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
+if TYPE_CHECKING:  # only a cluster needs it
     from kbroker.controller.cluster.assigned_replicas import Replicas
 
 
@@ -82,7 +82,7 @@ if TYPE_CHECKING:  # what only a cluster needs is not loaded elsewhere
 async def list_partition_reassignments(
     ctx: RequestContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """List those of some partitions, or all."""
+    """List the reassignments of some partitions, or of all."""
     wanted: dict[Partition, None] | None = None
     if request.topics is not None:
         wanted = {}

@@ -1,10 +1,11 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
-The hot path: a batch is never opened here, its bytes go from the network buffer to the log as they are. A batch that
-the log has to open, and that takes longer than a moment, is left for the end (long_produce.py). acks=0 has no
-answer, and an error then closes the connection. What is part of a transaction goes another way, where the transaction
-coordinator is asked (produce_in_transaction.py).
-Version notes: up to v11 a transaction must have been told of the partition, since v12 it is told here (KIP-890).
+The hot path: a batch is never opened here, its bytes go unchanged from the network buffer to the log. If the log has to
+open a batch, and that takes longer than a moment, the batch is appended last (long_produce.py). acks=0 has no response,
+and an error then closes the connection. Batches of a transaction are handled by produce_in_transaction.py, which asks
+the transaction coordinator.
+Version notes: up to v11 the partition must have been added to the transaction before; since v12 Produce adds it
+(KIP-890).
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ _failed = mirrored(ProduceResponse, "topic_data", base_offset=-1)
 def produce(
     ctx: RequestContext, request: ProduceRequest, *, checked: bool = False, later: list[Uncommitted] | None = None
 ) -> Reply[ProduceResponse]:
-    """Append, partition by partition.
+    """Append, one partition at a time.
 
-    `checked`: nothing in it refuses the request as a whole, of which it may be a piece; then what is to be waited for
-    goes into `later`. A request of one partition is
-    looked at so only if there is something about its batch; one of several always, before any is appended to.
+    `checked`: nothing in the request refuses it as a whole. Then it may be a piece of a larger request, whose
+    uncommitted batches are added to `later`. A request with several partitions is always checked before the first
+    append; a request with one partition only if something about its batch is unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():
@@ -113,7 +114,7 @@ def produce(
                 answers.append(refused)
                 failed = True
                 continue
-            assert partition is not None  # or it would have been refused
+            assert partition is not None  # otherwise it was refused
             try:
                 info = partition.append(records, acks, now_ms)
             except TakesLonger as longer:
@@ -123,7 +124,7 @@ def produce(
                 answers.append(failure(data.index, err, partition.log.log_start_offset))
                 failed = True
                 continue
-            except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
+            except Exception as err:  # noqa: BLE001 - earlier appends must still be reported
                 answers.append(unexpected(data.index, err))
                 failed = True
                 continue

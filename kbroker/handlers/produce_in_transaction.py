@@ -1,7 +1,7 @@
-"""Produce with a transactional id: every partition is verified with the transaction coordinator, then appended to.
+"""Produce with a transactional id: verify every partition with the transaction coordinator, then append.
 
-Owns the order of both; what the coordinator's errors become is transaction_verification.py's. No API: produce.py hands
-over to it.
+Owns the order of both; transaction_verification.py translates the coordinator's errors. Serves no API: produce.py
+passes requests on to it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from kbroker.txn.shard import Identity
 from kbroker.txn.transaction import TopicPartition
 
 _PRODUCER = struct.Struct(">21xh20xqhi")
-"""Of a batch's header: attributes, producer id, epoch, first sequence."""
+"""Fields of a batch's header: attributes, producer id, epoch, first sequence."""
 _KNOWS_ABORTABLE_SINCE = 11
 _ADDS_IMPLICITLY_SINCE = 12
 
@@ -43,7 +43,7 @@ _Result = ProduceResponse | None | Awaitable[ProduceResponse | None]
 
 
 class _Job(NamedTuple):
-    """A batch that may be tried; `answers[slot]` is where its answer goes."""
+    """A batch that passed the first checks; its result belongs in `answers[slot]`."""
 
     partition: Partition
     records: Buffer
@@ -53,7 +53,7 @@ class _Job(NamedTuple):
 
 
 class _Work:
-    """One request at work."""
+    """One request in progress."""
 
     def __init__(self, ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None) -> None:
         self.ctx = ctx
@@ -97,12 +97,12 @@ class _Work:
         refused = refusal(self.ctx, request, name, data)
         partition = self.ctx.services.replicas.get((name, data.index))
         if refused is not None or partition is None or data.records is None:
-            assert refused is not None  # what is not there is refused
+            assert refused is not None  # missing partitions and records are refused
             answers.append(refused)
             self.failed = True
             return
         if len(data.records) < HEADER_BYTES:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which reads beyond the end here
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which reads beyond the end here
         attributes, producer_id, epoch, sequence = _PRODUCER.unpack_from(data.records)
         question = None
         if attributes & TRANSACTIONAL and producer_id >= 0:
@@ -115,7 +115,7 @@ class _Work:
         self.jobs.append(_Job(partition, data.records, question, answers, len(answers) - 1))
 
     def keep_records(self) -> None:
-        """Copy what lies in the receive buffer, which others write to once this request waits."""
+        """Copy the records from the receive buffer, which is overwritten once this request waits."""
         self.jobs = [job._replace(records=bytearray(job.records)) for job in self.jobs]
 
     def verify(self) -> Verdicts | Awaitable[Verdicts]:
@@ -124,7 +124,7 @@ class _Work:
         return verify(self.ctx.services, self.transactional_id, self.producer, self.questions, self.client)
 
     def append(self, verdicts: Mapping[TopicPartition, Verdict]) -> _Result:
-        """Append what may be; return the answer to the request, or the work that is left until there is one."""
+        """Append the verified batches; return the response, or an awaitable of it if there is work left."""
         now_ms = self.ctx.services.clock.now_ms()
         for job in self.jobs:
             verdict = Verdict(ErrorCode.NONE, UNCHECKED) if job.question is None else verdicts[job.question.key]
@@ -152,7 +152,7 @@ class _Work:
         except AppendError as err:
             self.failed = True
             return failure(index, err, job.partition.log.log_start_offset)
-        except Exception as err:  # noqa: BLE001 - what was appended to others before is answered as appended
+        except Exception as err:  # noqa: BLE001 - earlier appends must still be reported
             self.failed = True
             return unexpected(index, err)
         answer = appended(index, info)
@@ -163,7 +163,7 @@ class _Work:
 def produce_in_transaction(
     ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None
 ) -> Reply[ProduceResponse]:
-    """Verify, then append; what is to be waited for goes into `later` where the request is a piece of another one."""
+    """Verify, then append; uncommitted batches are added to `later` if the request is a piece of a larger one."""
     work = _Work(ctx, request, later)
     verdicts = work.verify()
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
@@ -177,7 +177,7 @@ async def _later(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> Produce
 
 
 async def _try(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
-    """Wait a little for the transaction before to end: a producer of version 2 does not know that it has not."""
+    """Wait a little for the previous transaction's end: a producer of version 2 does not know that it is open."""
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")
     until_ms = clock.monotonic_ms() + config.get_int("add.partitions.to.txn.retry.backoff.max.ms")

@@ -1,6 +1,6 @@
-"""What Produce answers where something is refused or fails; for both ways that a batch may take.
+"""Produce's responses to refused and failed batches, within transactions and without.
 
-Owns the checks before the log sees a batch, their order, and the shape of errors. No API: produce.py and
+Owns the checks before the log receives a batch, their order, and the form of errors. Serves no API: produce.py and
 produce_in_transaction.py use it.
 """
 
@@ -29,7 +29,7 @@ from kbroker.topic_names import INTERNAL_TOPICS
 log = logging.getLogger(__name__)
 
 LOOK = struct.Struct(">8xi4xb4xh")
-"""Of a batch's header: batch length, magic, attributes."""
+"""Fields of a batch's header: batch length, magic, attributes."""
 HEADER_BYTES = 61
 LENGTH_OVERHEAD = 12
 MAGIC = 2
@@ -58,10 +58,10 @@ _PREFIX = struct.Struct(">8xi4xb")
 
 
 def check_first_batches(request: ProduceRequest) -> bool:
-    """Look for what refuses a request as a whole, before anything of it is appended; raises ApiError.
+    """Check for faults that refuse a request as a whole, before any append; raises ApiError.
 
-    As Kafka (RequestUtils.hasTransactionalRecords) this ends with the first transactional batch; True where there is
-    one: what is wrong with later ones concerns their partitions alone.
+    As in Kafka (RequestUtils.hasTransactionalRecords) the check ends at the first transactional batch, and then returns
+    True: faults of later batches concern their partitions only.
     """
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -80,7 +80,7 @@ def check_first_batches(request: ProduceRequest) -> bool:
 
 
 def _opens_with_transaction(records: Buffer) -> bool:
-    """Whether the first batch is transactional; raises ApiError where there is none that could be one."""
+    """Whether the first batch is transactional; raises ApiError if it cannot be a batch."""
     if len(records) < _UP_TO_MAGIC:
         return False
     length, magic = _PREFIX.unpack_from(records)
@@ -97,10 +97,10 @@ def _opens_with_transaction(records: Buffer) -> bool:
 def refusal(
     ctx: RequestContext, request: ProduceRequest, name: str, data: PartitionProduceData
 ) -> PartitionProduceResponse | None:
-    """Return the answer for a partition that must not even be tried, None when it may be after all.
+    """Return the error for a partition whose batch must not be appended, or None.
 
-    The order of checks is that of KafkaApis.handleProduceRequest: the topic, the batch, the append; the request as a
-    whole has been looked at before (check_first_batches).
+    The order of checks is that of KafkaApis.handleProduceRequest: the topic, the batch, the append. check_first_batches
+    has checked the request as a whole before.
     """
     batches = list(_batches(data.records or b""))
     attributes = batches[0][1] if batches else 0
@@ -129,7 +129,7 @@ def refusal(
 
 
 def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
-    """Yield (magic, attributes) of each whole batch, _CORRUPT for what cannot be one."""
+    """Yield (magic, attributes) of each whole batch, or _CORRUPT for bytes that cannot be a batch."""
     position, end = 0, len(records)
     while end - position >= _UP_TO_MAGIC:
         length, magic = _PREFIX.unpack_from(records, position)
@@ -144,7 +144,7 @@ def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
 
 
 def failure(index: int, err: AppendError, log_start_offset: int) -> PartitionProduceResponse:
-    """Answer for a failed append. Only record validation carries texts (ReplicaManager.appendToLocalLog)."""
+    """Return the result for a failed append. Only record validation has texts (ReplicaManager.appendToLocalLog)."""
     return PartitionProduceResponse(
         index=index,
         error_code=err.code,
@@ -156,12 +156,12 @@ def failure(index: int, err: AppendError, log_start_offset: int) -> PartitionPro
 
 
 def unexpected(index: int, error: Exception) -> PartitionProduceResponse:
-    """Answer for an append that failed as none should: what was appended to other partitions stands."""
+    """Return the result for an unexpected failure of an append; appends to other partitions remain."""
     return PartitionProduceResponse(index=index, error_code=code_of_unexpected(error), base_offset=-1)
 
 
 def code_of_unexpected(error: Exception) -> ErrorCode:
-    """Return what a failure that nobody foresaw is called before clients, and say so in the log."""
+    """Return the error code for an unexpected failure, and log it."""
     if isinstance(error, ApiError):
         return error.code
     if isinstance(error, OSError):
@@ -172,7 +172,7 @@ def code_of_unexpected(error: Exception) -> ErrorCode:
 
 
 def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
-    """Tell who leads now, where the client asked the wrong broker."""
+    """Add the current leaders of partitions that this broker does not lead."""
     hints = LeaderHints(ctx)
     for topic in answer.responses:
         for partition in topic.partition_responses:

@@ -1,12 +1,12 @@
-"""Which function serves which API, and in which versions.
+"""The handler of each API, and the versions it serves.
 
-Owns the registry that `@handles` fills and that ApiVersions is derived from: what is not registered is not advertised,
-and some APIs only where there is a use for them. Never calls a handler: dispatch.py does.
+Owns the registry that `@handles` fills and that ApiVersions is derived from: APIs that are not registered are not
+advertised, and some are advertised only if they are of use. Never calls a handler: dispatch.py does.
 
-A handler is `def api(ctx, request) -> response`, run on the event loop. Where a request may be long or its answer may
-have to wait, it is a coroutine function, or returns an awaitable; it gives way as long_work.py says. `ctx.version` is
-the request's version; a handler looks at it only where *behaviour* differs between versions. It may return None for "no
-answer at all" (Produce with acks=0).
+A handler is `def api(ctx, request) -> response`, run on the event loop. If a request may be long or its response may
+have to wait, the handler is a coroutine function, or returns an awaitable; it yields as long_work.py describes.
+`ctx.version` is the request's version; a handler uses it only if *behaviour* differs between versions. It may return
+None for "no response at all" (Produce with acks=0).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kbroker.security.principal import ANONYMOUS, Principal
 
 
 class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
-    """The connection must end without an answer (Kafka's reaction to what it cannot parse or does not serve).
+    """The connection must be closed without a response (Kafka's reaction to unreadable and unknown requests).
 
-    `farewell` is a framed answer that goes before the end all the same, to an authentication that has failed.
+    `farewell` is a framed response that is sent before the close, after a failed authentication.
     """
 
     def __init__(self, reason: str, farewell: bytes = b"") -> None:
@@ -33,10 +33,10 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure 
 
 
 class RequestContext:
-    """What a handler may know of the request besides its body. One object serves a connection; fields change a request.
+    """A handler's view of a request besides its body. One object serves a connection; fields change with each request.
 
-    `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the port at that end. `listener` names
-    the listener it came by.
+    `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the peer's port. `listener` is the
+    name of the listener of the connection.
     """
 
     __slots__ = (
@@ -61,23 +61,23 @@ class RequestContext:
         self.listener = listener
         self.local_address = local_address
         self.principal = ANONYMOUS
-        """Who has authenticated on this connection."""
+        """The authenticated principal of this connection."""
         self.rights: Any = None
-        """What he may do (authorizer.Rights), once an authorizer was asked."""
+        """The principal's rights (authorizer.Rights), once an authorizer was asked."""
         self.version = 0
         self.limited: tuple[int, Principal, Any, bool] | None = None
-        """Whether there was any quota for whom, when that was last looked up (Dispatcher)."""
+        """The last result of the lookup of quotas, and its keys (Dispatcher)."""
         self.metering: Metering | None = None
-        """What the request uses of its client's quotas, since there are any."""
+        """The meter of the client's quotas; None until there are any."""
         self.follows = False
-        """Whether it is another broker that copies from here."""
+        """Whether the client is another broker that copies from this one."""
         self.forms: Any = None
-        """What is known of this connection's requests (express_produce.Forms)."""
+        """The known forms of this connection's requests (express_produce.Forms)."""
         self.on_closed: Callable[[], None] | None = None
         """Called when the connection has ended."""
 
     def set_client_id(self, raw: memoryview | None) -> None:
-        """Take over the client id of a request header; it seldom changes within a connection."""
+        """Set the client id from a request header; it seldom changes within a connection."""
         self.raw_client_id = None if raw is None else bytes(raw)
         self.client_id = None if raw is None else str(raw, "utf-8", "replace")
 
@@ -85,7 +85,7 @@ class RequestContext:
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 Reply: TypeAlias = _Answer | Awaitable[_Answer | None] | None
-"""What a handler may return for a request; see the module's docstring."""
+"""The result of a handler; see the module's docstring."""
 Handler = Callable[[RequestContext, Any], Any]
 
 
@@ -93,8 +93,8 @@ Handler = Callable[[RequestContext, Any], Any]
 class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
-    `on_error` builds the answer to a whole-request failure (an ApiError), as each API has its own place for it; it may
-    be a coroutine function, as a handler may.
+    `on_error` builds the response to a request that failed as a whole (an ApiError), as each API has its own field for
+    it. Like a handler, it may be a coroutine function.
     """
 
     key: int
@@ -107,14 +107,14 @@ class Api:
     cluster: bool = False
     """Whether only a node of a cluster serves it."""
     advertised: Callable[[Services], bool] = lambda _services: True
-    """Whether clients are told of it, at this moment; who asks all the same is answered."""
+    """Whether ApiVersions lists it at present; a request for it is answered in any case."""
 
 
 APIS: dict[int, Api] = {}
 
 
 def served(*, in_cluster: bool) -> dict[int, Api]:
-    """Return what a node serves, by key: brokers ask each other for things that a node alone has no answer to."""
+    """Return the APIs of a node, by key. Brokers of a cluster serve each other APIs that a single node does not."""
     return {key: api for key, api in APIS.items() if in_cluster or not api.cluster}
 
 
@@ -131,9 +131,9 @@ def handles(
 ]:
     """Register a function for an API in `versions` ("3-13").
 
-    `on_error(request, code, message)` makes the answer for an ApiError; without it the response's `error_code` field is
-    set (and `error_message`, where there is one). `cluster`: only a node of a cluster serves it.
-    `advertised` tells whether clients are to know of it, at a moment.
+    `on_error(request, code, message)` builds the response for an ApiError; without it the response's `error_code` field
+    is set (and `error_message`, if it has one). `cluster`: only a node of a cluster serves it.
+    `advertised` decides whether ApiVersions lists the API at present.
     """
 
     def default_error(_request: Any, code: int, message: str | None) -> Any:

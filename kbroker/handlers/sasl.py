@@ -1,8 +1,8 @@
-"""Authentication where nobody has to authenticate, or no longer.
+"""SASL requests where authentication is not possible, or no longer.
 
 SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself comes before
-any handler (network/sasl_gate.py); what arrives here came too late, too soon after the last one, or by a listener
-without SASL.
+any handler (network/sasl_gate.py). Requests that arrive here came too late, too soon after the last authentication, or
+on a listener without SASL.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 DescribeUserScramCredentials (key 50), version 0: mechanisms and iterations, of all users or of some.
 
-AlterUserScramCredentials (key 51), version 0: credentials are set and removed, each user's by itself.
+AlterUserScramCredentials (key 51), version 0: set and remove credentials, each user's by itself.
 
-Behaviour: a user that is named twice is refused. The password comes salted; of it only the keys are kept that check it.
-In a cluster the controller is asked, as in Apache Kafka 3.9.
+Behaviour: a user that is named twice is refused. The password is sent salted; only the keys that check it are stored.
+In a cluster the request goes to the controller, as in Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 async def describe_user_scram_credentials(
     ctx: RequestContext, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Describe credentials; of all users where none is named."""
+    """Describe the credentials of the named users, or of all users."""
     configs = ctx.services.controller.state.user_configs
     asked: dict[str, int] = {}
     for wanted in request.users or ():
@@ -84,14 +84,14 @@ async def _refused(
 async def alter_user_scram_credentials(
     ctx: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Change credentials; the answer comes once they are in effect."""
+    """Change credentials; the response is sent once they are in effect."""
     controller = ctx.services.controller
     controller.check_is_controller()
     asked: list[_Change] = [*request.deletions, *request.upsertions]
     changes: dict[str, _Change] = {}
     refused: dict[str, ApiError] = {}
     for change in asked:
-        if change.name not in refused:  # the first fault of a user is the one that is told
+        if change.name not in refused:  # the response has the first fault of a user
             try:
                 if changes.pop(change.name, None) is not None:
                     text = "A user credential cannot be altered twice in the same request"
@@ -116,7 +116,7 @@ async def alter_user_scram_credentials(
 
 
 def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """Return what makes a user's new configs of the old; raises ApiError, now or then."""
+    """Return a function that computes a user's new configs from the old; both raise ApiError."""
     if not change.name:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_TYPES.get(change.mechanism)

@@ -1,4 +1,4 @@
-"""What handlers work with: the parts that the composition root (broker/node.py) puts together.
+"""The parts of the broker that handlers use; the composition root (broker/node.py) puts them together.
 
 Owns nothing but the bundle.
 """
@@ -24,7 +24,7 @@ from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.shard import ProducerIdSupply
 
-if TYPE_CHECKING:  # what a node that is alone does without
+if TYPE_CHECKING:  # only a cluster needs these
     from kbroker.controller.cluster.cluster_controller import ClusterController
     from kbroker.controller.member.metadata import MemberMetadata
     from kbroker.replica_manager.manager import ReplicaManager
@@ -33,10 +33,10 @@ if TYPE_CHECKING:  # what a node that is alone does without
 
 @dataclass(slots=True)
 class ClusterServices:
-    """What a node of a cluster has beside the parts that every broker has."""
+    """The parts that only a node of a cluster has."""
 
     broker_epoch: Callable[[], int]
-    """The number of this broker's registration: that of the transaction that made its znode, -1 while it has none."""
+    """The number of this broker's registration: the id of the transaction that created its znode, -1 without one."""
     metadata: MemberMetadata
     replica_manager: ReplicaManager
     controller: ClusterController
@@ -61,19 +61,19 @@ class Services:
     markers: Target
     tls: TlsListeners
     tokens: TokenSettings | None = None
-    """What is configured of delegation tokens; None: there are none."""
+    """The settings of delegation tokens; None: there are none."""
     cluster: ClusterServices | None = None
-    """What only a node of a cluster has."""
+    """The parts of a node of a cluster; None on a single node."""
     telemetry: ClientTelemetry | None = None
-    """Clients' metrics; None in a cluster, which keeps no subscriptions to them."""
+    """Clients' metrics; None in a cluster, which stores no subscriptions to them."""
     authorizer: Authorizer | None = None
-    """Who is asked what clients may do; None: they may everything."""
+    """Decides on clients' rights; None: everything is allowed."""
     on_levels_changed: Callable[[], None] = lambda: None
-    """Called when the level of a logger was altered."""
+    """Called after a change of a logger's level."""
 
 
 def in_cluster(services: Services) -> ClusterServices:
-    """Return what only a node of a cluster has; raises ApiError on a node alone, which serves none of these APIs."""
+    """Return the parts of a node of a cluster; raises ApiError on a single node, which serves none of these APIs."""
     if services.cluster is None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     return services.cluster

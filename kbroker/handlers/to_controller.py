@@ -1,18 +1,18 @@
-"""What brokers ask the controller of a cluster on ZooKeeper. Only a node of a cluster imports this module.
+"""Requests from brokers to the controller of a cluster on ZooKeeper. Only a node of a cluster imports this module.
 
-AllocateProducerIds (key 67), version 0: a broker asks for a block of producer ids (KIP-730).
+AllocateProducerIds (key 67), version 0: a broker requests a block of producer ids (KIP-730).
 
 Behaviour: the controller's; see controller/cluster/producer_ids.py.
 
-AlterPartition (key 56), versions 2-3: a leader asks for other in-sync replicas (KIP-497).
+AlterPartition (key 56), versions 2-3: a leader requests other in-sync replicas (KIP-497).
 
-Behaviour: the controller's; see controller/cluster/alter_partition.py. Version 3 names brokers' epochs, which are not
-looked at in a cluster on ZooKeeper.
+Behaviour: the controller's; see controller/cluster/alter_partition.py. Version 3 has brokers' epochs, which are not
+checked in a cluster on ZooKeeper.
 
-ControlledShutdown (key 7), version 3: a broker is about to stop, and what it leads goes to others first.
+ControlledShutdown (key 7), version 3: the controller moves the leadership of a broker's partitions before it stops.
 
-Behaviour: the controller's (controller/cluster/shutdown.py). One that is not active answers STALE_CONTROLLER_EPOCH
-here, as Kafka's does.
+Behaviour: the controller's (controller/cluster/shutdown.py). A controller that is not active returns
+STALE_CONTROLLER_EPOCH here, as Kafka's does.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from kbroker.protocol.messages.to_controller import (
 def allocate_producer_ids(
     ctx: RequestContext, request: AllocateProducerIdsRequest
 ) -> Awaitable[AllocateProducerIdsResponse]:
-    """Give a block."""
+    """Allocate a block."""
     return in_cluster(ctx.services).controller.allocate_producer_ids(request)
 
 
 @handles(AlterPartitionRequest, AlterPartitionResponse, "2-3", cluster=True)
 def alter_partition(ctx: RequestContext, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
-    """Grant what may be granted."""
+    """Change the in-sync replicas, if that is allowed."""
     return in_cluster(ctx.services).controller.alter_partition(request)
 
 
 @handles(ControlledShutdownRequest, ControlledShutdownResponse, "3", cluster=True)
 async def controlled_shutdown(ctx: RequestContext, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
-    """Move what the broker leads."""
+    """Move leadership away from the broker."""
     try:
         return await in_cluster(ctx.services).controller.controlled_shutdown(request)
     except ApiError as error:

@@ -2,15 +2,15 @@
 
 DescribeTransactions (key 65), version 0: the state of transactions, for administrators (KIP-664).
 
-Behaviour: an entry for each transactional id, with an error of its own. While an outcome is being written the
-partitions are those without a marker yet.
+Behaviour: an entry for each transactional id, with an error of its own. While the markers of an outcome are being
+written, the partitions are those that still lack one.
 
 ListTransactions (key 66), versions 0-2: the transactional ids that this broker coordinates (KIP-664).
 
-Behaviour: filtered by state, producer id, since v1 by how long a transaction has been open, since v2 by a pattern that
-the whole id matches (KIP-1152). States that nobody knows are named in the answer, and match nothing.
-Differs from Kafka: patterns are of RE2's syntax, which has no back references and no lookaround, so that no pattern
-takes more than linear time.
+Behaviour: filtered by state and producer id, since v1 by the duration of an open transaction, since v2 by a pattern
+that must match the whole id (KIP-1152). Unknown states are named in the response, and match nothing.
+Differs from Kafka: patterns have RE2's syntax, without back references and lookaround, so that no pattern takes more
+than linear time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kbroker.txn.states import NAMES
 from kbroker.txn.transaction import Transaction
 
 MAX_REPEATED = 1_000_000
-"""Partitions that are listed again because their transaction is named again, in one answer: some 4 MB."""
+"""Most partitions that one response lists again because their transaction is named again: some 4 MB."""
 _BY_NAME = {name: state for state, name in NAMES.items()}
 
 
@@ -49,7 +49,7 @@ _BY_NAME = {name: state for state, name in NAMES.items()}
 async def describe_transactions(
     ctx: RequestContext, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
-    """Describe transactional ids; one that is named again shares its answer, within a bound."""
+    """Describe transactional ids; an id that is named again shares its result, within a limit."""
     known: dict[str, TransactionState] = {}
     left = MAX_REPEATED
     states = []
@@ -88,7 +88,7 @@ async def _describe(ctx: RequestContext, transactional_id: str) -> TransactionSt
 
 @handles(ListTransactionsRequest, ListTransactionsResponse, "0-2")
 async def list_transactions(ctx: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
-    """List transactional ids, as they are now."""
+    """List the current transactional ids."""
     names = await distinct(request.state_filters)
     producer_ids = await distinct(request.producer_id_filters)
     unknown = []

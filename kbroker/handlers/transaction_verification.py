@@ -1,10 +1,11 @@
-"""Asking the transaction coordinator about a partition before something transactional is appended to it (KIP-890).
+"""Verification of a partition with the transaction coordinator before transactional records are appended (KIP-890).
 
-Owns the question and what its answers mean to producers. No API: Produce and TxnOffsetCommit use it.
+Owns the question to the coordinator, and the translation of its answers for producers. Serves no API: Produce and
+TxnOffsetCommit use it.
 
-A partition that already has an open transaction of this producer and epoch needs no question. Else the coordinator is
-asked whether the partition is part of the transaction; producers of version 2 never said so before, and the partition
-is added now. The guard that was taken before the question is shown with the append (verification_guard.py).
+A partition that already has an open transaction of this producer and epoch needs no question. Otherwise the coordinator
+checks that the partition is part of the transaction; for producers of version 2, which never add partitions themselves,
+the coordinator adds it. The guard that was taken before the question is passed to the append (verification_guard.py).
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition
 
 
 class Client(Enum):
-    """What a producer understands, which the version of its request tells."""
+    """The abilities of a producer, by the version of its request."""
 
     KNOWS_LITTLE = 0
     KNOWS_ABORTABLE = 1
-    """TRANSACTION_ABORTABLE."""
+    """Knows TRANSACTION_ABORTABLE."""
     ADDS_IMPLICITLY = 2
     """Transaction version 2."""
 
 
 class Question(NamedTuple):
-    """A partition that is to be appended to, and the first sequence of what is to come (-1 for offsets)."""
+    """A partition to append to, and the first sequence of the batch (-1 for offsets)."""
 
     partition: Partition
     sequence: int
@@ -45,7 +46,7 @@ class Question(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Why a partition may not be appended to, or the guard to show."""
+    """The error that forbids the append, or the guard to pass to it."""
 
     code: ErrorCode
     guard: object
@@ -57,7 +58,7 @@ Verdicts = dict[TopicPartition, Verdict]
 def verify(
     services: Services, transactional_id: str, producer: Identity, questions: Sequence[Question], client: Client
 ) -> Verdicts | Awaitable[Verdicts]:
-    """Return a verdict for each partition, or an awaitable: of a coordinator elsewhere, or whose log lags behind."""
+    """Return a verdict for each partition, or an awaitable if the coordinator is elsewhere or its log lags behind."""
     epoch_bump = client is Client.ADDS_IMPLICITLY
     if not epoch_bump and not services.config.get_bool("transaction.partition.verification.enable"):
         return {question.key: Verdict(ErrorCode.NONE, UNCHECKED) for question in questions}
@@ -105,7 +106,7 @@ _NO_PRODUCER_OF_IT = frozenset(
 
 
 def _translated(code: ErrorCode, client: Client) -> ErrorCode:
-    """Return what a producer expects to hear here (AddPartitionsToTxnManager)."""
+    """Return the code that this producer expects here (AddPartitionsToTxnManager)."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and client is Client.KNOWS_LITTLE:
@@ -124,9 +125,9 @@ _PASSES_BY = frozenset(
 
 
 def refused_produce(code: ErrorCode, client: Client) -> tuple[ErrorCode, str | None]:
-    """Return what Produce answers for a partition with this verdict (ReplicaManager.handleProduceAppend).
+    """Return Produce's error for a partition with this verdict (ReplicaManager.handleProduceAppend).
 
-    What may pass by becomes NOT_ENOUGH_REPLICAS, which every producer tries again.
+    A temporary error becomes NOT_ENOUGH_REPLICAS, on which every producer retries.
     """
     if code is ErrorCode.INVALID_TXN_STATE:
         return code, "Partition was not added to the transaction"

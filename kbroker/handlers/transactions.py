@@ -2,24 +2,24 @@
 
 InitProducerId (key 22), versions 0-5: a producer id and epoch, for idempotence or for transactions.
 
-Behaviour: without a transactional id a fresh producer id, epoch 0; with one the next epoch of that id, which fences
-every other producer of it. An open transaction is aborted first (CONCURRENT_TRANSACTIONS: ask again). Since v3 a
-producer may say which id and epoch it has, and keeps the id if nobody has taken it over.
+Behaviour: without a transactional id a new producer id, epoch 0; with one the next epoch of that id, which fences every
+other producer of it. An open transaction is aborted first (CONCURRENT_TRANSACTIONS: the client retries). Since v3 a
+producer may send its id and epoch, and keeps the id if no other producer has taken it over.
 Version notes: before v4 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
 Gaps: v6 (two-phase commit, KIP-939) is not released in Apache Kafka 4.3 either.
 
-AddOffsetsToTxn (key 25), versions 0-4: the offsets of a group become part of a transaction.
+AddOffsetsToTxn (key 25), versions 0-4: add the offsets of a group to a transaction.
 
 Behaviour: adds the group's partition of `__consumer_offsets`, as AddPartitionsToTxn would. Producers of transaction
-version 2 do without: TxnOffsetCommit adds it then.
+version 2 do not send it: TxnOffsetCommit adds the partition then.
 Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
 
 EndTxn (key 26), versions 0-5: commit or abort a transaction.
 
-Behaviour: answered once the outcome is in the log; the markers follow. Which answers a retry gets stands in
-txn/end_txn.py.
+Behaviour: the response is sent once the outcome is in the log; the markers follow. txn/end_txn.py describes the
+responses to retries.
 Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED; v5 is transaction version 2: the end begins
-a new epoch, and the answer tells it, with another producer id where the epochs are used up (KIP-890).
+a new epoch, and the response has it, with another producer id if the epochs are used up (KIP-890).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _fenced(code: ErrorCode, version: int, since: int) -> ErrorCode:
 
 @handles(InitProducerIdRequest, InitProducerIdResponse, "0-5", lambda _request, code, _message: _failed(code))
 async def init_producer_id(ctx: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Give a producer what it writes with."""
+    """Return a producer id and epoch."""
     if (request.producer_id == -1) != (request.producer_epoch == -1):
         return _failed(ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:

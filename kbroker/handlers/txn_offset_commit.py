@@ -1,10 +1,10 @@
-"""TxnOffsetCommit (key 28), versions 0-5: a group's positions become part of a transaction.
+"""TxnOffsetCommit (key 28), versions 0-5: add a group's positions to a transaction.
 
-Behaviour: they are pending until the transaction ends, and then hold or are gone. Members of the current generation may
-commit, and whoever names no member at all.
-Version notes: v3 tells the member (KIP-447); up to v4 the transaction must have been told of the group by
-AddOffsetsToTxn, since v5 that is done here (KIP-890); before v2 COORDINATOR_NOT_AVAILABLE stands for
-COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect.
+Behaviour: they are pending until the transaction ends, and are then valid or dropped. Members of the current generation
+may commit, and so may clients that name no member at all.
+Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
+v5 this request does so (KIP-890); before v2 COORDINATOR_NOT_AVAILABLE stands for COORDINATOR_LOAD_IN_PROGRESS, which
+old producers do not expect.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest
 
 
 async def _decided(ctx: RequestContext, request: TxnOffsetCommitRequest, refused: _Refused) -> _Decided:
-    """Commit what exists, and put the answers for the rest into `refused`. Raises ApiError."""
+    """Commit the existing partitions, and add results for the others to `refused`. Raises ApiError."""
     version, groups, services = ctx.version, ctx.services.groups, ctx.services
     while True:
         state = services.controller.state
@@ -82,7 +82,7 @@ _Refused = dict[str, TxnOffsetCommitResponseTopic]
 
 
 async def _refuse_unknown(state: ClusterState, request: TxnOffsetCommitRequest, refused: _Refused) -> None:
-    """Take what does not exist out of a request, and put its answers into `refused`."""
+    """Remove missing topics and partitions from a request, and add their results to `refused`."""
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     kept = []
     for topic in request.topics:
@@ -106,7 +106,7 @@ async def _refuse_unknown(state: ClusterState, request: TxnOffsetCommitRequest, 
 async def _finished(
     request: TxnOffsetCommitRequest, decided: _Decided, refused: _Refused, version: int
 ) -> TxnOffsetCommitResponse:
-    """Return the answer: what was refused here, and behind it what the coordinator decided."""
+    """Return the response: the results that were refused here, then the coordinator's."""
     if not isinstance(decided, TxnOffsetCommitResponse):
         if version < _EXPECTS_LOADING_SINCE and decided == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             decided = ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -1,9 +1,9 @@
-"""WriteTxnMarkers (key 27), versions 1-2: the end of transactions is written into partitions.
+"""WriteTxnMarkers (key 27), versions 1-2: write the end of transactions into partitions.
 
 Behaviour: sent by a transaction coordinator to the leaders of a transaction's partitions, and by administrators for a
 transaction that no coordinator knows (`kafka-transactions.sh abort`). A marker in `__consumer_offsets` goes through the
 group coordinator, whose pending offsets it commits or drops.
-Version notes: v2 tells the transaction version, by which a stale marker is known (KIP-1228).
+Version notes: v2 has the transaction version, which identifies a stale marker (KIP-1228).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
 AT_ONCE = 20
-"""Partitions that a marker is written into before others have a turn: about a millisecond."""
+"""Partitions that a marker is written into before other work has a turn: about a millisecond."""
 _Answer = tuple[int, Answers | Awaitable[Answers]]
-"""Codes of some of a producer's partitions."""
+"""A producer id, and the codes of some of its partitions."""
 
 
 async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | None) -> WriteTxnMarkersResponse:
@@ -44,7 +44,7 @@ async def write_txn_markers(ctx: RequestContext, request: WriteTxnMarkersRequest
     """Write markers, one producer after the other."""
     for asked in request.markers:
         if asked.producer_id < 0 or asked.producer_epoch < 0:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka, which can build no such batch
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which can build no such batch
         await turn
     answers: list[_Answer] = []
     for asked in request.markers:
@@ -54,7 +54,7 @@ async def write_txn_markers(ctx: RequestContext, request: WriteTxnMarkersRequest
 
 
 async def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_Answer]) -> None:
-    """Write one producer's marker into its partitions, some at a time."""
+    """Write one producer's marker into its partitions, in pieces."""
     get = ctx.services.replicas.get
     here: list[TopicPartition] = []
     elsewhere: dict[TopicPartition, ErrorCode] = {}
@@ -80,7 +80,7 @@ async def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_A
 
 
 async def _partitions(asked: WritableTxnMarker) -> Collection[TopicPartition]:
-    """Return the partitions that a marker names, each once, in order."""
+    """Return the partitions of a marker, each once, in order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in asked.topics:
         for index in topic.partition_indexes:

@@ -1,6 +1,6 @@
-"""Which process of this machine listens on a port, so that an error can name it.
+"""Finds the process of this machine that listens on a port, so that an error can name it.
 
-Owns reading /proc, where there is one. Never fails: what cannot be known is not told.
+Owns reading /proc, if it exists. Never fails: an unknown process is None.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _LISTEN = "0A"
 
 
 def process_on(port: int) -> str | None:
-    """Return "process 12 (java -jar x.jar)" for who listens on a TCP port, None where that cannot be known."""
+    """Return "process 12 (java -jar x.jar)" for the process that listens on a TCP port, or None if it is unknown."""
     sockets = {f"socket:[{inode}]" for inode in _listening(port)}
     if not sockets:
         return None
@@ -24,7 +24,7 @@ def process_on(port: int) -> str | None:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = " ".join(file.read(200).decode("utf-8", "replace").split("\0")).strip()
         except OSError:
-            continue  # not ours to look at, or gone
+            continue  # not readable for us, or gone
         return f"process {pid} ({''.join(c if c.isprintable() else '?' for c in command)})"
     return None
 

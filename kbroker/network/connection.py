@@ -1,12 +1,12 @@
 """One client's connection: the only module, beside tls_channel.py, that sees a client's socket.
 
-Owns what is read: requests in the order in which they came, their answers in the same order, and pausing a client that
-sends faster than it is served. One request of a connection is worked on at a time (as Kafka mutes a channel), so a
-parked Fetch or JoinGroup holds back what is behind it. Never knows what a request means.
+Owns reading: requests in their order of arrival, their responses in the same order, and pausing a client that sends
+faster than it is served. It works on one request of a connection at a time (as Kafka mutes a channel), so a parked
+Fetch or JoinGroup holds back the requests behind it. Never knows what a request means.
 
 A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
-request, which gives way (long_work.py). Memory: all connections receive into one buffer that the server owns; only
-what cannot be used yet is kept by a connection (frames.py), and counted where it is more than small (memory_budget.py).
+request, which yields (long_work.py). Memory: all connections receive into one buffer that the server owns; a connection
+keeps only bytes that it cannot use yet (frames.py), and they are counted if they are many (memory_budget.py).
 """
 
 from __future__ import annotations
@@ -34,29 +34,30 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 _SMALL = 16 * 1024
-"""Bytes that a connection may hold without their being counted, and that it receives while it is at work."""
+"""Most uncounted bytes that a connection may hold, and most bytes that it receives at once while it is busy."""
 _OFTEN = 16
-"""Times that a connection is told of the same bytes while it waits for its turn; then the poller has to be silent.
+"""How often the poller may report the same bytes to a connection that waits for its turn; then it stops polling.
 
-With more than a thousand who wait libuv would tell of nothing else: it comes back only when there is less to tell.
+With more than a thousand waiting connections libuv would report nothing else: it returns only once it has less to
+report.
 """
 _FLUSH_BYTES = 64 * 1024
-"""Answers to be sent before the next request is looked at."""
+"""Bytes of responses after which they are sent before the next request is run."""
 
 
 class State(Enum):
-    """What a connection does.
+    """The state of a connection.
 
-    SERVING   runs requests as they come; waits only for the client
-    TOLD      as before, and waits for its turn to read what the client has sent
+    SERVING   runs requests as they arrive; waits only for the client
+    TOLD      as SERVING, and waits for its turn to read what the client has sent
     QUEUED    has a request, or the rest of one, and waits for its turn of the loop
     WAITING   one request waits for something to happen
-    SENDING   an answer has not left yet
-    MUTED     is answered, and nothing is read for a while: its client has used more than its quota
-    ENDING    as one of these three, and closes then: what comes is dropped
-    CLOSED    what comes is dropped
+    SENDING   a response is not completely sent yet
+    MUTED     has responded, and does not read for a while: its client has used more than its quota
+    ENDING    as QUEUED, WAITING or SENDING, and closes afterwards: received bytes are dropped
+    CLOSED    received bytes are dropped
 
-    While it does not serve, what comes is kept, up to a bound.
+    In the other states received bytes are kept, up to a limit.
     """
 
     SERVING = 1
@@ -69,15 +70,12 @@ class State(Enum):
     MUTED = 8
 
 
-# Looked up once: an enum's member costs more than a global name.
+# Looked up once: a member of an enum costs more than a global name.
 _SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
-"""What came of a wait that was none."""
-
-
 class Owner(Protocol):
-    """What a connection needs of its server."""
+    """The parts of the server that a connection needs."""
 
     dispatcher: Dispatcher
     max_request_bytes: int
@@ -91,14 +89,14 @@ class Owner(Protocol):
         """Admit a connection (None: it is over a limit) and give it its context."""
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
 
     def renew_receive_buffer(self) -> None:
-        """Receive into another buffer from now on: what was received last is still needed."""
+        """Receive into another buffer from now on: the bytes received last are still needed."""
 
 
 class Polls(Protocol):
-    """Who tells that there is something to read: the loop, or what lies before it."""
+    """Reports that there is something to read: the loop, or a layer before it."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
 
@@ -123,18 +121,18 @@ class Connection:
         listener: str = "PLAINTEXT",
         port: TlsPort | None = None,
     ) -> None:
-        """`port`: what lies between this connection and its socket, where that is not read as it is."""
+        """`port`: the layer between this connection and its socket; None if it uses the socket directly."""
         self._owner = owner
         self._loop = loop
         self.run: Run = owner.dispatcher.entrance
-        """What becomes of a frame: until a client has authenticated, where it has to, something else."""
+        """Runs a frame. Until a client has authenticated, if it must, this is not the dispatcher."""
         self._turns = owner.turns
         self._times = owner.times
         self._memory = owner.memory
         self._sock = sock
         self._fd = sock.fileno()
         self._frames = FrameBuffer(owner.max_request_bytes)
-        # Whoever tells that there is something to read, what reads it, and what sends.
+        # The poller, the function that reads, and the layer that sends.
         self._polls: Polls
         self._recv: Callable[[memoryview], int]
         if port is None:
@@ -166,22 +164,22 @@ class Connection:
             self._read_on()
 
     def limit_frames(self, size: int) -> None:
-        """Take no frame larger than `size` bytes from now on."""
+        """Refuse frames larger than `size` bytes from now on."""
         self._frames.limit = size
 
     @property
     def busy(self) -> bool:
-        """True while what was asked is not fully answered: nothing more of the client's stream is looked at."""
+        """True until the current request is fully answered: nothing more of the client's stream is processed."""
         return self.state is not _SERVING
 
     def authenticated(self, principal: Principal) -> None:
-        """Take over who the client is."""
+        """Set the authenticated principal of the client."""
         self._context.principal = principal
 
     def has_moved(self) -> bool:
-        """Tell whether anything came in or went out since the last call, or a request is being worked on.
+        """Return whether bytes were received or sent since the last call, or a request is in progress.
 
-        A client that asked and never takes its answers does not count as active: what it holds back has to go some day.
+        A client that sends requests and never reads the responses is not active: its memory has to be freed some day.
         """
         mark = self._outbox.left
         moved = self.active or self._work is not None or mark != self._mark
@@ -189,7 +187,7 @@ class Connection:
         return moved
 
     def close(self) -> None:
-        """End the connection once the request being worked on is answered, and what was answered has left."""
+        """Close the connection after the current request is answered and all responses are sent."""
         if self.state is _CLOSED:
             return
         if self._work is not None or self._outbox.waiting:
@@ -198,7 +196,7 @@ class Connection:
             self.abort()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         if self.state is _CLOSED:
             return
         self.state = _CLOSED
@@ -213,7 +211,7 @@ class Connection:
         self._out, self._spill = bytearray(), []
         if self._turns.latest is self:
             self._turns.latest = None
-        # With the outbox's, the only circles: nothing is left for a collection.
+        # With the outbox's, the only reference cycles: nothing is left for the garbage collector.
         self._context.forms = None
         on_closed, self._context.on_closed = self._context.on_closed, None
         if on_closed is not None:
@@ -256,7 +254,7 @@ class Connection:
                 (turns.put if self._long else turns.put_short)(self)
                 return
             if turns.spent >= TURN:
-                return  # the poller tells of it again: nobody waits for what is only kept
+                return  # the poller reports it again; these bytes would only be kept
         turns.latest = self
         started = now()
         if turns.served != self._fd:
@@ -269,7 +267,7 @@ class Connection:
             turns.note()
 
     def _receive(self, deadline: float) -> None:
-        """Receive once; run what requests there are until `deadline`."""
+        """Receive once; run the complete requests until `deadline`."""
         self.active = True
         frames = self._frames
         if self.state is not _SERVING or (frames.kept is None and self._memory.tight):
@@ -296,7 +294,7 @@ class Connection:
             self._take_in(count, deadline)
 
     def _take_in(self, count: int, deadline: float) -> None:
-        """Go on with an incomplete frame."""
+        """Add received bytes to an incomplete frame."""
         try:
             data = self._frames.received(count)
         except BadFrame as err:
@@ -308,14 +306,14 @@ class Connection:
             self._make_room()
 
     def _make_room(self) -> None:
-        """See that there is room for the rest of a frame, or stop reading until there may be."""
+        """Provide room for the rest of a frame, or stop reading until there is some."""
         size = self._frames.wanted
         if not size:
             self._account()
         elif size <= FIRST_GROWTH or self._memory.may_hold(self, size):
             try:
                 self._frames.grow(size)
-            except (OSError, MemoryError) as err:  # the system has no more
+            except (OSError, MemoryError) as err:  # the system has no more memory
                 self._fail(err)
                 return
             self._account()
@@ -325,14 +323,14 @@ class Connection:
             self._memory.wait(self)
 
     def go_on_reading(self) -> None:
-        """There may be room for what this connection was waiting to take in."""
+        """Try again to get room for the bytes that this connection waits to receive."""
         if self.state is _SERVING:
             self._make_room()
 
     def _ended_by_client(self) -> None:
-        """End it; but what was asked is done first (acks=0), and what is answered is sent: it is told of again then.
+        """Close it after finishing the current request (acks=0) and sending its response: the end is reported again.
 
-        A request that waits, with nothing behind it, is given up: nobody will read its answer.
+        A request that waits, with nothing behind it, is abandoned: nobody will read its response.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
@@ -340,7 +338,7 @@ class Connection:
             self._stop_reading()
 
     def _keep(self, data: memoryview) -> None:
-        """Keep what cannot be used yet, and stop reading where that becomes more than small."""
+        """Keep bytes that cannot be used yet, and stop reading if they become many."""
         frames = self._frames
         frames.keep(data)
         if self.state is _SERVING:
@@ -351,7 +349,7 @@ class Connection:
             self._stop_reading()
 
     def _account(self) -> None:
-        """Count what is held, where it is more than small."""
+        """Count the held memory, if it is more than a small amount."""
         size = self._frames.granted
         if self._outbox.waiting:
             size += self._outbox.in_memory
@@ -366,7 +364,7 @@ class Connection:
     # --- requests
 
     def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
-        """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others receive into the same buffer."""
+        """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others use the same buffer."""
         frames = self._frames
         run, context, out, spill = self.run, self._context, self._out, self._spill
         times = self._times
@@ -421,7 +419,7 @@ class Connection:
             self._leave(data, stopped)
 
     def _leave(self, data: memoryview, stopped: bool) -> None:
-        """Keep what was not consumed; wait for a turn where it was `stopped` and may hold whole requests."""
+        """Keep unused bytes; wait for a turn if it was `stopped`, as there may be whole requests among them."""
         if self.state is _CLOSED:
             return
         rest = data[self._frames.consumed :]
@@ -434,7 +432,7 @@ class Connection:
             self._account()
 
     def go_on(self, deadline: float) -> None:
-        """Go on with what waited for its turn. Raises nothing: others are behind it."""
+        """Continue after waiting for a turn. Raises nothing, as others wait behind it."""
         try:
             if self._work is not None:
                 self._work_on(deadline)
@@ -458,7 +456,7 @@ class Connection:
         self._long = now() - started > LONG
 
     def _resume(self, deadline: float) -> None:
-        """Go on with what arrived while a request was being worked on."""
+        """Process the bytes that arrived during a request."""
         if self._frames.kept is not None:
             data = self._frames.take()
             assert data is not None
@@ -469,7 +467,7 @@ class Connection:
             self._read_on()
 
     def _work_on(self, deadline: float) -> None:
-        """Go on with a long request until `deadline`, or until it has to wait."""
+        """Continue a long request until `deadline`, or until it has to wait."""
         work = self._work
         assert work is not None
         send = work.steps.send
@@ -546,7 +544,7 @@ class Connection:
             self._memory.starts_anew(self)
 
     def _mute_for(self, pause_ms: int) -> None:
-        """Look at nothing more of the client for a while, but for what is kept already, and read nothing."""
+        """Read nothing from the client for a while, and process only bytes that are already kept."""
         if self.state in (_ENDING, _CLOSED):
             return
         self._stop_reading()
@@ -555,7 +553,7 @@ class Connection:
             self.state = _MUTED
 
     def shorten_pause(self, ms: float) -> None:
-        """Let the pause that the client has to make, if it has to, end so much earlier."""
+        """Shorten the client's pause, if there is one, by `ms`."""
         if self._mute is not None:
             self._mute.cancel()
             left = self._mute.when() - self._loop.time() - ms / 1000
@@ -564,7 +562,7 @@ class Connection:
     def _unmute(self) -> None:
         self._mute = None
         if self.state is not _MUTED:
-            return  # its answer has not left yet
+            return  # its response is not sent yet
         self.state = _QUEUED
         self.active = True
         if self._held:
@@ -578,7 +576,7 @@ class Connection:
         turns.used(now() - started)
 
     def _park(self, future: asyncio.Future[Any]) -> None:
-        """Go on once something is done that the work awaits."""
+        """Continue once the awaited future is done."""
         self._parked = future
         if self.state is not _ENDING:
             self.state = _WAITING
@@ -614,7 +612,7 @@ class Connection:
     # --- answers
 
     def _flush(self) -> None:
-        """Send what is answered. Raises OSError when the client is gone."""
+        """Send the finished responses. Raises OSError if the client is gone."""
         out, spill = self._out, self._spill
         if not out:
             return
@@ -634,7 +632,7 @@ class Connection:
             self._account()
 
     def _sent(self, error: OSError | None) -> None:
-        """All that waited has left."""
+        """Continue after all waiting bytes were sent."""
         if error is not None:
             self._gone(error)
             return

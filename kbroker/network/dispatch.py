@@ -1,10 +1,10 @@
-"""From one request frame to one answer: header, decoder, handler, encoder.
+"""From one request frame to one response: header, decoder, handler, encoder.
 
-Owns the table of what is served and the place where a whole-request failure becomes an answer. Never touches a
-transport: connection.py feeds it frames and sends what it appends to `out`.
+Owns the table of served APIs, and turns the failure of a whole request into a response. Never touches a transport:
+connection.py passes frames in, and sends the bytes that are appended to `out`.
 
-What is long is done in steps with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes
-is decoded in steps, a handler may return a coroutine (long_work.py), and what it returns is encoded in steps.
+Long work is done in steps, with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes is
+decoded in steps, a handler may return a coroutine (long_work.py), and its result is encoded in steps.
 
     frame    api_key i16, api_version i16, correlation_id i32, client_id (i16 length), [tags], body
     answer   size i32, correlation_id i32, [tags], body          (ApiVersions answers never have header tags: KIP-511)
@@ -57,14 +57,14 @@ PRODUCE_KEY = 0
 FETCH_KEY = 1
 _PRODUCE_VERSIONS = 14
 LONG_FRAME = 64 * 1024
-"""Bytes of a frame from which on it is decoded and answered in steps."""
+"""Frames with more bytes are decoded and answered in steps."""
 MAX_DECODED_BYTES = 100 * 1024 * 1024
-"""What a request may take in memory once it is decoded. Kafka has no limit but its heap: a list of empty names takes
-sixty times its size on the wire."""
+"""Most memory of a decoded request. Kafka's only limit is its heap: a list of empty names takes sixty times its size on
+the wire."""
 Run = Callable[["RequestContext", memoryview, bytearray, Spill], "Work | None"]
 """Runs one frame, as Dispatcher.run does."""
 Framed = tuple[bytearray, Spill] | None
-"""A framed answer, or None where there is none."""
+"""A framed response, or None if there is none."""
 Steps = Coroutine[Any, Any, Framed]
 _HEADER = struct.Struct(">hhih")
 _PREFIX = struct.Struct(">ii")
@@ -92,11 +92,11 @@ class Entry:
         self.prefix = bytes(9 if self.request_tags and api.key != API_VERSIONS_KEY else 8)
 
     def divided_decode(self) -> DividedDecoder:
-        """Return the decoder that gives way."""
+        """Return the decoder that yields."""
         return divided_decoder(self.api.request, self.version)
 
     def divided_encode(self) -> DividedEncoder:
-        """Return the encoder that gives way."""
+        """Return the encoder that yields."""
         return divided_encoder(self.api.response, self.version)
 
 
@@ -105,7 +105,7 @@ def _never_short(_frame: Any) -> None:
 
 
 class Decoded:
-    """Counts what the decoded form of a request takes, by and large."""
+    """Counts the approximate memory of a decoded request."""
 
     __slots__ = ("bytes",)
 
@@ -113,17 +113,17 @@ class Decoded:
         self.bytes = 0
 
     def take(self, size: int) -> None:
-        """Count; raises Malformed when it becomes too much."""
+        """Add `size` bytes; raises Malformed if the sum becomes too large."""
         self.bytes += size
         if self.bytes > MAX_DECODED_BYTES:
             raise Malformed(f"decoded it takes more than {MAX_DECODED_BYTES} bytes")
 
 
 class Work:
-    """A request that is not answered at one go.
+    """A request that is answered in several steps.
 
-    `steps` is a coroutine that returns the framed answer, and gives way as in long_work.py. `size` is the frame's in
-    bytes, until it is decoded.
+    `steps` is a coroutine that returns the framed response, and yields as in long_work.py. `size` is the frame's in
+    bytes; once a long frame is decoded, the size of the decoded request is added.
     """
 
     __slots__ = (
@@ -144,20 +144,20 @@ class Work:
         self.entry = entry
         self.size = size
         self.lane: Lane | None = None
-        """Where it waits among others of its breadth."""
+        """Where it waits among requests of its breadth."""
         produces = entry.api.key == PRODUCE_KEY
         self.keeps_frame = produces
-        """Whether what it works with lies in the frame itself, between its steps."""
+        """Whether it uses bytes of the frame itself between its steps."""
         self.keeps_waiting = False
         """Whether it does so also while it waits for a future; a handler that returns a future has copied its part."""
         self.metering: Metering | None = None
-        """What it uses of quotas, where there are any."""
+        """The meter of its client's quotas, if there are any."""
         self.since = 0.0
-        """When it was first run, where its time is taken."""
+        """When it was first run, if its time is measured."""
         self.error_code: int | None = None
-        """Of the whole request; None where it is not told of."""
+        """The error code of the whole request; None if it is not logged or traced."""
         self.pause_ms = 0
-        """For how long nothing more is read from the client once it is answered."""
+        """How long the client is not read after the response, in ms."""
         self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 
@@ -181,17 +181,17 @@ class Dispatcher:
         quotas: ClientQuotas | None = None,
         brokers: BrokerHosts | None = None,
     ) -> None:
-        """With an `authorizer` each handler stands behind its guard (handlers/authorized/).
+        """With an `authorizer` each handler is behind its guard (handlers/authorized/).
 
-        With `brokers` requests that only brokers make are taken from these alone (handlers/from_brokers.py).
+        With `brokers`, requests that only brokers send are accepted from brokers only (handlers/from_brokers.py).
 
-        Who has `quotas` is metered: he has no express way, and an answer's `throttle_time_ms` says for how long he
-        has to pause.
+        Clients with `quotas` are metered: they have no express way, and a response's `throttle_time_ms` is the pause
+        that the client has to make.
         """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self.times = RequestTimes()
-        # Of Produce by version: those that never come to an entry.
+        # Produce requests by version that use the express way, and so no entry.
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._brokers = brokers
@@ -204,10 +204,10 @@ class Dispatcher:
         self._ratio = 1.0
         self._draw = Random().random
         self._sampled = False
-        """Whether the request that is being run is one of those that the sink is told of."""
+        """Whether the current request is one of those passed to the sink."""
         self._express = self._is_express()
         self.entrance: Run = self.run
-        """What connections hand their frames to: `run`, or what stands before it (Server.divert)."""
+        """The function to which connections pass their frames: `run`, or one before it (Server.divert)."""
         if quotas is not None:
             quotas.on_activity = self._meter_or_not
             self._meter_or_not()
@@ -218,17 +218,17 @@ class Dispatcher:
 
     @property
     def apis(self) -> list[str]:
-        """Return the names of what is served."""
+        """Return the names of the served APIs."""
         return [each.name for each in self._apis.values()]
 
     @property
     def names(self) -> Mapping[int, str]:
-        """Return the same by their keys."""
+        """Return the names of the served APIs by their keys."""
         return {key: each.name for key, each in self._apis.items()}
 
     def _is_express(self) -> bool:
-        """Whether all requests may pass by their handler, which then logs nothing of them."""
-        # Asked once and not per request: where DEBUG is off, requests cost nothing more.
+        """Whether all requests may skip their handler, which then logs nothing about them."""
+        # Computed once and not per request: while DEBUG is off, requests cost nothing more.
         self._logged = request_log.enabled()
         tells_allowed = decision_log.tells_allowed()
         if self._authorizer is not None:
@@ -238,17 +238,17 @@ class Dispatcher:
         return not self._metered and not self._told and self._sink is None
 
     def _is_express_for(self, context: RequestContext) -> bool:
-        """Whether this one of a connection may, where others are metered, or told of."""
+        """Whether the current request may skip its handler, although some requests are metered, logged or traced."""
         if self._sink is not None:
             self._sample()
         return not (self._told or self._sampled or (self._metered and self._is_limited(context)))
 
     def _sample(self) -> None:
-        """Decide whether the sink is told of the request that is being run."""
+        """Decide whether the current request is passed to the sink."""
         self._sampled = self._draw() < self._ratio
 
     def _is_limited(self, context: RequestContext) -> bool:
-        """Whether there is any quota for who asks; it is looked up once, until he, his client id or quotas change."""
+        """Whether the client has any quota; looked up once, until its principal, its client id or the quotas change."""
         quotas, known = self._quotas, context.limited
         assert quotas is not None
         principal, client_id = context.principal, context.raw_client_id
@@ -258,7 +258,7 @@ class Dispatcher:
         return known[3]
 
     def _forget_forms(self) -> None:
-        """Whoever could write by his connection's forms may have lost the right."""
+        """Forget the forms of all connections: a principal that could write by them may have lost the right."""
         for forms in self._forms:
             forms.forget()
 
@@ -271,16 +271,16 @@ class Dispatcher:
         return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
     def look_at_loggers(self) -> None:
-        """Ask anew whether requests that come are to be logged."""
+        """Check again whether requests must be logged."""
         self._express = self._is_express()
 
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
-        """Tell `sink` of a share of the requests, once each is answered, in the loop; None: nobody any more."""
+        """Pass a share of the requests to `sink`, in the loop, after each is answered; None: pass none."""
         self._sink, self._ratio, self._sampled = sink, ratio, False
         self._express = self._is_express()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame: append its answer to `out` and `spill`, or return what there is to do before it has one.
+        """Run one frame: append its response to `out` and `spill`, or return the work that is left until there is one.
 
         Raises CloseConnection (unsupported or malformed request).
         """
@@ -312,7 +312,7 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # or it was decided above
+            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # decided above
                 self._sample()
             if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)
@@ -336,7 +336,7 @@ class Dispatcher:
             raise CloseConnection(f"{entry.api.name} v{version}: {err}") from None
         try:
             answer = entry.handler(context, request)
-        except Exception as err:  # noqa: BLE001 - the one place where failures become answers
+        except Exception as err:  # noqa: BLE001 - the one place where failures become responses
             answer = self._failed(entry, request, err)
         if since is not None:
             work = self._begun(entry, correlation_id, frame, request, answer)
@@ -368,7 +368,7 @@ class Dispatcher:
         context.metering.begin(context.principal, context.client_id, size, since)
 
     def _time(self, work: Work, context: RequestContext, correlation_id: int, since: float) -> None:
-        """Let a request's steps be metered, told of, or both."""
+        """Let a request's steps be metered, logged and traced, as needed."""
         metering = context.metering
         if metering is not None and metering.running:
             work.metering = metering
@@ -379,7 +379,7 @@ class Dispatcher:
             work.steps = request_log.told(work.steps, work, context, correlation_id, since, sink)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
-        """Read the header of a frame that is not to be run; return what it asks, its number, and where its body begins.
+        """Read the header of a frame without running it; return its entry, correlation id, and where its body begins.
 
         Raises CloseConnection, as `run` does, and for a long frame with tags in its header.
         """
@@ -401,7 +401,7 @@ class Dispatcher:
         return entry, correlation_id, position
 
     def entry(self, key: int, version: int) -> Entry:
-        """Return what is served; raises CloseConnection where it is not."""
+        """Return the entry of an API and version; raises CloseConnection if it is not served."""
         return self._table.get(key << 16 | version) or self._resolve(key, version)
 
     def _long_work(
@@ -424,7 +424,7 @@ class Dispatcher:
     async def _long(
         self, entry: Entry, context: RequestContext, correlation_id: int, body: memoryview, work: Work
     ) -> Framed:
-        """Decode a long frame in steps, run it, and answer."""
+        """Decode a long frame in steps, run it, and respond."""
         decoded = Decoded()
         try:
             request = await entry.divided_decode()(body, decoded.take)
@@ -441,8 +441,8 @@ class Dispatcher:
     async def _answer(
         self, entry: Entry, correlation_id: int, request: Any, answer: Any, work: Work, *, divided: bool = False
     ) -> Framed:
-        """Come to an answer by whatever a handler returned, and encode it: in steps where it was come to in steps."""
-        while answer is not None and answer.__class__ is not entry.response:  # once more where it failed
+        """Await the handler's result, and encode it: in steps if the handler worked in steps."""
+        while answer is not None and answer.__class__ is not entry.response:  # once more after a failure
             divided = divided or answer.__class__ is CoroutineType
             try:
                 answer = await answer
@@ -462,19 +462,19 @@ class Dispatcher:
         return out, spill
 
     def _settle(self, work: Work, metering: Metering, request: Any, answer: Any) -> Any:
-        """Find out for how long the client has to pause, and return the answer that says so."""
+        """Compute the client's pause, and return the response with it."""
         api = work.entry.api
         if api.name in BETWEEN_BROKERS or (api.key == FETCH_KEY and is_of_follower(request)):
             return answer
         produces = api.key == PRODUCE_KEY
         work.pause_ms = metering.settle(produces=produces, counts_time=answer is not None or not produces)
         if work.pause_ms and hasattr(answer, "throttle_time_ms"):
-            answer = copy(answer)  # which may be others' as well
+            answer = copy(answer)  # which may be shared with others
             answer.throttle_time_ms = work.pause_ms
         return answer
 
     def name_of(self, frame: memoryview) -> str:
-        """Name the request in a frame."""
+        """Return the name of the request in a frame."""
         key, version = _HEADER.unpack_from(frame)[:2]
         api = self._apis.get(key)
         return f"{api.name if api is not None else key} v{version}"
@@ -501,7 +501,7 @@ class Dispatcher:
                 raise CloseConnection(f"{api.name} has no version {version}")
             return Entry(
                 api, 0, self._handler(api), self.times.tally(key, 0)
-            )  # answered in version 0, whatever was asked: KIP-511
+            )  # answered in version 0, whatever the requested version: KIP-511
         entry = self._table[key << 16 | version] = Entry(
             api, version, self._handler(api), self.times.tally(key, version)
         )
@@ -524,14 +524,14 @@ def skip_tags(frame: memoryview, position: int) -> int:
 
 
 async def encode_divided(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:
-    """Append one framed answer to `out` and `spill`, which are empty, in steps."""
+    """Append one framed response to `out` and `spill`, which are empty, in steps."""
     out += entry.prefix
     await entry.divided_encode()(answer, out, spill)
     _PREFIX.pack_into(out, 0, len(out) - 4 + sum(len(piece) for _, piece in spill), correlation_id)
 
 
 def encode_answer(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:
-    """Append one framed answer to `out`; records that go by reference are noted in `spill`."""
+    """Append one framed response to `out`; records that are sent by reference are added to `spill`."""
     start, spilled = len(out), len(spill)
     out += entry.prefix
     entry.encode(answer, out, spill)

@@ -1,4 +1,4 @@
-"""Which event loop a broker runs on: uvloop where it exists, asyncio's own elsewhere."""
+"""The event loop of a broker: uvloop if it is installed, otherwise asyncio's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a fresh loop of the fastest kind there is."""
+    """Return a new loop of the fastest available kind."""
     try:
         import uvloop
     except ImportError:

@@ -1,11 +1,12 @@
-"""Cutting a stream of bytes into frames: size i32, then as many bytes.
+"""Cuts a stream of bytes into frames: size i32, then as many bytes.
 
-Owns the bytes of an incomplete frame, and of what waits behind a request that is being worked on. Never reads a socket
-and never looks into a frame.
+Owns the bytes of an incomplete frame, and those behind a request that is in progress. Never reads a socket and never
+looks into a frame.
 
-What is kept takes memory for the bytes that came, never for the length that was claimed: a buffer that grows, and for
-the rare frame that is larger than a producer's a mapping of its whole size, of which the system gives pages as they are
-written to. (A buffer that grows to 90 MB is copied at each step, with the loop waiting.)
+Memory is taken for received bytes, never for the claimed length: in a buffer that grows. For a rare frame that is
+larger than a producer's it is a mapping of the whole size, for which the system provides pages only as they are
+written.
+(A buffer that grows to 90 MB is copied at each step, while the loop waits.)
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from kbroker.protocol.other_protocols import spoken_in_clear
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
 FIRST_GROWTH = 64 * 1024
-"""Bytes that a claim is believed at once."""
+"""Bytes of a claimed size that are trusted at once."""
 _AT_ONCE = 256 * 1024
-"""Bytes that are received in one go, most of them into fresh memory: others wait meanwhile."""
+"""Most bytes that are received at once, most of them into new memory: other connections wait meanwhile."""
 _ORDINARY = 1024 * 1024 + FIRST_GROWTH
-"""Bytes that a claim is believed once FIRST_GROWTH came: a producer's largest request by default."""
+"""Bytes of a claimed size trusted once FIRST_GROWTH bytes have arrived: a producer's largest request by default."""
 
 
 class BadFrame(Exception):  # noqa: N818 - named after what came
-    """A frame has a size that cannot be, or is over the limit: nothing behind it can be read."""
+    """The size of a frame is impossible or over the limit: nothing behind it can be read."""
 
 
 class FrameBuffer:
-    """The frames of one stream, in order. `limit` is the largest size in bytes that is taken.
+    """The frames of one stream, in order. `limit` is the largest accepted size in bytes.
 
-    Whoever reads the stream gives what it received to `cut`, and what that left behind `consumed` to `keep`. While
-    bytes are kept, the next ones are received into `room` and counted by `received`; where there is no room it is to be
-    made by `grow`, by as much as `wanted` says.
+    The reader of the stream passes received bytes to `cut`, and the bytes behind `consumed` to `keep`. While bytes are
+    kept, the next ones are received into `room` and counted by `received`; without room the reader calls `grow`, with
+    the size from `wanted`.
     """
 
     __slots__ = ("consumed", "filled", "granted", "kept", "limit")
@@ -47,12 +48,12 @@ class FrameBuffer:
         self.granted = 0
         """How much of `kept` may be filled, in bytes."""
         self.filled = 0
-        """How much of it holds bytes that came."""
+        """How much of it holds received bytes."""
         self.consumed = 0
-        """How much of what was last cut was handed out as frames."""
+        """How much of the last `cut` was returned as frames."""
 
     def cut(self, data: memoryview) -> Iterator[memoryview]:
-        """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame once it comes to one."""
+        """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame when it reaches a bad one."""
         unpack_from, limit, end = _UNPACK_SIZE, self.limit, len(data)
         start = 4
         self.consumed = 0
@@ -83,7 +84,7 @@ class FrameBuffer:
 
     @property
     def wanted(self) -> int:
-        """How large, in bytes, the buffer has to become for more of the frame; 0 while there is room."""
+        """The size in bytes to which the buffer must grow for more of the frame; 0 while there is room."""
         kept, filled = self.kept, self.filled
         if kept is None or filled < self.granted:
             return 0
@@ -91,11 +92,11 @@ class FrameBuffer:
             return FIRST_GROWTH
         whole: int = 4 + _UNPACK_SIZE(kept)[0]
         if whole <= filled:
-            return filled + FIRST_GROWTH  # behind it come others
+            return filled + FIRST_GROWTH  # other frames follow
         return min(whole, max(2 * filled, _ORDINARY if filled >= FIRST_GROWTH else FIRST_GROWTH))
 
     def grow(self, size: int) -> None:
-        """Let `size` bytes be filled. Where that takes a new object, the old one may still be viewed."""
+        """Grow to `size` bytes. If that takes a new object, there may still be views of the old one."""
         kept, filled = self.kept, self.filled
         assert kept is not None
         if size > len(kept):
@@ -109,12 +110,12 @@ class FrameBuffer:
         self.granted = size
 
     def room(self) -> memoryview:
-        """Return where the bytes behind those kept are to be received. Something must be kept."""
+        """Return the place for the next received bytes. Some bytes must be kept already."""
         assert self.kept is not None
         return memoryview(self.kept)[self.filled : min(self.granted, self.filled + _AT_ONCE)]
 
     def received(self, count: int) -> memoryview | None:
-        """Count bytes received into `room`; return all that was kept once a frame is whole. Raises BadFrame."""
+        """Count bytes received into `room`; return all kept bytes once a frame is whole. Raises BadFrame."""
         self.filled += count
         frame, filled = self.kept, self.filled
         if frame is None or filled < 4:
@@ -125,13 +126,13 @@ class FrameBuffer:
         return self.take() if filled >= 4 + size else None
 
     def take(self) -> memoryview | None:
-        """Return what was kept, and keep it no longer."""
+        """Return the kept bytes, and keep them no longer."""
         kept, self.kept = self.kept, None
         self.granted = 0
         return None if kept is None else memoryview(kept)[: self.filled]
 
     def _believed(self, data: memoryview) -> int:
-        """Return how large a buffer to begin with: the frame's size, as far as the claim deserves trust yet."""
+        """Return the first size of the buffer: the frame's size, as far as the claim can be trusted yet."""
         if len(data) < 4:
             return 4
         (size,) = _UNPACK_SIZE(data)

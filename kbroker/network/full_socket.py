@@ -1,49 +1,50 @@
-"""Whether a socket that is full is asked again at once, or the loop is to tell when it has room.
+"""Decides whether to retry a full socket at once, or to wait until the loop reports room.
 
-Owns what one connection's client has shown: how soon it takes what was sent. Never sends, and never reads a clock.
+Owns the experience with one connection's client: how soon it takes the sent bytes. Never sends, and never reads a
+clock.
 
-A client that reads on the same machine empties its socket within 25 to 50 us. To wait for that in the poller costs a
-sleep and a wake, with the client waiting on its side. A Fetch of 1 MB is more than four times what a socket takes at
-once (with `socket.send.buffer.bytes` as it is by default, which Apache Kafka has too): it took some 700 us that way and
-takes some 450, medians of one in flight over loopback, for a fifth less CPU time. A client that is slow, or is further
-away than that, empties nothing meanwhile: after that was seen once one full socket is not asked, then three, seven and
-so on.
+A client that reads on the same machine empties its socket within 25 to 50 us. Waiting for that in the poller costs a
+sleep and a wake-up, while the client waits, too. A Fetch of 1 MB is more than four times what a socket takes at once
+(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's): it took some 700 us that way and takes
+some 450, medians of one in flight over loopback, for a fifth less CPU time. A client that is slow, or further away than
+that, empties nothing meanwhile: after the first failed retry, one full socket is not retried, then three, seven and so
+on.
 """
 
 from __future__ import annotations
 
 ASKED_FOR = 0.000_05
-"""Seconds for which a full socket is asked again."""
+"""Seconds for which a full socket is retried."""
 ENOUGH_BYTES = 16 * 1024
-"""A socket that takes less has as good as taken nothing, unless that is all there is."""
+"""A socket that takes fewer bytes counts as still full, unless no more bytes are left."""
 MOST_PASSED_OVER = 63
-"""Full sockets one after another that are not asked at all, where it was always in vain."""
+"""Most full sockets in a row that are not retried, if all retries failed."""
 
 
 class Patience:
-    """One socket's; times in seconds."""
+    """The experience with one socket; times in seconds."""
 
     __slots__ = ("_in_vain", "_passes", "_until", "asked_s", "since")
 
     def __init__(self) -> None:
         self.since = 0.0
-        """When the socket was seen to be full; 0.0: it has taken something since."""
+        """When the socket was found full; 0.0: it has taken something since."""
         self.asked_s = 0.0
-        """For how long, in all, it was full and was asked again."""
+        """Total time of the retries."""
         self._until = 0.0
         self._in_vain = 0
         self._passes = 0
 
     def took(self, at: float) -> None:
-        """The socket was full, was asked again, and has taken enough."""
+        """Note that the retries succeeded: the socket has taken enough."""
         self.asked_s += at - self.since
         self.since = 0.0
         self._in_vain = 0
 
     def lasts(self, at: float, end: float, *, crowded: bool) -> bool:
-        """Whether to ask a socket again that is full at `at`: not beyond `end`, nor where it is `crowded`.
+        """Whether to retry a socket that is full at `at`: not beyond `end`, and not if others wait (`crowded`).
 
-        False: the loop is to tell.
+        False: wait for the loop to report room.
         """
         if not self.since:
             self.since = at

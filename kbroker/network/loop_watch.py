@@ -1,13 +1,13 @@
-"""A watch on the event loop: who held it for longer than others should have to wait.
+"""Watches the event loop, and reports work that held it for longer than others should have to wait.
 
-Owns the limit, the count and the lines in the log. Never stops anybody.
+Owns the limit, the count and the lines in the log. Never stops any work.
 
-Requests are measured where they are run, so the line can name them; so is Python collecting garbage, which stops all
-threads. What else holds the loop is seen by a clock that goes off late; it cannot be named, and a short hold between
-two of its ticks is not seen. Where the machine has more to do than it has processors, or a disk is slow, what is named
-was only waiting: each line tells how long the thread can have worked at most, which is as it did since the last tick.
-A hold without a known cause, in which the thread did not work, tells an operator nothing: below a second it is counted,
-and logged at DEBUG only.
+Requests are measured where they run, so the line can name them; so is Python's garbage collection, which stops all
+threads. Other holds of the loop are detected by a timer that fires late; the line cannot name them, and a short hold
+between two of its ticks is not detected. If the machine has more work than processors, or a disk is slow, the named
+work was only waiting: each line has the most time that the thread can have worked, which is its time since the last
+tick. A hold without a known cause, in which the thread did not work, is no use to an operator: below a second it is
+counted, and logged at DEBUG only.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
-"""Seconds."""
+"""Seconds of a hold that is counted and logged."""
 WAITED_LONG = 1.0
-"""Seconds of a hold without work (the thread waited for a processor or a disk) from which on it is a warning."""
+"""Seconds of a hold without work (the thread waited for a processor or a disk) that make it a warning."""
 _TICK = 0.1
 _LINES_EACH = 1.0
 """Seconds between two lines."""
 
 
 class LoopWatch:
-    """Counts and tells; `held` and `longest_ms` are for metrics."""
+    """Counts and logs holds; `held` and `longest_ms` are for metrics."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name_of: Any) -> None:
-        """`name_of(frame)` names the request in a frame."""
+        """`name_of(frame)` returns the name of the request in a frame."""
         self._loop = loop
         self._name_of = name_of
         self._due = 0.0
@@ -43,13 +43,13 @@ class LoopWatch:
         self._collecting = self._worked_before = 0.0
         self._untold = 0
         self.held = 0
-        """How often the loop was held for longer than HELD_LONG."""
+        """Number of holds longer than HELD_LONG."""
         self.longest_ms = 0.0
         self.level = logging.WARNING
-        """At which the lines are logged."""
+        """The level of the lines."""
 
     def start(self) -> None:
-        """Look from now on."""
+        """Begin to watch."""
         gc.callbacks.append(self._collection)
         self._look_later()
 
@@ -59,18 +59,18 @@ class LoopWatch:
         self._tick = self._loop.call_at(self._due, self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._tick is not None:
             self._tick.cancel()
             gc.callbacks.remove(self._collection)
 
     def request(self, frame: memoryview, context: Any, seconds: float) -> None:
-        """Hear of a request that held the loop at one go."""
+        """Count a request that held the loop in a single step."""
         self.work(self._name_of(frame), len(frame), context, seconds)
 
     def work(self, name: str, size: int, context: Any, seconds: float) -> None:
-        """Hear of a step of a long request: its API, its size in bytes, and for how long it held the loop."""
-        self._due = self._loop.time() + _TICK  # the late tick is explained
+        """Count a step of a long request: its API, its size in bytes, and for how long it held the loop."""
+        self._due = self._loop.time() + _TICK  # this explains the late tick
         self._tell(
             seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"
         )

@@ -1,4 +1,4 @@
-"""What is told of a request that was answered (request_log.py measures it): the shape alone, for who takes it."""
+"""The facts about an answered request (request_log.py measures it): only their form, for those that receive them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Told(NamedTuple):
-    """What was measured of one request. Sizes are in bytes, times in ms."""
+    """The measurements of one request. Sizes are in bytes, times in ms."""
 
     api: str
     api_key: int
@@ -20,12 +20,12 @@ class Told(NamedTuple):
     request_bytes: int
     response_bytes: int
     total_ms: float
-    """From when the loop began with it to its answer."""
+    """From the loop's first work on it to its response."""
     local_ms: float
-    """Of these, what the loop gave to it."""
+    """The part of it that the loop worked on the request."""
     throttle_ms: int
     error_code: int
-    """Of the whole request, 0 where there is none, or where each part of an answer has its own."""
+    """The code of the whole request, or 0 if there is none, or if each part of a response has its own."""
 
 
 Sink = Callable[[Told], None]

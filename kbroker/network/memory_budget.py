@@ -1,10 +1,10 @@
-"""How much memory all connections together may hold: what was received and waits, and answers that nobody takes.
+"""The memory that all connections together may hold: received bytes that wait, and responses that clients do not read.
 
-Owns the sum, the queue of those that wait for room, and the choice of who has to go when it does not come free. Never
-reads or sends.
+Owns the sum, the queue of connections that wait for room, and the choice of connections to close if none becomes free.
+Never reads or sends.
 
-`queued.max.request.bytes` is the limit; where it is not set (Kafka's -1) it is DEFAULT_LIMIT, since here it holds for
-answers too and a broker must not be filled up by clients. What small requests take on their way is not counted.
+`queued.max.request.bytes` is the limit. Without it (Kafka's -1) the limit is DEFAULT_LIMIT, since here it covers
+responses too, and clients must not fill up a broker's memory. Small requests in progress are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""Seconds after which a connection that holds memory for one and the same request is closed, if others wait."""
+"""Seconds after which a connection that holds memory for the same request is closed, if others wait."""
 _LOOK = 1.0
 
 
@@ -28,22 +28,22 @@ class Holder(Protocol):
     peer: str
 
     def go_on_reading(self) -> None:
-        """There may be room now."""
+        """Try again to get room."""
 
     def abort(self) -> None:
-        """End at once, and hold nothing any more."""
+        """Close at once, and free its memory."""
 
 
 class Memory:
-    """What the connections of one broker hold, in bytes."""
+    """The memory of the connections of one broker, in bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit if limit > 0 else DEFAULT_LIMIT
         self.used = 0
         self.tight = False
-        """Whether more than half is taken: then connections take in less at once."""
+        """Whether more than half is used: then connections receive less at once."""
         self._held: dict[Holder, tuple[int, float]] = {}
-        """Bytes, and since when; oldest first."""
+        """Bytes, and the time since when they are held; oldest first."""
         self._waiting: dict[Holder, None] = {}
         self._look: asyncio.TimerHandle | None = None
 
@@ -52,16 +52,16 @@ class Memory:
         return self._held.get(holder, (0, 0.0))[0]
 
     def may_hold(self, holder: Holder, size: int) -> bool:
-        """Tell whether a connection may hold `size` bytes in all.
+        """Return whether a connection may hold `size` bytes in all.
 
-        The one that has held some for longest may always: or two that each wait for the other's would wait for ever.
+        The one that has held memory for longest always may: otherwise two could wait for each other's memory for ever.
         """
         if self.used - self.held_by(holder) + size <= self.limit:
             return True
         return next(iter(self._held), holder) is holder
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Note that a connection holds `size` bytes in all now."""
+        """Note that a connection now holds `size` bytes in all."""
         before, since = self._held.get(holder, (0, 0.0))
         self.used += size - before
         self.tight = self.used * 2 > self.limit
@@ -75,28 +75,28 @@ class Memory:
             self._look_soon()
 
     def starts_anew(self, holder: Holder) -> None:
-        """Note that a connection has come to an end with a request: its time begins again."""
+        """Note that a connection has finished a request: its time begins again."""
         held = self._held.pop(holder, None)
         if held is not None:
             self._held[holder] = (held[0], time.monotonic())
 
     def wait(self, holder: Holder) -> None:
-        """Let a connection know, by `go_on_reading`, when there may be room."""
+        """Call a connection's `go_on_reading` when there may be room."""
         self._waiting[holder] = None
         self._look_soon()
 
     def forget(self, holder: Holder) -> None:
-        """A connection is gone."""
+        """Remove a closed connection."""
         self._waiting.pop(holder, None)
         self.hold(holder, 0)
 
     def close(self) -> None:
-        """Look after nothing any more."""
+        """Stop the timer."""
         if self._look is not None:
             self._look.cancel()
 
     def _offer(self) -> None:
-        """Let those that wait ask again: the one that may always have more, then in order, until one gets nothing."""
+        """Let waiting connections retry: first the one that may always hold more, then in order until one fails."""
         waiting = self._waiting
         oldest = next(iter(self._held), None)
         if oldest is not None and oldest in waiting:
@@ -114,7 +114,7 @@ class Memory:
             self._look = asyncio.get_running_loop().call_later(_LOOK, self._relieve)
 
     def _relieve(self) -> None:
-        """Close who has held memory for longest, while others wait for it or it is over the limit."""
+        """Close the longest holders of memory, while others wait for it or the sum is over the limit."""
         self._look = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):

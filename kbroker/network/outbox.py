@@ -1,10 +1,10 @@
-"""What a connection still has to send: answers in order, of bytes and of ranges of files.
+"""The responses that a connection still has to send, in order: bytes, and ranges of files.
 
 Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
-of it in Python. When the socket is full it is asked again (full_socket.py), or the loop tells when to go on. Never
-knows what an answer means.
+of them in Python. A full socket is retried (full_socket.py), or the loop reports when it has room. Never knows what a
+response means.
 
-An answer's bytes before a range leave at once, and not together with it (MSG_MORE): the packet of their own wakes the
+The bytes of a response before a range are sent at once, and not together with it (MSG_MORE): their own packet wakes the
 client while the range is being sent, and a client that is awake is cheaper to send to. Measured over loopback with one
 Fetch of 1 MB in flight: 0.315 s of CPU a GB beside 0.345, of 256 kB 0.58 beside 0.68, at the same throughput. With five
 in flight it is 0.30 beside 0.32 to 0.37; the throughput was the same twice, and once a fifth lower.
@@ -27,26 +27,26 @@ Piece = Any
 """bytes-like, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
 
 BY_FILE_BYTES = 32 * 1024
-"""A range from this size on leaves by sendfile; below it one read and a gathered send are cheaper."""
+"""Ranges from this size on are sent by sendfile; for smaller ones one read and a gathered send are cheaper."""
 GATHERED_BYTES = 64 * 1024
-"""How much of one answer is read and gathered; the rest leaves by sendfile, since answers may wait for long."""
+"""Most bytes of one response that are read and gathered; sendfile sends the rest, since responses may wait long."""
 TINY_BYTES = 1024
-"""A range below this size is gathered always: it would take as much as a range."""
+"""A range below this size is always gathered: it would take as much memory as a range."""
 _LEAST_COST = 8 * 1024
-"""Bytes that could be sent in the time that a range takes, whatever its size."""
+"""Bytes that could be sent in the time that any range takes, whatever its size."""
 _AT_ONCE = 4 * 1024 * 1024
-"""Bytes for a client that takes them as fast as they come, before others have their turn."""
+"""Most bytes for a client that takes them as fast as they come, before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 
 
 def is_range(piece: Piece) -> bool:
-    """Tell a range of a file from bytes, without asking for its descriptor: that opens the file, which is then kept."""
+    """Return whether a piece is a range of a file, without reading its descriptor: that opens the file and keeps it."""
     return piece.__class__ not in _BYTES
 
 
 def pieces_of(out: bytearray, spill: Spill) -> list[Piece]:
-    """Return an answer in order: its bytes, joined with what is small (and little), and ranges of files."""
+    """Return a response in order: its bytes, joined with small ranges up to a limit, and the other ranges."""
     if len(spill) == 1 and len(spill[0][1]) < TINY_BYTES:
         at, piece = spill[0]
         out[at:at] = _bytes_of(piece)
@@ -85,7 +85,7 @@ def _nobody(_error: OSError | None) -> None:
 
 
 class Outbox:
-    """One connection's way out."""
+    """The sending side of one connection."""
 
     __slots__ = (
         "__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_patience", "_pieces", "_sock", "_told", "_turns",
@@ -98,45 +98,45 @@ class Outbox:
         sock: socket.socket,
         done: Callable[[OSError | None], None],
     ) -> None:
-        """`done` is called when all that had to wait is with the kernel, or (error) when the client is gone."""
+        """`done` is called when the kernel has taken all waiting bytes, or with an error when the client is gone."""
         self._loop = loop
         self._turns = turns
         self._told = False
         self._armed = False
-        """Whether the loop is to tell when the socket has room."""
+        """Whether the loop is to report when the socket has room."""
         self._sock = sock
         self._fd = sock.fileno()
         self._pieces: deque[Piece] | tuple[()] = ()  # a deque takes 0.6 kB also while it is empty
         self._offset = 0
-        """How much of the first piece has left."""
+        """Bytes of the first piece that are sent."""
         self._patience = Patience()
         self._done = done
 
     @property
     def waiting(self) -> bool:
-        """Whether something has not been taken by the kernel yet."""
+        """Whether the kernel has not taken everything yet."""
         return bool(self._pieces)
 
     @property
     def asked_s(self) -> float:
-        """For how many seconds, in all, the socket was full and was asked again."""
+        """Total time, in seconds, of retries while the socket was full."""
         return self._patience.asked_s
 
     @property
     def left(self) -> int:
-        """How many bytes wait, those in files included."""
+        """Number of waiting bytes, including those in files."""
         return sum(len(piece) for piece in self._pieces) - self._offset
 
     @property
     def in_memory(self) -> int:
-        """How many bytes of memory what waits takes: a range of a file takes some for itself."""
+        """Bytes of memory of the waiting pieces; a range of a file has its own overhead."""
         size = 0
-        for piece in self._pieces:  # some hundred ns less than a sum: it is asked for with each request
+        for piece in self._pieces:  # some hundred ns less than a sum: this runs for each request
             size += _RANGE_BYTES if is_range(piece) else len(piece)
         return size
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as much as the socket takes. Raises OSError when the client is gone."""
+        """Send bytes, or as many as the socket takes. Raises OSError if the client is gone."""
         if self._pieces:
             self._pieces.append(data)
             return
@@ -150,7 +150,7 @@ class Outbox:
             self._wait()
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError when the client is gone."""
+        """Send bytes and ranges of files in order. Raises OSError if the client is gone."""
         if self._pieces:
             self._pieces.extend(pieces)
             return
@@ -161,7 +161,7 @@ class Outbox:
             self._wait()
 
     def close(self) -> None:
-        """Send no more, and call nobody; the socket is not closed."""
+        """Send no more, and call nothing; the socket is not closed."""
         self._done = _nobody
         self._pieces = ()
         self._wait_no_more()
@@ -189,7 +189,7 @@ class Outbox:
         turns.used(now() - started)
 
     def go_on(self, _deadline: float) -> None:
-        """Send what the socket takes, which was told of in a turn that was used up."""
+        """Send what the socket takes, after waiting for a turn."""
         self._told = False
         if self.waiting:
             self._turns.serves(self._fd, now())
@@ -207,19 +207,20 @@ class Outbox:
         try:
             self._done(error)
         finally:
-            # The next answer may wait already: a Fetch took two epoll_ctl and an io_uring_enter to begin and end it.
+            # The next response may wait already: for a Fetch, removing and adding the writer cost two epoll_ctl and an
+            # io_uring_enter.
             if not self.waiting:
                 self._wait_no_more()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
-        """Send until all is sent (True), or the socket is full or others are to be served (False)."""
+        """Send until all is sent (True), or the socket is full or others have to be served (False)."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
         patience, end = self._patience, now() + SLICE
         patience.since = 0.0
         while pieces and budget > 0:
             piece, offset = pieces[0], self._offset
             left = len(piece) - offset
-            # Asked for once: a Fetch of 1 MB leaves in seven sendfiles, and each of these costs a call.
+            # Read once: a Fetch of 1 MB is sent by seven sendfiles, and each of these lookups costs a call.
             by_file = is_range(piece)
             fd, begin = (piece.fd, piece.position) if by_file else (-1, 0)
             while left and budget > 0:

@@ -1,7 +1,7 @@
-"""Which connections are refused for being too many, and how the log hears of it: many as one line a second.
+"""Refuses connections that are too many, and logs the refusals: many of them as one line a second.
 
-Owns the limits of connections that stand, and what they leave to the logs; how many are made a second,
-quota/connection_rate.py knows. Never closes one.
+Owns the limits of open connections, and the descriptors that they leave to the logs; quota/connection_rate.py limits
+the rate of new ones. Never closes a connection.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ log = logging.getLogger(__name__)
 _PAUSE = 1.0
 """Seconds between two lines for the same reason."""
 _DESCRIPTORS_SPARED = 64
-"""Descriptors that connections leave to all else: a roll, a checkpoint, a segment that is read."""
+"""Descriptors that connections leave for other uses: a roll, a checkpoint, a segment that is read."""
 NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
-"""Why a connection is refused whose descriptor is `last_descriptor`, or a higher one."""
+"""The reason to refuse a connection with the descriptor `last_descriptor`, or a higher one."""
 
 
 def last_descriptor() -> int:
-    """Return the first descriptor that is none for connections: the lowest free one is given out, so some are left."""
+    """Return the lowest descriptor refused to connections: the system assigns the lowest free one, so some stay."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
 
 
 class Limits(Protocol):
-    """How many connections there may be."""
+    """The limits of open connections."""
 
     @property
     def max_connections(self) -> int: ...
@@ -41,7 +41,7 @@ class Limits(Protocol):
 
 
 def why_too_many(limits: Limits, host: str, own: int, of_all: int) -> str | None:
-    """Return which limit keeps one more connection of a host away that has `own` of them; None for none."""
+    """Return the limit that refuses one more connection of a host with `own` connections; None if none does."""
     if of_all >= limits.max_connections:
         return f"too many connections (max.connections={limits.max_connections})"
     if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):
@@ -51,7 +51,7 @@ def why_too_many(limits: Limits, host: str, own: int, of_all: int) -> str | None
 
 
 class Refusals:
-    """Reasons are few: they name what an operator may change."""
+    """Logs refusals by reason. Reasons are few: they name what an operator may change."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -59,7 +59,7 @@ class Refusals:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def tell(self, peer: str, reason: str) -> None:
-        """Hear of one more."""
+        """Count and log a refusal."""
         if reason in self._timers:
             self._counts[reason] = self._counts.get(reason, 0) + 1
         else:
@@ -67,7 +67,7 @@ class Refusals:
             self._wait(reason)
 
     def close(self) -> None:
-        """Tell what has not been told."""
+        """Log the refusals that are not logged yet."""
         for reason, timer in list(self._timers.items()):
             timer.cancel()
             self._sum_up(reason)

@@ -1,8 +1,8 @@
-"""What is measured of each request, once it is answered: for the logger `kafka.request.logger` at DEBUG, and traces.
+"""Measurements of each answered request: for the logger `kafka.request.logger` at DEBUG, and for traces.
 
-Owns how it is measured, and the line in the log. Never tells what stands in a request or an answer: there may be
-secrets and other people's data in it. Costs nothing while the logger is above DEBUG and nobody traces; what is told of
-is then run as a `Work`.
+Owns the way to measure, and the line in the log. Never logs the content of requests and responses, which may have
+secrets and other people's data. Costs nothing while the logger is above DEBUG and there are no traces; measured
+requests run as a `Work`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.security.principal import printable
 log = logging.getLogger("kafka.request.logger")
 Steps = Coroutine[Any, Any, Any]
 _LONGEST: Final = 500
-"""Characters that a line gives to a name that a client chose."""
+"""Most characters of a name that a client chose, in a line."""
 _LINE: Final = (
     "Completed request: %s v%d, correlation id %d, client %s from %s on %s as %s: "
     "%d bytes, answered with %d, in %.3f ms, of which %.3f at work, throttled for %d ms"
@@ -32,21 +32,21 @@ _FIELDS: Final = (
 
 
 _Facts = tuple[str, int, int, int, str | None, str, str, str | None, int]
-"""What is known of a request when it comes: the first fields of Told."""
+"""The facts of a request on arrival: the first fields of Told."""
 
 
 def enabled() -> bool:
-    """Whether requests are told of."""
+    """Whether requests are logged."""
     return log.isEnabledFor(logging.DEBUG)
 
 
 def told(
     steps: Steps, work: Any, context: RequestContext, correlation_id: int, since: float, sink: Sink | None = None
 ) -> Steps:
-    """Return the same steps of a `Work`, with a line in the log at their end, and word to a `sink`.
+    """Return a coroutine that runs the steps of a `Work`, and at their end logs a line and calls a `sink`.
 
-    `since` is the moment of perf_counter at which the loop began with the request. Time at work is what the loop gave
-    to it; the rest of the whole time the request waited, for what it asked for or for its turn.
+    `since` is the perf_counter time at which the loop began with the request. Time at work is the time of the loop for
+    it; the rest of the total time the request waited, for something that it needs or for its turn.
     """
     facts = (
         work.entry.api.name, work.entry.api.key, context.version, correlation_id, _shown(context.client_id),

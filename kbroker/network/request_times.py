@@ -1,11 +1,11 @@
-"""How many requests there were of each API and version, and how long the latest of them took.
+"""Counts the requests of each API and version, and keeps the times of the latest.
 
-Owns the numbers. Counting is one addition a request. Times are taken of some of them: of the first hundred of each API
-and version, and from then on of one in sixteen, since whoever takes a request's time must know its API. Of each API the
-latest thousand of those are kept, as Kafka keeps a sample of about as many.
+Owns the numbers. Counting is one addition a request. Times are measured for the first hundred requests of each API and
+version, and after that for one in sixteen, since whoever measures a request must know its API. The latest thousand
+times of each API are kept, as Kafka keeps a sample of about as many.
 
-A request's time is from when it is run to when its answer is handed to the socket: with what it waits for others and
-for the log, without what it waits for its turn, or for the client to take the answer.
+A request's time is from its first run to the moment when its response is passed to the socket: it includes waiting for
+other brokers and for the log, but not for the request's turn, nor for the client to take the response.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Tally:
 
 
 class Asker(Protocol):
-    """What is known of who asks."""
+    """The facts about a client."""
 
     follows: bool
-    """Whether it is another broker that copies from here."""
+    """Whether it is another broker that copies from this one."""
 
 
 class Waiting(Protocol):
-    """A request that is not answered at one go."""
+    """A request that is answered in several steps."""
 
     since: float
 
@@ -50,23 +50,23 @@ class RequestTimes:
 
     def __init__(self) -> None:
         self.due = 0
-        """How many requests go by before one's time is taken."""
+        """Number of requests to skip before the next measurement."""
         self.tallies: dict[tuple[int, int], Tally] = {}
         self.took: dict[int, deque[float]] = {}
         """Seconds, by API."""
         self.took_followers: deque[float] = deque(maxlen=KEPT)
         self.took_consumers: deque[float] = deque(maxlen=KEPT)
-        """Those of Fetch, of other brokers and of all others."""
+        """The times of Fetch: from other brokers, and from all other clients."""
 
     def tally(self, key: int, version: int) -> Tally:
-        """Return where requests of an API and version are counted."""
+        """Return the counter of an API and version."""
         found = self.tallies.get((key, version))
         if found is None:
             found = self.tallies[key, version] = Tally()
         return found
 
     def sample(self, frame: memoryview, asker: Asker, work: Waiting | None, since: float, until: float) -> None:
-        """Take the time of a request that was run; or see that it is taken, where there is `work` left to do."""
+        """Note the time of a request that was run; if it has `work` left, have its time measured at its end."""
         self.due = OFTEN - 1
         if work is not None:
             work.since = since
@@ -74,10 +74,10 @@ class RequestTimes:
             self.note(_API(frame)[0], asker, until - since)
 
     def note(self, key: int, asker: Asker, seconds: float) -> None:
-        """Take the time of a request that is answered."""
+        """Note the time of an answered request."""
         kept = self.took.get(key)
         if kept is None:
-            if not 0 <= key <= _LAST_KEY:  # the beginning of what a client sends while it logs in
+            if not 0 <= key <= _LAST_KEY:  # not a key, but bytes of an authentication
                 return
             kept = self.took[key] = deque(maxlen=KEPT)
         kept.append(seconds)

@@ -1,11 +1,11 @@
-"""The gate of a listener with SASL: what may be asked before a client has authenticated, and when it must do so again.
+"""The gate of a listener with SASL: the requests allowed before authentication, and the time to authenticate again.
 
 Owns the frames of an authentication: ApiVersions, SaslHandshake, SaslAuthenticate, and tokens without a header after a
-handshake of version 0. Never judges credentials (security/sasl/). It stands in the dispatcher's place for one
-connection and leaves it to the dispatcher for good once the client is in, unless its session has an end.
+handshake of version 0. Never judges credentials (security/sasl/). It takes the dispatcher's place for one connection,
+and leaves it to the dispatcher for good once the client is authenticated, unless its session has an end.
 
 A failure is answered after `connection.failed.authentication.delay.ms`, and then the connection closes; until then
-nothing more of it is looked at. Everything else that must not be asked closes it at once, without an answer.
+nothing more is read from it. Any other forbidden request closes it at once, without a response.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ AUTHENTICATE_KEY: int = SaslAuthenticateRequest.KEY  # type: ignore[attr-defined
 _KEY = struct.Struct(">h")
 _SIZE = struct.Struct(">i")
 _LEGIBLE = 4096
-"""Bytes up to which a request that comes instead of a token is read, to answer it with an error of its own."""
+"""Most bytes of a request in the place of a token that is still decoded, to return an error in its own format."""
 
 
 class Gated(Protocol):
-    """What the gate needs of a connection."""
+    """The parts of a connection that the gate uses."""
 
     run: Run
 
     def limit_frames(self, size: int) -> None:
-        """Take no frame larger than `size` bytes from now on."""
+        """Refuse frames larger than `size` bytes from now on."""
 
 
 class SaslGate:
-    """One connection's; `run` takes the place of Dispatcher.run."""
+    """The gate of one connection; `run` takes the place of Dispatcher.run."""
 
     def __init__(
         self, connection: Gated, dispatcher: Dispatcher, offer: Offer, clock: Clock, max_request_bytes: int
@@ -69,7 +69,7 @@ class SaslGate:
         connection.limit_frames(min(offer.max_receive_bytes, max_request_bytes))
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; as Dispatcher.run."""
+        """Run one frame, as Dispatcher.run does."""
         authentication = self._authentication
         if authentication.stage is Stage.DONE:
             if authentication.session.ends_ms is None:
@@ -112,7 +112,7 @@ class SaslGate:
         try:
             self._authentication.handshake(mechanism, entry.version)
         except UnsupportedMechanism as failed:
-            if self._authentication.again:  # as Kafka, which answers this only the first time
+            if self._authentication.again:  # as in Kafka, which answers this only the first time
                 raise CloseConnection(str(failed)) from None
             code, reason = ErrorCode.UNSUPPORTED_SASL_MECHANISM, str(failed)
         answer = SaslHandshakeResponse(error_code=code, mechanisms=self._offer.mechanisms)
@@ -168,12 +168,12 @@ class SaslGate:
         return None
 
     def _instead_of_token(self, entry: Entry, correlation_id: int, frame: memoryview, position: int) -> Work:
-        """Tell a client that it has to authenticate first, in the words of what it asks."""
+        """Return the error that the client has to authenticate first, in the format of its request."""
         self._authentication.stage = Stage.FAILED
         if len(frame) > _LEGIBLE or entry.version not in entry.api.versions:
             raise CloseConnection(f"{entry.api.name} where a token is expected")
         request = _decoded(entry, frame, position)
-        answer = whole(awaited(entry.api.on_error(request, ErrorCode.ILLEGAL_SASL_STATE, None)))  # of what is so small
+        answer = whole(awaited(entry.api.on_error(request, ErrorCode.ILLEGAL_SASL_STATE, None)))  # never waits
         farewell = _framed(entry, correlation_id, answer) if answer.__class__ is entry.response else b""
         return self._refuse(entry, f"{entry.api.name} where a token is expected", farewell)
 

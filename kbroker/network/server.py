@@ -1,6 +1,7 @@
 """Listening sockets and the connections on them.
 
-Owns accept, the counts of connections, the idle sweep and the orderly end. Never reads a request: connection.py does.
+Owns accept, the counts of connections, the idle sweep and the orderly shutdown. Never reads a request: connection.py
+does.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from kbroker.security.sasl.authentication import Offer
 log = logging.getLogger(__name__)
 
 _ACCEPT_PAUSE = 0.5
-"""Seconds without accepting, when there are no descriptors left."""
+"""Seconds without accepting, if there are no descriptors left."""
 _MOST_HELD = 256
-"""Connections that are held at a time because their addresses make too many; more are closed at once."""
+"""Most connections that are held because their addresses make too many; further ones are closed at once."""
 _LINGER_SECONDS = 2.0
-"""How long a stop waits for clients to take their last answers."""
+"""How long a stop waits for clients to take their last responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +59,11 @@ class ServerLimits:
     connection_rates: Mapping[str, int] = field(default_factory=dict)
     """New connections per second, by listener; "" is the broker."""
     protected_listener: str | None = None
-    """That of brokers, where clients have others: the broker's own rate is not for it."""
+    """The listener of brokers, if clients have another: the broker's own rate does not apply to it."""
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Return what a broker's config says of connections."""
+    """Return the limits of connections in a broker's config."""
     return ServerLimits(
         max_request_bytes=config.get_int("socket.request.max.bytes"),
         max_connections=config.get_int("max.connections"),
@@ -100,9 +101,9 @@ class Server:
         sasl: Mapping[str, Offer] | None = None,
         rates: ConnectionRates | None = None,
     ) -> None:
-        """By listener: `tls` of those to which clients come over TLS, `sasl` what is offered to who has to log in.
+        """`tls` and `sasl` are by listener: the listeners with TLS, and the mechanisms of those with SASL.
 
-        `rates` counts those who come.
+        `rates` limits new connections.
         """
         self.dispatcher = dispatcher
         self._sasl = sasl or {}
@@ -124,36 +125,36 @@ class Server:
         self._rates = rates
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
         self.limit(limits)
-        self._connections: dict[Connection, None] = {}  # in the order in which they came
+        self._connections: dict[Connection, None] = {}  # in order of arrival
         self._per_ip: Counter[str] = Counter()
         self._hosts: dict[Connection, str] = {}
         self.by_listener: Counter[str] = Counter()
         self.created: Counter[str] = Counter()
-        """Connections that there are, and that there were, by listener."""
+        """Open connections, and all connections so far, by listener."""
         self._listening: list[socket.socket] = []
         self._not_served: list[tuple[socket.socket, str]] = []
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._gone: asyncio.Future[None] | None = None
         self.count_opened = 0
-        """How many connections there have been."""
+        """Number of connections so far."""
         self.refuses = False
-        """Whether nobody new is let in: a fault that a test has set."""
+        """Whether all new connections are refused: a fault that a test has set."""
 
     def limit(self, limits: ServerLimits) -> None:
-        """Go by other limits from now on."""
+        """Use other limits from now on."""
         self.limits = limits
         if self._rates is not None:
             self._rates.limit_all(limits.connection_rates)
 
     async def listen(self, name: str, sock: socket.socket, *, serve: bool = True) -> int:
-        """Accept connections on a socket from `bind`; return its port. Raises OSError when the address is in use.
+        """Accept connections on a socket from `bind`; return its port. Raises OSError if the address is in use.
 
-        Without `serve` whoever connects waits until `serve` is called.
+        Without `serve`, clients that connect wait until `serve` is called.
         """
         host, port = sock.getsockname()[:2]
         try:
-            sock.listen(self.limits.backlog)  # only here the system tells of another that has the address, too
+            sock.listen(self.limits.backlog)  # only here the system reports another user of the address
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
         if serve:
@@ -168,13 +169,13 @@ class Server:
         return int(port)
 
     def serve(self) -> None:
-        """Accept who has connected so far, and who comes."""
+        """Accept the clients that have connected so far, and new ones."""
         for sock, name in self._not_served:
             self._loop.add_reader(sock.fileno(), self._accept, sock, name)
         self._not_served.clear()
 
     def _accept(self, listening: socket.socket, name: str) -> None:
-        """Accept whoever waits, for a slice at a time: the poller tells of the others again."""
+        """Accept waiting clients for one slice of time: the poller reports the others again."""
         started = now()
         self._accept_some(listening, name, started + SLICE)
         self.turns.used(now() - started)
@@ -196,10 +197,10 @@ class Server:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:  # it has gone again
+            except OSError:  # the client is gone again
                 sock.close()
                 continue
-            # A listener of both families has IPv4's addresses in IPv6's form.
+            # A listener for both families has IPv4 addresses in the form of IPv6.
             peer = f"{address[0].removeprefix('::ffff:')}:{address[1]}"
             if self._rates is None or not self._rates.active:
                 Connection(self, self._loop, sock, peer, name, port)
@@ -211,7 +212,7 @@ class Server:
     def _must_wait(
         self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
     ) -> bool:
-        """Whether a connection, and all behind it, have to wait: more come than a listener or the broker takes."""
+        """Whether a connection, and all behind it, must wait: the rate is above a listener's or the broker's limit."""
         pause_ms = rates.pause_ms(name, protected=name == self.limits.protected_listener)
         if not pause_ms:
             return False
@@ -228,7 +229,7 @@ class Server:
         self._accept_again(listening, name)
 
     def _let_in(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
-        """Serve a connection, unless its address makes too many: then it is held for a while, and closed."""
+        """Serve a connection, unless its address makes too many: then hold it for a while, and close it."""
         host = peer.rpartition(":")[0]
         held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
         if not held_ms:
@@ -260,7 +261,7 @@ class Server:
             self._loop.add_reader(listening.fileno(), self._accept, listening, name)
 
     async def close(self) -> None:
-        """Stop accepting, end every connection: first those that have nothing to wait for, at a deadline all."""
+        """Stop accepting, and close every connection: first those without waiting bytes, at a deadline all."""
         if self._sweep is not None:
             self._sweep.cancel()
         self.watch.close()
@@ -281,7 +282,7 @@ class Server:
             connection.abort()
 
     def abort(self) -> None:
-        """Accept nothing more, and break every connection: nobody is answered any more."""
+        """Stop accepting, and break every connection: no request is answered any more."""
         self._let_all_go()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
@@ -291,30 +292,30 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Take nobody for idle because the clock was moved by so much; whoever has to pause has done so for as long."""
+        """Close no connection as idle because the clock was moved by `ms`; shorten pauses of clients by as much."""
         for connection in self._connections:
             connection.idle_since += ms
         self.shorten_pauses(ms)
 
     def shorten_pauses(self, ms: float) -> None:
-        """Let clients that have to pause for their quotas go on so much earlier."""
+        """Shorten the pauses of clients over their quotas by `ms`."""
         for connection in self._connections:
             connection.shorten_pause(ms)
 
     def divert(self, run: Run | None) -> None:
-        """Hand the frames of all connections to something before the dispatcher; None: to the dispatcher again."""
+        """Pass the frames of all connections to `run` instead of the dispatcher; None: to the dispatcher again."""
         before, after = self.dispatcher.entrance, run or self.dispatcher.run
         self.dispatcher.entrance = after
         for connection in self._connections:
-            if connection.run == before:  # a gate of SASL looks for itself
+            if connection.run == before:  # a SASL gate looks up the entrance itself
                 connection.run = after
 
     @property
     def connection_count(self) -> int:
-        """How many clients are connected."""
+        """Number of connected clients."""
         return len(self._connections)
 
-    # --- what connections call
+    # --- called by connections
 
     def opened(self, connection: Connection) -> RequestContext | None:
         """Admit a connection, or refuse it (max.connections, max.connections.per.ip)."""
@@ -338,17 +339,17 @@ class Server:
         return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0), port)
 
     def _why_too_many(self, host: str) -> str | None:
-        """Return which limit keeps one more connection of a host away."""
+        """Return the limit that refuses one more connection of a host; None if none does."""
         if self.refuses:
             return "a fault refuses connections"
         return why_too_many(self.limits, host, self._per_ip[host], len(self._connections))
 
     def renew_receive_buffer(self) -> None:
-        """Receive into another buffer from now on: what was received last is still needed."""
+        """Receive into another buffer from now on: the bytes received last are still needed."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     def closed(self, connection: Connection) -> None:
-        """Give a connection's place back."""
+        """Remove a connection from the counts."""
         if connection not in self._connections:
             return
         del self._connections[connection]
@@ -367,7 +368,7 @@ class Server:
         self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close what has been idle for connections.max.idle.ms: nothing, where that is negative."""
+        """Close connections that have been idle for connections.max.idle.ms; none, if that is negative."""
         self._schedule_sweep()
         now = self._services.clock.monotonic_ms()
         for connection in list(self._connections):
@@ -379,9 +380,9 @@ class Server:
 
 
 def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
-    """Take an address, without accepting anything yet. Raises OSError when it is in use.
+    """Bind an address, without accepting connections yet. Raises OSError if it is in use.
 
-    Port 0 takes a free one; no host takes every address, of IPv4 and IPv6, as in Java.
+    Port 0 takes a free port; an empty host takes every address, of IPv4 and IPv6, as in Java.
     """
     sock, address = _socket_for(host, port)
     try:
@@ -409,7 +410,7 @@ def _socket_for(host: str, port: int) -> tuple[socket.socket, Any]:
 
 
 def java_address(host: str) -> str:
-    """Return an address as Java writes it, and so as ACLs and members of groups have it: IPv6 without "::"."""
+    """Return an address as Java writes it, and therefore ACLs and members of groups have it: IPv6 without "::"."""
     address, percent, zone = host.partition("%")
     if ":" not in address:
         return host

@@ -1,12 +1,12 @@
-"""TLS between a connection and its socket: the handshake, what is received, what is sent.
+"""TLS between a connection and its socket: the handshake, received bytes, sent bytes.
 
-Owns the socket's bytes and what the loop tells of them; the connection reads and sends through it as if there were no
-TLS. Never knows a request. The bytes of TLS themselves are security/tls/session.py's.
+Owns the socket's bytes and the loop's events for it; the connection reads and sends through it as if there were no TLS.
+Never knows a request. security/tls/session.py has the TLS protocol itself.
 
-A handshake is worked on in the turns of those that need much, one step at a time, so that nobody feels it. It has
-HANDSHAKE_SECONDS in all, or connections.max.idle.ms where that is less, and nothing of OpenSSL is made before the first
-byte. What is read is decrypted into the connection's own buffer. What is sent is encrypted SEALED_BYTES at a time, once
-the socket has taken what came before: ranges of files stay in their files until then.
+A handshake runs in the turns of long work, one step at a time, so that it delays no other connection. It has
+HANDSHAKE_SECONDS in all, or connections.max.idle.ms if that is less, and creates nothing of OpenSSL before the first
+byte. Received bytes are decrypted into the connection's own buffer. Sent bytes are encrypted SEALED_BYTES at a time,
+once the socket has taken the previous ones: ranges of files stay in their files until then.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 HANDSHAKE_SECONDS = 30.0
 """How long a client may take from its connection to the end of its handshake."""
 SEALED_BYTES = 64 * 1024
-"""Bytes that are encrypted at a time: what a client that does not read costs in memory."""
+"""Bytes that are encrypted at a time: the memory for a client that does not read."""
 _RECEIVED_BYTES = 64 * 1024
-"""Bytes that are received at a time."""
+"""Most bytes that are received at a time."""
 _HANDSHAKE_BYTES = 16 * 1024
 _WASTED_BYTES = 20 * 1024
-"""Bytes of the wire without any for the client's requests among them, in one go: a record that is not whole, and some
-that are tiny. 16 kB of records of one byte take a millisecond."""
+"""Most received bytes in one go without bytes of the client's requests: an incomplete record, and some tiny ones.
+16 kB of records of one byte take a millisecond."""
 _UNREAD_BYTES = 64 * 1024
-"""What TLS itself may have to say (answers to key updates) to a client that does not listen."""
+"""Most bytes of TLS itself (responses to key updates) that wait for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""Bytes for a client that takes them as fast as they come, before others have their turn."""
+"""Most bytes for a client that takes them as fast as they come, before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
@@ -50,10 +50,10 @@ class Client(Protocol):
     peer: str
 
     def authenticated(self, principal: Principal) -> None:
-        """Hear who the client is: its handshake is done."""
+        """Set the client's principal: its handshake is done."""
 
     def abort(self) -> None:
-        """End at once."""
+        """Close the connection at once."""
 
 
 class Tls(Protocol):
@@ -65,9 +65,10 @@ class Tls(Protocol):
 
 
 class TlsPort:
-    """What the channels of one listener have in common.
+    """The common part of the channels of one listener.
 
-    `tell` is called with a client's address and why its handshake failed; `seconds` is how long it may take.
+    `tell` is called with a client's address and the reason of its failed handshake; `seconds` is the time for a
+    handshake.
     """
 
     __slots__ = ("loop", "received", "seconds", "tell", "tls", "turns")
@@ -86,15 +87,15 @@ class TlsPort:
         self.tell = tell
         self.seconds = seconds
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
-        """What is received is decrypted at once, so one buffer serves all."""
+        """Received bytes are decrypted at once, so one buffer serves all channels."""
 
     def channel(self, sock: socket.socket, client: Client, done: Callable[[OSError | None], None]) -> TlsChannel:
-        """Return the channel of a connection that was accepted; `done` as an outbox has it."""
+        """Return the channel of an accepted connection; `done` as in Outbox."""
         return TlsChannel(self, sock, client, done)
 
 
 class TlsChannel(Outbox):
-    """One connection's TLS. It stands for the loop as far as reading goes, for the socket, and for the outbox."""
+    """The TLS of one connection. To the connection it is the loop (for reading), the socket, and the outbox."""
 
     __slots__ = (
         "_begin", "_callback", "_client", "_ended", "_is_ready", "_port", "_scheduled", "_sealed", "_session", "_timer",
@@ -112,17 +113,17 @@ class TlsChannel(Outbox):
         self._is_ready = False
         """Whether the handshake is done."""
         self._ended = False
-        """Whether the socket has ended."""
+        """Whether the socket has reached its end."""
         self._scheduled = False
-        """Whether the connection will be told of what is already here."""
+        """Whether a notification of bytes that are already here is scheduled."""
         self._waits_for_turn = False
         self._sealed: bytes = b""
-        """What is encrypted and has not left; `_offset` is how much of it has."""
+        """Encrypted bytes that are not sent; `_offset` is how many of them are."""
         self._begin = 0
-        """How much of the first piece is encrypted."""
+        """Bytes of the first piece that are encrypted."""
         self._timer: asyncio.TimerHandle | None = port.loop.call_later(port.seconds, self._too_late)
 
-    # --- what the connection asks of the loop
+    # --- the loop's methods, as the connection calls them
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         """Call `callback` whenever there is something to read, once the handshake is done."""
@@ -132,12 +133,12 @@ class TlsChannel(Outbox):
             self._tell_again()
 
     def remove_reader(self, fd: int) -> None:
-        """Call it no longer."""
+        """Stop calling the callback."""
         self._callback = None
         self._loop.remove_reader(fd)
 
     def _tell_again(self) -> None:
-        """See that the connection is told of what no poller knows: bytes that are received already."""
+        """Schedule a notification of bytes that no poller sees, as they are received already."""
         session = self._session
         if not self._scheduled and self._callback is not None and session is not None and session.has_more:
             self._scheduled = True
@@ -153,13 +154,13 @@ class TlsChannel(Outbox):
     # --- the handshake
 
     def _shaken(self) -> None:
-        """Something has come of the handshake: it waits for its turn."""
+        """Wait for a turn to process received bytes of the handshake."""
         if not self._waits_for_turn:
             self._waits_for_turn = True
             self._turns.put(self)
 
     def go_on(self, deadline: float) -> None:
-        """Do the next step of the handshake, or send what waited for a turn."""
+        """Do the next step of the handshake, or send bytes that waited for a turn."""
         if self._told:
             super().go_on(deadline)
         if not self._waits_for_turn:
@@ -187,7 +188,7 @@ class TlsChannel(Outbox):
         if not count:
             if self._session is not None:
                 raise Broken("the client went away")
-            client.abort()  # it has said nothing: somebody who looks whether the port is open
+            client.abort()  # it sent nothing: a check whether the port is open
             return
         if self._session is None:
             self._session = self._port.tls.session()
@@ -214,7 +215,7 @@ class TlsChannel(Outbox):
     def _refuse(self, why: str) -> None:
         client = self._client
         if client is not None:
-            said = "".join(char if char.isprintable() else "?" for char in why)  # there may be names of a client in it
+            said = "".join(char if char.isprintable() else "?" for char in why)  # may have names from the client
             self._port.tell(client.peer, f"the TLS handshake failed: {said}")
             client.abort()
 
@@ -225,14 +226,14 @@ class TlsChannel(Outbox):
     # --- reading
 
     def recv_into(self, room: memoryview) -> int:
-        """Read as a socket does: 0 at the end. Raises BlockingIOError where nothing is there, or another OSError."""
+        """Read as a socket does: 0 at the end. Raises BlockingIOError if nothing is there, or another OSError."""
         session = self._session
         assert session is not None
         filled, size, taken = 0, len(room), 0
         try:
             while filled < size:
                 if not session.has_more:
-                    # A record of TLS may have a byte, or none: who sends such has its turn after the others.
+                    # A TLS record may have one byte, or none: clients that send such records wait behind the others.
                     if taken - filled > _WASTED_BYTES:
                         break
                     most = max(size - filled, _HANDSHAKE_BYTES) if 2 * filled > taken else _HANDSHAKE_BYTES
@@ -270,25 +271,25 @@ class TlsChannel(Outbox):
 
     @property
     def waiting(self) -> bool:
-        """Whether something has not been taken by the kernel yet."""
+        """Whether the kernel has not taken everything yet."""
         return bool(self._sealed or self._pieces)
 
     @property
     def left(self) -> int:
-        """How many bytes wait, those in files included."""
+        """Number of waiting bytes, including those in files."""
         return sum(len(piece) for piece in self._pieces) - self._begin + len(self._sealed) - self._offset
 
     @property
     def in_memory(self) -> int:
-        """How many bytes of memory what waits takes, or will take while it leaves."""
+        """Bytes of memory of the waiting pieces, now or while they are sent."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as much as the socket takes. Raises OSError when the client is gone."""
+        """Send bytes, or as many as the socket takes. Raises OSError if the client is gone."""
         self.send_pieces([data])
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError when the client is gone."""
+        """Send bytes and ranges of files in order. Raises OSError if the client is gone."""
         waited = self.waiting
         if self._pieces:
             self._pieces.extend(pieces)
@@ -298,7 +299,7 @@ class TlsChannel(Outbox):
             self._start()
 
     def _pass_on(self) -> None:
-        """Send what TLS itself has to say."""
+        """Send the bytes of TLS itself."""
         session = self._session
         assert session is not None
         data = session.to_send()
@@ -340,7 +341,7 @@ class TlsChannel(Outbox):
         return not pieces
 
     def _seal(self, pieces: deque[Piece]) -> None:
-        """Encrypt what comes next, SEALED_BYTES of it at most."""
+        """Encrypt the next bytes, SEALED_BYTES at most."""
         session = self._session
         assert session is not None
         room = SEALED_BYTES
@@ -366,7 +367,7 @@ class TlsChannel(Outbox):
         self._sealed, self._offset = session.to_send(), 0
 
     def close(self) -> None:
-        """Send no more than that nothing more comes, and call nobody; the socket is not closed."""
+        """Send only the alert that ends TLS, and call nothing; the socket is not closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -376,7 +377,7 @@ class TlsChannel(Outbox):
         self._client = self._callback = None
 
     def _say_goodbye(self) -> None:
-        """Send the alert that ends TLS, or says what is wrong, where nothing is before it; nobody waits for it."""
+        """Send the alert that ends TLS, or reports an error, if nothing waits before it. Never waits for the socket."""
         session, self._session = self._session, None
         if session is not None and not self.waiting:
             session.close()

@@ -1,15 +1,15 @@
-"""Whose turn it is: the share of the event loop that connections get.
+"""The turns of connections: their shares of the event loop.
 
-Owns the queues of connections that could go on, the count of what a turn has used, and whether one connection alone
-has been served lately. Never knows what is run.
+Owns the queues of connections that could continue, the time used in a turn, and whether one connection alone has been
+served lately. Never knows the work.
 
-Those that need little go before those that need much: one request is short work for most clients, and a client that
-sends as fast as it can does not notice a pause. One turn of the loop serves the short that were waiting here, oldest
-first, for TURN at most, then the long, for TURN or, with more short ones behind them, a slice; and then, if no short
-one is left, what the poller tells, for TURN again. A long one goes on for a slice at a time; with many waiting a slice
-is shorter, so that the last of them comes soon, but at least one request. What the poller tells after that waits here:
-it tells of the same sockets in the same order again and again, so that who is never quiet would keep out who comes
-behind.
+Short work goes before long work: one request is short work for most clients, and a client that sends as fast as it can
+does not notice a pause. One turn of the loop first serves the waiting short work, oldest first, for TURN at most. Then
+it serves the long work, for TURN or, with more short work behind it, for a slice; and then, if no short work is left,
+the sockets that the poller reports, for TURN again. Long work continues for a slice at a time; with many waiting a
+slice is shorter, so that the last has its turn soon, but at least one request. Sockets that the poller reports after
+that wait here: it reports the same sockets in the same order again and again, so that a busy client would keep out
+those behind it.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from enum import Enum
 from typing import Protocol
 
 TURN = 0.002
-"""Seconds that one turn gives to those that wait, and to those that come."""
+"""Seconds of one turn for waiting work, and for new work."""
 SLICE = 0.0005
 """Seconds for one connection at a time."""
 LONG = 0.000_15
-"""Seconds at a time from which on a connection needs much: some 10 small requests, or a batch of 100 kB."""
+"""Seconds at a time that make a connection's work long: some 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
-"""Seconds after which whoever is served, and nobody else, is taken to be alone."""
+"""Seconds without service for any other connection after which one is taken to be alone."""
 NOTED = 0.001
-"""Seconds that may be used before a turn's end is asked for: what is less does not matter."""
+"""Seconds that may be used before a turn's end is scheduled: less does not matter."""
 
 now = time.perf_counter
 
 
 class Runner(Protocol):
-    """Something that can go on."""
+    """Work that can continue."""
 
     def go_on(self, deadline: float) -> None:
-        """Run until `deadline` (`now()`), or to the end; whoever has more to do then comes again with `put`."""
+        """Run until `deadline` (`now()`), or to the end; with more work left, calls `put` again."""
 
 
 class Breadth(Enum):
-    """How much memory a request may take on its way, by which long ones are held apart."""
+    """How much memory a request may take while it runs, by which long requests are limited."""
 
     NARROW = 0
-    """Little, whatever it asks for: as many as want to."""
+    """Little, whatever the request: any number at a time."""
     WIDE = 1
-    """As much as its answer: some at a time."""
+    """As much as its response: some at a time."""
     HUGE = 2
-    """Many times what came: one at a time."""
+    """Many times the received bytes: one at a time."""
 
 
 class Lane:
-    """A way on which only so many may be at once; the others wait at its beginning, in order."""
+    """A limit of the number of runners at a time; the others wait, in order."""
 
     def __init__(self, turns: Turns, width: int) -> None:
         self._turns = turns
@@ -62,7 +62,7 @@ class Lane:
         self._before: dict[Runner, None] = {}
 
     def enter(self, runner: Runner) -> bool:
-        """Tell whether `runner` is on the lane; if not, it is put into the turns once it is."""
+        """Return whether `runner` is on the lane; otherwise it is put into the turns once it is."""
         if runner in self._on:
             return True
         if len(self._on) < self._width:
@@ -72,7 +72,7 @@ class Lane:
         return False
 
     def leave(self, runner: Runner) -> None:
-        """Make room, wherever `runner` is."""
+        """Remove `runner` from the lane or its queue, and let the next one enter."""
         self._before.pop(runner, None)
         if runner in self._on:
             self._on.remove(runner)
@@ -95,29 +95,29 @@ class Turns:
         self._lanes = {Breadth.WIDE: Lane(self, 16), Breadth.HUGE: Lane(self, 1)}
         self._scheduled = False
         self.served = -1
-        """Whose descriptor was served last."""
+        """The descriptor that was served last."""
         self._changed_at = 0.0
         self.spent = 0.0
-        """Seconds used in this turn. From TURN on, what the poller tells waits for the next one."""
+        """Seconds used in this turn. From TURN on, sockets that the poller reports wait for the next one."""
         self.latest: Runner | None = None
-        """Who read last. Who needs much goes on at once if that was itself: it seems to be alone."""
+        """The connection that read last. If it is the same again, its long work continues at once: it seems alone."""
 
     def lane(self, breadth: Breadth) -> Lane | None:
-        """Return the lane that a long request has to be on; None: it needs none."""
+        """Return the lane that a long request must enter; None: it needs none."""
         return self._lanes.get(breadth)
 
     def serves(self, fd: int, at: float) -> None:
-        """Note whose socket is read, or written to as the poller told."""
+        """Note that a socket is read, or written to after the poller's report."""
         if self.served != fd:
             self.served = fd
             self._changed_at = at
 
     def crowded(self, at: float) -> bool:
-        """Whether anybody waits here, or may be about to: more than one has been served lately."""
+        """Whether others wait here, or may be about to: more than one connection has been served lately."""
         return bool(self._short or self._long) or at - self._changed_at < ALONE
 
     def used(self, seconds: float) -> None:
-        """Count what was used outside the queues."""
+        """Count time that was used outside the queues."""
         self.spent += seconds
         if self.spent > NOTED:
             self.note()
@@ -128,12 +128,12 @@ class Turns:
         self.note()
 
     def put_short(self, runner: Runner) -> None:
-        """As `put`, before those that need much."""
+        """As `put`, before long work."""
         self._short.append(runner)
         self.note()
 
     def note(self) -> None:
-        """See that this turn comes to an end: more than NOTED is used, or somebody waits."""
+        """Schedule the end of this turn: more than NOTED is used, or work waits."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -144,13 +144,13 @@ class Turns:
         try:
             end = self._serve(self._short, started, started + TURN)
             self._serve(self._long, end, end + (SLICE if self._short else TURN))
-        finally:  # whatever happens, there is a next turn
-            self.spent = TURN if self._short else 0.0  # who comes now comes after those
+        finally:  # there is a next turn in any case
+            self.spent = TURN if self._short else 0.0  # new work comes after the waiting work
             if self._short or self._long:
                 self.note()
 
     def _serve(self, queue: deque[Runner], at: float, end: float) -> float:
-        """Let those that wait now go on, one at least, until `end`; return the time."""
+        """Let the runners that wait now continue, one at least, until `end`; return the time."""
         for _ in range(len(queue)):
             runner = queue.popleft()
             runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))

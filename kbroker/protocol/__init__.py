@@ -1,1 +1,1 @@
-"""Bytes to messages and back. No I/O, no asyncio, nothing of ours above it."""
+"""Decodes bytes to messages, and encodes messages. No I/O, no asyncio, and no module of a layer above."""

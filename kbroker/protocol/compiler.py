@@ -1,10 +1,10 @@
 """Turns a declared message into straight-line decode and encode functions, one per (class, version), on first use.
 
-Owns the functions that were made, and what they are asked for: which forms there are, and how each is called. How their
-code looks is in decoder_source.py and encoder_source.py. Never does I/O and keeps no state but its caches.
+Owns the cache of these functions, and their interface: the forms, and how each is called. decoder_source.py and
+encoder_source.py write their code. Never does I/O and keeps no state but its caches.
 
 Decoding takes any buffer that ends where the message ends; a memoryview makes `records` fields views on it.
-Each comes in a divided form, too: a coroutine that gives way, for messages whose lists are long.
+Each function has a divided form, too: a coroutine that yields, for messages with long lists.
 Encoding appends to a bytearray; a `records` value that is no bytes object, or a large one, is left out and noted in
 `spill` as (position in the output, value), so that the transport can send it without a copy.
 """
@@ -23,7 +23,7 @@ Decoder = Callable[[Buffer], Any]
 Spill = list[tuple[int, Any]]
 Encoder = Callable[[Any, bytearray, Spill], None]
 DividedDecoder = Callable[[Buffer, Callable[[int], None]], Coroutine[Any, Any, Any]]
-"""Called with the buffer, and with what is told, before it is taken, how many bytes of memory a list takes."""
+"""Called with the buffer, and with a function that receives the memory of each list, in bytes, before it is taken."""
 DividedEncoder = Callable[[Any, bytearray, Spill], Coroutine[Any, Any, None]]
 _T = TypeVar("_T")
 
@@ -44,12 +44,12 @@ def short_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T | None]:
 
 
 def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
-    """Return a decoder of what lies in a log already: as in Java, U+FFFD stands for bytes that are no UTF-8."""
+    """Return a decoder of stored messages: as in Java, U+FFFD stands for invalid UTF-8."""
     return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version, "stored"))
 
 
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
-    """Return the decoder as a coroutine; it raises Malformed, and whatever is raised where it tells of memory."""
+    """Return the decoder as a coroutine; it raises Malformed, and any error of the function for the memory."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))
 
 

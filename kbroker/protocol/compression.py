@@ -1,10 +1,10 @@
-"""Compress and decompress the records section of a batch, with a bound on what comes out.
+"""Compress and decompress the records section of a batch, with a limit on the decompressed size.
 
-Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never looks at
-what the bytes mean. How a codec is read piece by piece is in decompression.py.
+Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never interprets
+the bytes. decompression.py reads a codec piece by piece.
 
-Snappy has a module of its own (snappy_format.py). Lz4 is the frame format with independent blocks, which is all that
-Java's reader takes.
+Snappy has a module of its own (snappy_format.py). Lz4 is the frame format with independent blocks, the only form that
+Java's reader accepts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GZIP_STEP = 16384  # some hundred us
 
 
 def codec_of(name: str) -> int:
-    """Return the codec's number; raises ValueError for a name that is none of CODEC_NAMES."""
+    """Return the codec's number; raises ValueError for a name that is not in CODEC_NAMES."""
     return CODEC_NAMES.index(name)
 
 
@@ -64,9 +64,9 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def pack(codec: int, pieces: Iterable[bytes], size: int, level: int | None = None) -> Iterator[bytes]:
-    """Yield what `compress` would return for the pieces, step by step; some steps are empty.
+    """Yield the result of `compress` for the pieces, step by step; some steps are empty.
 
-    `size` is that of all pieces together, -1 where it is not known, which is not told in the output then.
+    `size` is that of all pieces together, or -1 if it is unknown; then the output does not contain it.
     """
     if codec == NONE:
         yield from pieces
@@ -109,7 +109,7 @@ def _lz4_level(level: int | None) -> int:
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | memoryview:
     """Return the decompressed bytes; raises Malformed if they are broken or would be more than `max_bytes`.
 
-    What is allocated stays within `max_bytes` and a small constant, whatever the input claims.
+    It allocates at most `max_bytes` and a small constant, whatever size the input claims.
     """
     if codec == NONE:
         if len(data) > max_bytes:
@@ -122,7 +122,7 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | 
 
 
 def unpack(codec: int, data: Buffer, max_bytes: int) -> Iterator[bytes]:
-    """Yield the decompressed bytes in pieces, some of them empty: each is what little work brings (decompression.py).
+    """Yield the decompressed bytes in pieces, some of them empty: each takes little work (decompression.py).
 
     Raises Malformed if they are broken, or once they would be more than `max_bytes` together.
     """

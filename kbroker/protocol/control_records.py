@@ -1,4 +1,4 @@
-"""Control records: the marker with which a transaction ends on a partition.
+"""Control records: the marker that ends a transaction on a partition.
 
 Owns the marker's bytes. Never decides what a marker does.
 
@@ -20,7 +20,7 @@ _MARKER_VALUE = struct.Struct(">hi")
 
 
 class EndTxnMarker(NamedTuple):
-    """What a control batch says: how a transaction ended, and under which coordinator."""
+    """The content of a control batch: how a transaction ended, and under which coordinator epoch."""
 
     commit: bool
     coordinator_epoch: int

@@ -17,12 +17,12 @@ from kbroker.protocol.schema import FieldSpec, Scalar
 from kbroker.protocol.wire import read_uvarint
 
 SHORT_LIST = 64
-"""Elements of the longest list that a short decoder takes."""
+"""Most elements of a list that a short decoder accepts."""
 _AT_ONCE = 10_000
-"""Numbers that are decoded between two turns."""
+"""Most numbers that are decoded between two turns."""
 
 MAX_STRING = 32_767
-"""Bytes of the longest string in any message."""
+"""Most bytes of a string in any message."""
 
 _MEMORY_OF = {"string": 56, "bytes": 40, "uuid": 49, "records": 184, "bool": 0, "int8": 0}
 _BAD_INPUT = (IndexError, struct.error, UnicodeDecodeError, Malformed)
@@ -72,7 +72,7 @@ class DecoderSource(FunctionSource):
         self.run = []
 
     def struct(self, cls: Any) -> str:
-        """Write the decoding of a struct; return the expression that makes it."""
+        """Write the decoding of a struct; return the expression that creates it."""
         plain, tagged = self.live(cls)
         values = {spec.name: self.field(spec) for spec in plain}
         if self.flexible:
@@ -117,14 +117,14 @@ class DecoderSource(FunctionSource):
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
         """Write the reading of a length prefix; return the variable that holds it (negative for null).
 
-        That of a string, which is named for the error, has a bound also where it is a varint.
+        The length of a string has a limit also if it is a varint; `string` is its name in the error.
         """
         n = self.fixed("B" if flexible else letter)
         self.flush()
         if flexible:
             self.add(f"if {n} > 127:")
             self.add(f"    {n}, pos = read_uvarint(buf, pos - 1)")
-            if string:  # in here, short strings cost nothing more
+            if string:  # in this branch, so that short strings cost nothing more
                 self.add(f"    if {n} > {MAX_STRING + 1}:")
                 self.add(f"        raise Malformed('{string} is longer than {MAX_STRING} bytes')")
             self.add(f"{n} -= 1")
@@ -149,7 +149,7 @@ class DecoderSource(FunctionSource):
         return value
 
     def null_branch(self, name: str, value: str, nullable: bool) -> None:
-        """Write what a negative length means, any one, as Kafka's generated readers have it (MessageDataGenerator)."""
+        """Write the branch for any negative length, as in Kafka's generated readers (MessageDataGenerator)."""
         self.add("else:")
         if nullable:
             self.add(f"    {value} = None")
@@ -249,7 +249,7 @@ def _too_many(n: int, remaining: int) -> Malformed:
 
 
 def _memory_of(spec: FieldSpec) -> int:
-    """Return what one element of a list takes in memory, by and large, with its place in the list."""
+    """Return roughly how much memory one element of a list takes, including its place in the list."""
     if not isinstance(spec.kind, Scalar):
         return 8 + _memory_of_struct(spec.kind)
     return 8 + _MEMORY_OF.get(spec.kind.name, 32)

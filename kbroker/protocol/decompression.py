@@ -1,11 +1,10 @@
-"""Decompression piece by piece, so that neither memory nor a moment's work grows with what a batch claims.
+"""Decompression piece by piece, so that neither memory nor the work of a step grows with the size that a batch claims.
 
-Owns how far each codec may go in one step: a step takes in some kilobytes, gives out some hundred at most, and may give
-nothing. Never keeps what it gave out, never knows what the bytes mean, and has no bound on all steps together: whoever
-takes the pieces counts them.
+Owns the limits of one step of each codec: a step reads some kilobytes, returns some hundred at most, and may return
+nothing. Never keeps returned bytes, never interprets them, and has no limit on all steps together: the caller counts.
 
-Snappy has a module of its own (snappy_format.py). Zstd frames are cut at their blocks, which unpack to 128 kB each at
-most.
+Snappy has a module of its own (snappy_format.py). Zstd frames are cut at their blocks, which decompress to at most
+128 kB each.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ _ZSTD_INPUT = 16384
 _ZSTD_BLOCKS = 256  # in one step
 _ZSTD_LONGEST_HEADER = 18
 _SKIPPABLE = b"\x2a\x4d\x18"
-_LIBRARYS_WINDOW = 128 << 20  # the most that zstd's own decoders take without being asked to
+_LIBRARYS_WINDOW = 128 << 20  # the largest that zstd's own decoders accept by default
 MOST_WINDOW: Final = 8 << 20
-"""Bytes of a zstd frame that asks for a larger window; the levels above 19 do so, whatever they hold."""
+"""Most bytes of a zstd frame with a larger window; the levels above 19 use one, whatever the size of their content."""
 
 
 def unpack_gzip(data: memoryview) -> Iterator[bytes]:
-    """Yield what gzip members hold; raises Undecodable."""
+    """Yield the content of gzip members; raises Undecodable."""
     unpacker = zlib.decompressobj(_GZIP_FORMAT)
     position, pending = 0, b""
     try:
@@ -51,7 +50,7 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
             pending = unpacker.unconsumed_tail
             if unpacker.eof:
                 position -= len(unpacker.unused_data)
-                # Java's reader goes on with a second member and ignores anything else that follows.
+                # Java's reader continues with a second member and ignores any other bytes.
                 if data[position : position + 2] != _GZIP_MEMBER:
                     return
                 pending = b""
@@ -61,7 +60,7 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_lz4(data: memoryview) -> Iterator[bytes]:
-    """Yield what an lz4 frame holds, and pass over anything behind it, as Java's reader does; raises Undecodable."""
+    """Yield the content of an lz4 frame, and ignore bytes behind it, as Java's reader does; raises Undecodable."""
     unpacker = lz4.frame.LZ4FrameDecompressor()
     position = 0
     try:
@@ -79,7 +78,7 @@ def unpack_lz4(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_zstd(data: memoryview) -> Iterator[bytes]:
-    """Yield what zstd frames hold; raises Undecodable, or Malformed past MOST_WINDOW of a frame with a wide window."""
+    """Yield the content of zstd frames; raises Undecodable, or Malformed past MOST_WINDOW of a wide-window frame."""
     if not data:
         raise Malformed("no zstd frame")
     position = 0
@@ -99,7 +98,7 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
 
 
 class _OfThread(threading.local):
-    """What a thread keeps, since making it anew takes 5 us, and two threads at once would break it."""
+    """Objects of a thread: creating one takes 5 us, and two threads at once would break it."""
 
     def __init__(self) -> None:
         self.library = zstandard.ZstdDecompressor()
@@ -109,7 +108,7 @@ _of_thread = _OfThread()
 
 
 def unpack_zstd_at_once(data: memoryview) -> bytes | None:
-    """Return what a zstd frame holds if one step unpacks it; None where `unpack_zstd` has to be asked."""
+    """Return the content of a zstd frame if one step decompresses it; None if it needs `unpack_zstd`."""
     try:
         parameters = zstandard.get_frame_parameters(data)
         end, last = _next_blocks(data, 0, zstandard.frame_header_size(data))
@@ -123,7 +122,7 @@ def unpack_zstd_at_once(data: memoryview) -> bytes | None:
 def _unpack_frame(
     library: zstandard.ZstdDecompressor, data: memoryview, start: int, head: memoryview
 ) -> Generator[bytes, None, int]:
-    """Yield what one frame holds; returns where the next begins."""
+    """Yield the content of one frame; return where the next begins."""
     parameters = zstandard.get_frame_parameters(head)
     window = parameters.window_size
     if window > _LIBRARYS_WINDOW:
@@ -146,7 +145,7 @@ def _unpack_frame(
 
 
 def _next_blocks(data: memoryview, start: int, position: int) -> tuple[int, bool]:
-    """Return the end of so many blocks as may be unpacked in one go, and whether they are the frame's last."""
+    """Return the end of the blocks that may be decompressed in one step, and whether they are the frame's last."""
     room = _ZSTD_BLOCK
     for _ in range(_ZSTD_BLOCKS):
         if position >= len(data):
@@ -163,5 +162,5 @@ def _next_blocks(data: memoryview, start: int, position: int) -> tuple[int, bool
 
 
 def too_large(max_bytes: int) -> Malformed:
-    """Return the error for a batch that would be more than it may be."""
+    """Return the error for a batch that would exceed its limit."""
     return Malformed(f"records decompress to more than {max_bytes} bytes")

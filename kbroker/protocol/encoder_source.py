@@ -1,7 +1,7 @@
 """Writes the source of an encoder: one function for one version of a declared message.
 
 Owns the shape of that code: nested structs are written inline, a run of fixed-size fields (with the length prefix that
-follows it) is one `struct` call, a `records` value that is no bytes object, or a large one, is left out and noted.
+follows it) is one `struct` call, a `records` value that is large or no bytes object is left out and noted.
 Never encodes anything itself.
 """
 
@@ -169,7 +169,7 @@ class EncoderSource(FunctionSource):
         for spec in tagged:
             held = f"{value}.{spec.name}"
             if not isinstance(spec.kind, Scalar) and not spec.array:
-                # One that may be null has an empty struct for its default in Kafka, and null is written.
+                # In Kafka the default of a nullable struct is an empty struct, and null is written.
                 conditions.append("True" if self.version in spec.nullable else f"{held} is not None")
             elif spec.array and spec.default is not None:
                 conditions.append(f"{held} is None or len({held}) > 0")

@@ -1,7 +1,7 @@
 """Kafka's error codes, by number and name, and the exceptions that carry them.
 
-Owns the code table of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors). Never decides which code an answer
-has.
+Owns the code table of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors). Never decides on the code of a
+response.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """An error code as it stands in an answer; NONE is 0."""
+    """An error code as in a response; NONE is 0."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -158,13 +158,13 @@ class Undecodable(Malformed):
 
 
 class EndlessNumber(Malformed):
-    """A varint of a record that goes on past its type's size."""
+    """A varint of a record that continues past its type's size."""
 
 
 class ApiError(Exception):
-    """A whole request failed with an expected error; dispatch turns it into that API's error answer.
+    """A whole request failed with an expected error; dispatch turns it into that API's error response.
 
-    `message` is the text for answers that carry one (None where Kafka sends null).
+    `message` is the text for responses that have one (None if Kafka sends null).
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
@@ -189,4 +189,4 @@ DEFAULT_MESSAGES: dict[ErrorCode, str] = {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
 }
-"""The texts that stand in answers which carry a message where nothing more is to be said (Errors.message)."""
+"""The texts of responses with a message, if there is nothing more specific (Errors.message)."""

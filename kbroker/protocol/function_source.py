@@ -1,7 +1,7 @@
-"""A generated function under construction: its lines, its constants, and what compiles them.
+"""A generated function under construction: its lines, its constants, and its compilation.
 
-Owns what decoders and encoders have in common: names, indentation, which fields a version has. Never knows what the
-lines do. The source is registered with `linecache`, so tracebacks show it.
+Owns what decoders and encoders share: names, indentation, and the fields of a version. Never knows what the lines do.
+The source is registered with `linecache`, so tracebacks show it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FunctionSource:
         self.lines.append("    " * self.depth + line)
 
     def give_way(self, number: str) -> None:
-        """Let others go first before each eighth element of a list; `number` is the variable that counts them."""
+        """Yield before each eighth element of a list; `number` is the variable that counts them."""
         self.add(f"if not {number} & 7:")
         self.add("    await turn")
 
@@ -58,7 +58,7 @@ class FunctionSource:
         filename = f"<kbroker schema {self.name}>"
         source = "\n".join(self.lines) + "\n"
         linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-        exec(compile(source, filename, "exec"), self.names)  # made of declared names only
+        exec(compile(source, filename, "exec"), self.names)  # consists of declared names only
         return cast("Callable[..., Any]", self.names[self.name])
 
     def live(self, cls: Any) -> tuple[list[FieldSpec], list[FieldSpec]]:

@@ -1,6 +1,6 @@
-"""What a client speaks whose first bytes are no frame of Kafka's: HTTP, TLS at a port without, none at a port with it.
+"""Recognizes clients of other protocols by their first bytes: HTTP; TLS on a port without it; no TLS on a port with it.
 
-Owns how those begin, and the words in which the log tells of them. Never reads a stream.
+Owns the first bytes of these protocols, and their descriptions for the log. Never reads a stream.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Final
 
 _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "})
-"""How its methods begin, and the preface of HTTP/2."""
+"""The beginnings of its methods, and of the preface of HTTP/2."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 def spoken_in_clear(head: bytes) -> str | None:
-    """Return what begins with these 4 bytes at a port without TLS; None where they tell nothing."""
+    """Return the protocol that begins with these 4 bytes on a port without TLS, or None if it is unknown."""
     if head in _HTTP:
         return f"HTTP ({head.decode().strip()} ...): this port speaks Kafka's protocol"
     if head[:2] == _TLS_HANDSHAKE:
@@ -22,7 +22,7 @@ def spoken_in_clear(head: bytes) -> str | None:
 
 
 def spoken_without_tls(head: bytes) -> str | None:
-    """Return what begins with these 4 bytes at a port with TLS; None where they tell nothing."""
+    """Return the protocol that begins with these 4 bytes on a port with TLS, or None if it is unknown."""
     if head[:1] == b"\0":
         return "Kafka's protocol without it (the client's security.protocol)"
     return "HTTP" if head in _HTTP else None

@@ -1,7 +1,7 @@
 """Record batches, format v2: their header, and the records inside.
 
-Owns the layout, and the checks that tell a well-formed batch from bytes that only claim to be one. Never checks what a
-batch may contain where (that is the log's business), and never touches the CRC except to build a batch.
+Owns the layout, and the checks that distinguish a well-formed batch from other bytes. Never checks the content of a
+batch (that is the log's task), and never touches the CRC except to build a batch.
 
     base_offset i64 | batch_length i32 | leader_epoch i32 | magic i8 | crc u32 | attributes i16 |
     last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16 |
@@ -36,12 +36,12 @@ CONTROL_BIT: Final = 0x20
 
 Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
-"""A record to be written: timestamp in ms, key, value, headers."""
+"""A record to write: timestamp in ms, key, value, headers."""
 
-_AHEAD: Final = 16448  # bytes to decompress before a record is read: what is broken there comes first
+_AHEAD: Final = 16448  # bytes to decompress before a record is read: their errors come first
 _PASSED_AT_ONCE: Final = 255
-"""Records less one, a power of two, that are passed over between two yields."""
-_NUMBERS: Final = 64  # as far may the numbers of a broken record reach beyond its end
+"""Records less one, a power of two, that are skipped between two yields."""
+_NUMBERS: Final = 64  # most bytes that the numbers of a broken record may reach beyond its end
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -121,7 +121,7 @@ def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHead
 
 
 def iter_batches(buf: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch; stops at a partial trailing batch, raises Malformed at nonsense."""
+    """Yield (position, header) of each whole batch; stops at a partial last batch, raises Malformed if invalid."""
     position, end = 0, len(buf)
     while position + HEADER_SIZE <= end:
         header = parse_header(buf, position)
@@ -137,15 +137,15 @@ def compute_crc(batch: bytes | bytearray | memoryview) -> int:
 
 
 def read_records(batch: bytes | bytearray | memoryview, *, max_bytes: int) -> Iterator[Record]:
-    """Yield the records of one batch, decompressing to at most `max_bytes`; raises Malformed where they are broken."""
+    """Yield the records of one batch, decompressing to at most `max_bytes`; raises Malformed if they are broken."""
     return (record for record in stream_records(batch, max_bytes=max_bytes) if record is not None)
 
 
 def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, begin: int = 0) -> Iterator[Record | None]:
     """Yield the records of one batch as `read_records` does, and None after each step of decompression.
 
-    Of what is decompressed no more is kept than the next record needs. Records below the offset `begin` are passed
-    over without a look into them, and None is yielded for some hundred.
+    It keeps no more decompressed bytes than the next record needs. Records below the offset `begin` are skipped without
+    being decoded, with one None for some hundred.
     """
     header = parse_header(batch)
     if header.size > len(batch):
@@ -189,7 +189,7 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, beg
 
 
 def _delta_and_end(data: bytes, position: int) -> tuple[int, int]:
-    """Return a record's offset delta, and the place behind the record."""
+    """Return a record's offset delta, and the position behind the record."""
     size, start = read_number(data, position, 5)
     if size < 0 or start + size > len(data):
         raise Malformed(f"record of {size} bytes does not fit in its batch")
@@ -201,7 +201,7 @@ def _delta_and_end(data: bytes, position: int) -> tuple[int, int]:
 def _more(
     data: bytes, position: int, needed: int, pieces: Iterator[bytes]
 ) -> Generator[None, None, tuple[bytes, int, bool]]:
-    """Return at least `needed` bytes from `position` on, the new position, and whether there are no more."""
+    """Return at least `needed` bytes from `position` on, the new position, and whether the data have ended."""
     parts = [data[position:]]
     there = len(parts[0])
     while there < needed:
@@ -215,7 +215,7 @@ def _more(
 
 
 class BatchFields(TypedDict, total=False):
-    """What the header of a batch says that its records do not."""
+    """The fields of a batch's header that do not follow from its records."""
 
     base_offset: int
     leader_epoch: int
@@ -246,7 +246,7 @@ def build_batch(
 
 
 def put_record(body: bytearray, delta: int, key: bytes | None, value: bytes | None) -> None:
-    """Append record number `delta` to the records of a batch that are all as old as the batch."""
+    """Append record number `delta` to the records of a batch; its timestamp is the batch's."""
     encoded = _encode_record(0, delta, key, value, ())
     put_number(body, len(encoded))
     body += encoded
@@ -268,7 +268,7 @@ def enclose(
     control: bool = False,
     timestamp_type: int = 0,
 ) -> bytes:
-    """Build a batch of `count` records that are encoded, and compressed if there is a codec."""
+    """Build a batch of `count` records that are already encoded, and compressed if there is a codec."""
     attributes = codec | timestamp_type << 3
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     size = HEADER_SIZE + len(payload)
@@ -366,14 +366,14 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def wrap(value: int) -> int:
-    """Let a sum overflow as a Java long does; that is how every client computes a hostile timestamp."""
+    """Let a sum overflow like a Java long; every client computes a hostile timestamp this way."""
     return (value + _I64 & _U64) - _I64
 
 
 def read_number(data: bytes, position: int, longest: int) -> tuple[int, int]:
-    """Return the number at `position`, of `longest` bytes at most, and the place behind it.
+    """Return the number at `position`, of at most `longest` bytes, and the position behind it.
 
-    Raises Malformed where the data end within it, EndlessNumber where it does not end.
+    Raises Malformed if the data end within it, EndlessNumber if it is longer.
     """
     try:
         byte = data[position]
@@ -384,7 +384,7 @@ def read_number(data: bytes, position: int, longest: int) -> tuple[int, int]:
             byte = data[position + index]
             result |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
-                result &= 0xFFFFFFFF if longest == 5 else _U64  # as Java does, where a number has more bits
+                result &= 0xFFFFFFFF if longest == 5 else _U64  # as in Java, if a number has more bits
                 return (result >> 1) ^ -(result & 1), position + index + 1
     except IndexError as error:
         raise Malformed("record ends within a number") from error

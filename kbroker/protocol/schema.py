@@ -24,7 +24,7 @@ from kbroker.protocol.uuids import ZERO_UUID
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A wire type: Kafka's name, and its struct letter where its size is fixed."""
+    """A wire type: Kafka's name, and its struct letter if its size is fixed."""
 
     name: str
     letter: str = ""
@@ -41,7 +41,7 @@ Uuid = Annotated[bytes, Scalar("uuid", "16s")]
 
 
 class Sized(Protocol):
-    """What a `records` field may hold: bytes, or a piece of a file that only the transport turns into bytes."""
+    """The value of a `records` field: bytes, or a piece of a file that only the transport turns into bytes."""
 
     def __len__(self) -> int: ...
 
@@ -76,7 +76,7 @@ class Versions:
 
 @dataclass(slots=True)
 class FieldSpec:
-    """All that a declaration says of one field. `kind` is a Scalar or a struct class; `array` says it is a list."""
+    """The declaration of one field. `kind` is a Scalar or a struct class; `array` makes it a list."""
 
     name: str
     versions: Versions
@@ -89,7 +89,7 @@ class FieldSpec:
     flexible: Versions | None = None
 
     def default_value(self) -> Any:
-        """Return a fresh default, as an absent field reads."""
+        """Return a new default, the value of an absent field."""
         return [] if self.default is _EMPTY_LIST else self.default
 
 
@@ -146,7 +146,7 @@ def _implicit_default(spec: FieldSpec) -> Any:
 
 
 class MessageBase:
-    """What every declared class has: fields by keyword, equality and a readable repr."""
+    """The common base of declared classes: fields by keyword, equality and a readable repr."""
 
     __slots__ = ()
     SPECS: ClassVar[tuple[FieldSpec, ...]]
@@ -182,7 +182,7 @@ def _compile_init(cls: type[MessageBase]) -> Callable[..., None]:
             body.append(f"    self.{spec.name} = {spec.name}")
     names["_E"] = _EMPTY_LIST
     source = f"def __init__(self, {', '.join(params)}):\n" + "\n".join(body or ["    pass"])
-    exec(source, names)  # the source is made of declared names only
+    exec(source, names)  # the source consists of declared names only
     init: Callable[..., None] = names["__init__"]
     return init
 
@@ -214,7 +214,7 @@ def struct(cls: type[_T]) -> type[_T]:
 
 @dataclass_transform()
 def message(*, key: int, versions: str, flexible: str = "none") -> Callable[[type[_T]], type[_T]]:
-    """Declare a message: its API key (or record type), its versions, and from which version on it is flexible."""
+    """Declare a message: its API key (or record type), its versions, and its flexible versions."""
 
     def wrap(cls: type[_T]) -> type[_T]:
         built: Any = _build(cls)

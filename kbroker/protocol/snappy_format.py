@@ -1,8 +1,9 @@
 """Snappy as Java's SnappyOutputStream writes it, and raw blocks of it, which other producers write.
 
-Owns the stream, in both directions, and the format of a block as far as unpacking needs it: a small one is unpacked by
-the library, a large one element by element. The library can only unpack a block as a whole, which may be 21 times its
-size; producers that write one block a batch (librdkafka does) seldom come to some megabytes.
+Owns the stream, in both directions, and the format of a block as far as decompression needs it: the library
+decompresses a small one, this module a large one, element by element. The library can only decompress a block as a
+whole, which may be 21 times its size; producers that write one block per batch (as librdkafka) seldom reach some
+megabytes.
 
     stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
     block    size uvarint | elements         element: tag u8, whose low two bits are its kind
@@ -29,13 +30,13 @@ _RATIO: Final = 64 / 3  # a copy of 64 bytes takes 3: no block holds more for it
 
 
 def compress_snappy(data: memoryview) -> bytes:
-    """Return a stream that holds `data`."""
+    """Return `data` as a stream."""
     blocks = (_snappy_block(data[start : start + _XERIAL_BLOCK]) for start in range(0, len(data), _XERIAL_BLOCK))
     return b"".join((XERIAL_HEADER, *blocks))
 
 
 def pack_snappy(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a stream that holds the pieces, step by step; some steps are empty."""
+    """Yield the pieces as a stream, step by step; some steps are empty."""
     yield XERIAL_HEADER
     held = b""
     for piece in pieces:
@@ -58,7 +59,7 @@ def _snappy_block(data: memoryview) -> bytes:
 
 
 def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Yield what raw snappy blocks hold; raises Undecodable, or Malformed before one is more than is left."""
+    """Yield the content of raw snappy blocks; raises Undecodable, or Malformed before a block exceeds the limit."""
     if data[:8] != _XERIAL_MAGIC:
         yield from unpack_block(data, max_bytes)
         return
@@ -69,7 +70,7 @@ def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
             yield b""
             continue
         if position + 4 > len(data):
-            return  # Java's reader ends where there is no whole size
+            return  # Java's reader ends at an incomplete size
         size = int.from_bytes(data[position : position + 4])
         position += 4
         if size == 0 or position + size > len(data):
@@ -81,7 +82,7 @@ def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Yield what a block holds; raises Undecodable, or Malformed if that is more than `max_bytes`."""
+    """Yield the content of a block; raises Undecodable, or Malformed if that is more than `max_bytes`."""
     size, position = _claimed(block)
     if size > max_bytes:
         raise Malformed(f"records decompress to more than {max_bytes} bytes")
@@ -99,7 +100,7 @@ def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def _claimed(block: memoryview) -> tuple[int, int]:
-    """Return the size that a block says it has without compression, and where its elements begin."""
+    """Return the uncompressed size that a block claims, and where its elements begin."""
     size = 0
     for index, byte in enumerate(block[:5]):
         size |= (byte & 0x7F) << 7 * index
@@ -110,8 +111,8 @@ def _claimed(block: memoryview) -> tuple[int, int]:
 
 def _elements(block: memoryview, position: int, size: int) -> Iterator[bytes]:
     data, end = bytes(block), len(block)
-    out = bytearray()  # what was unpacked last, as far back as copies reach
-    given = before = steps = 0  # bytes of `out` that were given out, bytes before `out`
+    out = bytearray()  # the last decompressed bytes, as far back as copies reach
+    given = before = steps = 0  # bytes of `out` that were yielded, bytes before `out`
     while position < end:
         tag = data[position]
         position += 1

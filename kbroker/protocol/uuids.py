@@ -1,7 +1,7 @@
-"""Ids of topics, directories and members: how they are made, and their text.
+"""Ids of topics, directories and members: their creation, and their text.
 
-Owns Kafka's text form, url-safe base64 without padding (22 characters), and which ids are given to nobody. Their bytes
-in messages are the schema's.
+Owns Kafka's text form, url-safe base64 without padding (22 characters), and the reserved ids. The schema has their
+bytes in messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.protocol.wire import Buffer
 
 ZERO_UUID = bytes(16)
 RESERVED_UUIDS = (ZERO_UUID, bytes(15) + b"\x01")
-"""Ids that Kafka gives to nobody."""
+"""Ids that Kafka never assigns."""
 
 
 def new_uuid() -> bytes:
@@ -33,7 +33,7 @@ def uuid_text(raw: Buffer) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Return the 16 bytes that `text` stands for; raises ValueError."""
+    """Return the 16 bytes of a text; raises ValueError."""
     try:
         raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error as err:

@@ -1,6 +1,6 @@
 """The scalar encodings below the schema: varints, zig-zag.
 
-Owns what one value looks like in bytes. Never knows messages or versions.
+Owns the bytes of single values. Never knows messages or versions.
 
     uvarint   7 bits a byte, low bits first, at most 5 bytes for 32 bits
     varint    a zig-zag encoded uvarint (used inside record batches)

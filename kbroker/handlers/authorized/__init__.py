@@ -1,8 +1,7 @@
-"""The handlers where an authorizer is configured: each behind a guard that asks it first.
+"""The handlers with an authorizer: each behind a guard that asks the authorizer first.
 
-Owns what each API asks for (required_rights.py, one table), and the guards. Never decides by itself:
-security/authorizer does. Where no authorizer is configured nothing of this is imported, and the handlers run as they
-are.
+Owns the rights that each API needs (required_rights.py, one table), and the guards. Never decides by itself:
+security/authorizer does. Without an authorizer this package is not imported, and the handlers run unguarded.
 """
 
 from kbroker.handlers.authorized.required_rights import guarded

@@ -1,7 +1,7 @@
-"""The audit: a line in the log for each change that an administrator asked for.
+"""The audit: a line in the log for each change that an administrator requests.
 
-Owns the logger `kbroker.audit`, and what a line says: who, from where, what, and whether it was done. Values are never
-told: those of configs may be secrets.
+Owns the logger `kbroker.audit`, and the content of a line: principal, address, request, things and outcome. Never logs
+values: those of configs may be secrets.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from kbroker.security.principal import printable
 
 log = logging.getLogger("kbroker.audit")
 NAMED: Final = 8
-"""Things that a line tells by name; of more it tells the number."""
+"""Most things that a line names."""
 _LONGEST: Final = 500
-"""Characters that a line gives to one thing."""
+"""Most characters of one thing in a line."""
 
 
 def _names(field: str) -> Callable[[Any], Iterable[str]]:
@@ -111,17 +111,17 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "AlterPartitionReassignments": (_names("topics"), ""),
     "UpdateFeatures": (lambda request: (each.feature for each in request.feature_updates), "results"),
 }
-"""What a request names, and the list of its answer that says for each whether it was done."""
+"""The things that a request names, and the list of its response that has an error code for each of them."""
 
 
 def audited(api: Api, handler: Handler) -> Handler:
-    """Return a handler that tells the audit of each request, where the API changes what administrators look after."""
+    """Return a handler that logs each request of an API that makes administrators' changes."""
     if api.name not in AUDITED:
         return handler
     what, answers = AUDITED[api.name]
 
     async def told(ctx: RequestContext, request: Any) -> Any:
-        # A handler may take a request apart, and a connection may end while it is at work.
+        # The handler may modify the request, and the connection may end meanwhile.
         things, principal = _text(what(request)), ctx.principal
         try:
             answer = await awaited(handler(ctx, request))

@@ -1,6 +1,6 @@
 """Guards of the APIs about configs: a resource needs a right on itself, brokers and their loggers one on the cluster.
 
-Owns which right that is, by the type of a resource.
+Owns the choice of the right, by the type of a resource.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS = {
 
 
 def resource_right(operation: Operation) -> Verdict:
-    """Ask for a right on a resource; a type that there is not is left to the handler, which refuses it."""
+    """Check a right on a resource; unknown types are left to the handler, which refuses them."""
 
     def verdict(_ctx: RequestContext, rights: Rights, resource: Any) -> int:
         kind = _KINDS.get(resource.resource_type)
@@ -38,7 +38,7 @@ def resource_right(operation: Operation) -> Verdict:
 
 
 def refused_resource(result: type[Any]) -> Refuse:
-    """Make the answer for a resource that is refused."""
+    """Build the result for a refused resource."""
 
     async def refuse(_ctx: RequestContext, resource: Any, code: int) -> Any:
         return result(

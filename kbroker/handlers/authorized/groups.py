@@ -1,6 +1,6 @@
 """Guards of the APIs about groups and their offsets.
 
-Owns what is told of groups that somebody may not describe, and of offsets of topics that he may not.
+Owns the responses about groups, and about offsets of topics, that a client may not describe.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _GROUP_ERROR_SINCE = 2
 
 
 def group_right(operation: Operation) -> Verdict:
-    """Ask for a right on each group that is named."""
+    """Check a right on each named group."""
     return lambda _ctx, rights, name: 0 if rights.may(operation, GROUP, name) else _REFUSED
 
 
 def refused_group(result: type[Any]) -> Refuse:
-    """Make the answer for a group that is refused."""
+    """Build the result for a refused group."""
 
     async def refuse(_ctx: RequestContext, name: str, code: int) -> Any:
         return result(group_id=name, error_code=code)
@@ -62,7 +62,7 @@ def refused_group(result: type[Any]) -> Refuse:
 
 
 def join_group(handler: Handler, _response: type[Any]) -> Handler:
-    """Let in by Group:Read."""
+    """Require Group:Read."""
 
     def guarded(ctx: RequestContext, request: JoinGroupRequest) -> Any:
         if not rights_of(ctx).may(Operation.READ, GROUP, request.group_id):
@@ -74,7 +74,7 @@ def join_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def sync_group(handler: Handler, _response: type[Any]) -> Handler:
-    """Hand out assignments by Group:Read; what lacks its protocol is refused for that, as Kafka does."""
+    """Require Group:Read; a missing protocol is refused first, as in Kafka."""
 
     def guarded(ctx: RequestContext, request: SyncGroupRequest) -> Any:
         is_whole = request.protocol_type is not None and request.protocol_name is not None
@@ -88,7 +88,7 @@ def sync_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def list_groups(handler: Handler, _response: type[Any]) -> Handler:
-    """List all by Cluster:Describe, else those with Group:Describe."""
+    """List all groups with Cluster:Describe, else those with Group:Describe."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -106,7 +106,7 @@ def list_groups(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def with_operations(handler: Handler, _response: type[Any]) -> Handler:
-    """Tell what may be done with the groups that are described."""
+    """Add the client's permitted operations to the described groups."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -123,7 +123,7 @@ def with_operations(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Tell nothing of a consumer group whose members have topics that may not be described."""
+    """Refuse to describe a consumer group if the client may not describe all topics of its members."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -146,7 +146,7 @@ def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
-    """Keep in by Group:Read and Topic:Describe; a pattern stands for topics that the member may describe."""
+    """Require Group:Read and Topic:Describe; a pattern matches only topics that the member may describe."""
 
     async def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
         rights = rights_of(ctx)
@@ -166,7 +166,7 @@ def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler
 
 
 def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
-    """Name coordinators by Group:Describe or TransactionalId:Describe, of share groups by Cluster:ClusterAction."""
+    """Require Group:Describe or TransactionalId:Describe, for share groups Cluster:ClusterAction."""
 
     def guarded(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
         rights, kind = rights_of(ctx), _KINDS.get(request.key_type)
@@ -208,7 +208,7 @@ def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
 
 
 def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
-    """Tell offsets by Group:Describe and Topic:Describe; where all are asked for, others are left out."""
+    """Require Group:Describe and Topic:Describe; a request for all topics leaves the forbidden ones out."""
 
     def guarded(ctx: RequestContext, request: OffsetFetchRequest) -> Coroutine[Any, Any, Any]:
         return several(ctx, request) if ctx.version >= BATCHED_SINCE else one(ctx, request)
@@ -265,7 +265,7 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
 
 
 async def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -> tuple[Any, list[Any]]:
-    """Return the topics that may be described, and the others. None, which is all, stays None."""
+    """Return the topics that may be described, and the others. None (all topics) stays None."""
     if topics is None:
         return None, []
     seen: list[Any] = []

@@ -1,9 +1,9 @@
-"""What guards have in common: whose rights a request has, whole requests refused, lists of which some is refused.
+"""The common parts of guards: the rights of a request, refusal of whole requests, and refusal of parts of a list.
 
 Owns the ways to refuse. Never knows an API: required_rights.py and the modules beside it do.
 
-A guard takes a handler and returns one. What it refuses has no effect, as the handler never hears of it; the rest of a
-list is handed on as a request of its own, and the two answers become one, in the order of the request.
+A guard takes a handler and returns one. Refused parts have no effect, as the handler never receives them; the rest of a
+list is passed on as a request of its own, and both responses are merged, in the order of the request.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
 Guard = Callable[[Handler, type[Any]], Handler]
-"""Takes a handler and the class of its answers."""
+"""Takes a handler and the class of its responses."""
 Verdict = Callable[[RequestContext, Rights, Any], ErrorCode | int]
-"""Tells why an element of a list is refused; 0: it is not."""
+"""Returns the error for an element of a list; 0: it is allowed."""
 Refuse = Callable[[RequestContext, Any, int], Coroutine[Any, Any, Any]]
-"""Makes the answer for an element that is refused."""
+"""Builds the result for a refused element."""
 REFUSALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -34,27 +34,27 @@ REFUSALS: Final = {
 
 
 def rights_of(ctx: RequestContext) -> Rights:
-    """Return what whoever has authenticated on a request's connection may do."""
+    """Return the rights of the principal of a request's connection."""
     rights: Rights | None = ctx.rights
     if rights is None or rights.principal is not ctx.principal:
         authorizer = ctx.services.authorizer
-        assert authorizer is not None  # or there were no guards
+        assert authorizer is not None  # guards exist only with an authorizer
         rights = ctx.rights = authorizer.rights_of(ctx.principal, ctx.client_host.removeprefix("/"))
     return rights
 
 
 def refuse_all(kind: ResourceType) -> ApiError:
-    """Return the refusal of a whole request: its code says all."""
+    """Return the error that refuses a whole request: the code without a text."""
     return ApiError(REFUSALS[kind])
 
 
 def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
-    """Ask for nothing."""
+    """Require nothing."""
     return handler
 
 
 def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
-    """Refuse a request whole where one of several rights is lacking, in this order; each names a field of it."""
+    """Refuse the whole request if a right is missing. They are checked in this order; each names a request field."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:
@@ -70,9 +70,9 @@ def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
 
 
 def on_cluster(operation: Operation, *also: Operation, says: bool = True) -> Guard:
-    """Refuse a request whole without a right on the cluster; any of `also` does as well, and goes first.
+    """Refuse the whole request without a right on the cluster; any of `also` is enough, and is checked first.
 
-    `says`: the refusal says which right, where the answer has a place for it.
+    `says`: the error text names the right, if the response has a field for it.
     """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
@@ -89,7 +89,7 @@ def on_cluster(operation: Operation, *also: Operation, says: bool = True) -> Gua
 
 
 def in_turn(*guards: Guard) -> Guard:
-    """Ask one guard after the other."""
+    """Apply one guard after the other."""
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
         for each in reversed(guards):
@@ -100,9 +100,9 @@ def in_turn(*guards: Guard) -> Guard:
 
 
 def partly(field: str, answers: str, verdict: Verdict, refuse: Refuse, *, asked_anyway: bool = False) -> Guard:
-    """Refuse elements of a list, `field`, each for itself; in the answer `answers` has one for each.
+    """Refuse elements of a list, `field`, each by itself; in the response, `answers` has a result for each.
 
-    Where all are refused the handler is not asked, or `asked_anyway` for none.
+    If all are refused the handler is not called, or is called with an empty list (`asked_anyway`).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
@@ -136,7 +136,7 @@ async def _rest(
     asked: Sequence[Any],
     codes: Sequence[int],
 ) -> Any:
-    """Hand on what is not refused, and return the answer with the refusals in it."""
+    """Pass on the allowed elements, and return the response with the refusals merged in."""
     allowed = []
     for each, code in zip(asked, codes, strict=True):
         if not code:
@@ -161,7 +161,7 @@ async def _rest(
 
 
 def filtered(answers: str, keeps: Callable[[RequestContext, Rights, Any], bool]) -> Guard:
-    """Leave out of an answer's list what must not be known."""
+    """Remove elements from a response's list that the client must not see."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         async def guarded(ctx: RequestContext, request: Any) -> Any:
@@ -181,14 +181,14 @@ def filtered(answers: str, keeps: Callable[[RequestContext, Rights, Any], bool])
 
 
 def with_field(request: Any, field: str, value: Any) -> Any:
-    """Return a request with another value of a field."""
+    """Return a copy of a request with another value of a field."""
     changed = copy(request)
     setattr(changed, field, value)
     return changed
 
 
 def topic_right(operation: Operation, field: str = "name") -> Verdict:
-    """Ask for a right on the topic that an element names, or whose id it has; one that nobody has is not refused."""
+    """Check a right on the topic that an element names, by name or id; an unknown id is not refused."""
 
     def verdict(ctx: RequestContext, rights: Rights, element: Any) -> int:
         name = getattr(element, field) or name_of(ctx, element)
@@ -200,7 +200,7 @@ def topic_right(operation: Operation, field: str = "name") -> Verdict:
 
 
 def name_of(ctx: RequestContext, element: Any) -> str | None:
-    """Return the topic whose id an element has; "" where it has none, None where there is no such topic."""
+    """Return the topic of an element's topic id; "" without an id, None if the topic does not exist."""
     topic_id = getattr(element, "topic_id", None)
     if topic_id is None or not any(topic_id):
         return ""
@@ -218,10 +218,10 @@ def refused_partitions(
     answered_index: str = "partition_index",
     **fields: Any,
 ) -> Refuse:
-    """Make the answer for a refused topic: the code at each of its partitions.
+    """Build the result for a refused topic: the code at each of its partitions.
 
-    `name`, `partitions` and `index` are fields of what was asked (without `index` a partition is its number),
-    `answered` and `answered_index` those of the answer.
+    `name`, `partitions` and `index` are fields of the request (without `index` a partition is its number), `answered`
+    and `answered_index` those of the response.
     """
 
     async def refuse(_ctx: RequestContext, element: Any, code: int) -> Any:

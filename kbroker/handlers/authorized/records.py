@@ -1,6 +1,6 @@
 """Guards of Produce and Fetch: Topic:Write and Topic:Read.
 
-Owns what is asked of requests that carry records. They come by the thousand, so what is allowed whole goes on as it is.
+Owns the checks of requests with records. They are the most frequent, so a fully allowed request is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_ID_VERSION = 13
 
 
 def produce(handler: Handler, _response: type[Any]) -> Handler:
-    """Append where Topic:Write is given; what is part of a transaction needs TransactionalId:Write as well."""
+    """Require Topic:Write; batches of a transaction need TransactionalId:Write as well."""
 
     def guarded(ctx: RequestContext, request: ProduceRequest) -> Any:
         left = FEW
@@ -112,7 +112,7 @@ async def _unwritten(topic: TopicProduceData) -> TopicProduceResponse:
 
 
 def fetch(_handler: Handler, _response: type[Any]) -> Handler:
-    """Read where Topic:Read is given; for a broker (a replica id that is one) by Cluster:ClusterAction alone."""
+    """Require Topic:Read; brokers (a replica id that is one) need Cluster:ClusterAction instead."""
 
     def guarded(ctx: RequestContext, request: FetchRequest) -> Any:
         return fetch_handler(ctx, request, AuthorizedFetch)  # type: ignore[call-arg]
@@ -121,7 +121,7 @@ def fetch(_handler: Handler, _response: type[Any]) -> Handler:
 
 
 class AuthorizedFetch(Fetch):
-    """A Fetch that reads, and waits for, only what may be read: also in a session that has more."""
+    """A Fetch that reads, and waits for, allowed partitions only: also in a session that has more."""
 
     __slots__ = ("_refused",)
 

@@ -1,7 +1,7 @@
-"""What each API asks for: one table, by the names of APIs, as Apache Kafka's (KafkaApis, ControllerApis).
+"""The rights that each API needs: one table, by the names of APIs, as in Apache Kafka (KafkaApis, ControllerApis).
 
-Owns the table, and that an API which it lacks is not served. The guards stand in the modules beside it; an API whose
-rule is one line has its guard made here.
+Owns the table, and the rule that an API without an entry is not served. The modules beside it have the guards; a guard
+of one line is made here.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GROUP, TXN = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
 class Rule(NamedTuple):
-    """What an API asks for: in words, TYPE:OPERATION, and its guard."""
+    """The rights of an API: in words, TYPE:OPERATION, and its guard."""
 
     rights: str
     guard: Guard
@@ -68,7 +68,7 @@ _OPEN: Final = Rule("nothing", open_to_all)
 _DESCRIBES: Final = topic_right(DESCRIBE, "topic")
 
 RULES: Final[dict[str, Rule]] = {
-    # Who somebody is, and what there is to ask for.
+    # Authentication, APIs and telemetry.
     "ApiVersions": _OPEN,
     "SaslHandshake": _OPEN,
     "SaslAuthenticate": _OPEN,
@@ -251,7 +251,7 @@ RULES: Final[dict[str, Rule]] = {
     "DescribeDelegationToken": Rule(
         "nothing; of others DelegationToken:Describe or User:DescribeTokens", tokens.describe_delegation_token
     ),
-    # What brokers ask of each other.
+    # Requests between brokers.
     "LeaderAndIsr": _OF_BROKERS,
     "StopReplica": _OF_BROKERS,
     "UpdateMetadata": _OF_BROKERS,
@@ -259,10 +259,10 @@ RULES: Final[dict[str, Rule]] = {
     "AlterPartition": _OF_BROKERS,
     "AllocateProducerIds": _OF_BROKERS,
 }  # fmt: skip
-"""By API; of several rights all are needed, in this order, unless it says or."""
+"""By API; of several rights all are needed, checked in this order, unless the text has "or"."""
 
 
 def guarded(api: Api) -> Handler:
-    """Return an API's handler behind its guard. Raises KeyError for one that the table lacks."""
+    """Return an API's handler behind its guard. Raises KeyError if the table has no entry for it."""
     response: type[Any] = api.response
     return audited(api, RULES[api.name].guard(api.handler, response))

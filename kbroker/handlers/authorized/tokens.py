@@ -1,6 +1,6 @@
 """Guards of the APIs about delegation tokens.
 
-Owns who may have a token made for another, and who sees tokens of others (KIP-48, KIP-373).
+Owns the rights to create a token for another owner, and to see tokens of others (KIP-48, KIP-373).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kbroker.security.tokens.token import Token
 
 
 def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
-    """Make a token for another by User:CreateTokens."""
+    """Require User:CreateTokens for a token of another owner."""
 
     def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
         owner = owner_of(ctx, request)
-        is_anothers = owner != ctx.principal and is_allowed(ctx)  # who may not ask at all is told so first
+        is_anothers = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal comes first
         if is_anothers and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
             return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
         return handler(ctx, request)
@@ -31,7 +31,7 @@ def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def describe_delegation_token(_handler: Handler, _response: type[Any]) -> Handler:
-    """Show tokens of others by DelegationToken:Describe or User:DescribeTokens."""
+    """Require DelegationToken:Describe or User:DescribeTokens for tokens of others."""
 
     def guarded(ctx: RequestContext, request: DescribeDelegationTokenRequest) -> Any:
         rights = rights_of(ctx)

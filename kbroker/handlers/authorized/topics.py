@@ -1,7 +1,7 @@
 """Guards of Metadata, DescribeTopicPartitions, and of the APIs that create, grow and delete topics.
 
-Owns what is told of topics that somebody may not see: a name that he may not describe is refused alike, whether the
-topic exists or not; where all topics are asked for it is left out.
+Owns the responses about topics that a client may not describe: a named topic gets the same error whether it exists or
+not; a request for all topics leaves it out.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ _METADATA_TOPIC = "__cluster_metadata"
 
 
 def metadata(handler: Handler, _response: type[Any]) -> Handler:
-    """Describe where Topic:Describe is given; create what is absent by Cluster:Create or Topic:Create."""
+    """Require Topic:Describe; creating a missing topic needs Cluster:Create or Topic:Create."""
 
     async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
-        await first_news(ctx)  # what is looked at here must be what the handler tells of
+        await first_news(ctx)  # so that the handler responds from the state checked here
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
         part, by_id = request, False
         if not is_all:
             allowed = await _describable(ctx, rights, request, refused)
-            by_id = bool(allowed) and allowed[0].topic_id != ZERO_UUID  # it is all by id, or all by name
+            by_id = bool(allowed) and allowed[0].topic_id != ZERO_UUID  # a request is all by id, or all by name
             part = with_field(request, "topics", allowed)
         answer = await awaited(handler(ctx, part))
         found, kept = answer.topics if is_all or part.topics else [], []
         for topic in found:
-            # Asked once more of what was named, too: by an id may be told now what was not known before.
+            # Named topics are checked again, too: an id that was unknown before may be known now.
             if topic.name is None or rights.may(Operation.DESCRIBE, TOPIC, topic.name, tell=False):
                 kept.append(topic)
                 if request.include_topic_authorized_operations and topic.name is not None:
@@ -87,10 +87,10 @@ async def _describable(
     for asked in request.topics or ():
         await turn
         if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
-            continue  # where there is an id, names count for nothing; left alone they would
+            continue  # names beside ids are ignored; without the ids they would count
         name = name_of(ctx, asked) if by_id else asked.name
         if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
-            allowed.append(asked)  # nothing that could be told, or what the handler refuses altogether
+            allowed.append(asked)  # nothing to hide, or the handler refuses the whole request
             continue
         if not rights.may(Operation.DESCRIBE, TOPIC, name):
             answer = _unseen(None if by_id else name, asked.topic_id if by_id else ZERO_UUID)
@@ -117,14 +117,14 @@ def _creates(rights: Rights, name: str) -> bool:
 
 
 def cluster_operations(rights: Rights) -> int:
-    """Return what may be done with the cluster, as bits; nothing where it may not be described."""
+    """Return the permitted operations on the cluster, as bits; 0 if it may not be described."""
     if not rights.on_cluster(Operation.DESCRIBE):
         return 0
     return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
-    """Ask for nothing but the cluster's operations."""
+    """Require nothing, but show the cluster's operations only with Cluster:Describe."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -136,14 +136,14 @@ def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
-    """Describe where Topic:Describe is given. Pages are made of what may be seen, so that a cursor tells nothing."""
+    """Require Topic:Describe. Pages have only visible topics, so that a cursor reveals nothing."""
 
     async def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Any:
         await first_news(ctx)
         rights, is_all = rights_of(ctx), not request.topics
         cursor = request.cursor
         if cursor is not None and (cursor.partition_index < 0 or not (is_all or _has(request, cursor.topic_name))):
-            return await awaited(handler(ctx, request))  # it is refused, whatever may be seen
+            return await awaited(handler(ctx, request))  # the handler refuses it in any case
         begin = "" if cursor is None else cursor.topic_name
         names = [each.name for each in request.topics] if not is_all else list(ctx.services.controller.state.topics)
         allowed: dict[str, None] = {}
@@ -178,7 +178,7 @@ def _has(request: DescribeTopicPartitionsRequest, name: str) -> bool:
 
 
 def create_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Create by Cluster:Create or Topic:Create; tell configs by Topic:DescribeConfigs."""
+    """Require Cluster:Create or Topic:Create; configs are shown only with Topic:DescribeConfigs."""
 
     async def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Any:
         rights = rights_of(ctx)
@@ -187,7 +187,7 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
-            # What is named twice, and what nobody may create, is refused by the handler.
+            # The handler refuses names that occur twice, and a name that nobody may create.
             if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
                 allowed.append(topic)
             else:
@@ -210,7 +210,7 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def create_partitions(handler: Handler, _response: type[Any]) -> Handler:
-    """Add partitions by Topic:Alter."""
+    """Require Topic:Alter."""
 
     async def guarded(ctx: RequestContext, request: CreatePartitionsRequest) -> Any:
         rights = rights_of(ctx)
@@ -232,7 +232,7 @@ def create_partitions(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Delete by Cluster:Delete or Topic:Delete. A topic that may not be described has no name and no id."""
+    """Require Cluster:Delete or Topic:Delete. The response hides name and id of a topic that may not be described."""
 
     async def guarded(ctx: RequestContext, request: DeleteTopicsRequest) -> Any:
         rights = rights_of(ctx)
@@ -259,7 +259,7 @@ def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -> DeletableTopicResult | None:
-    """Return the refusal to delete a topic that is named once, by its name or its id."""
+    """Return the refusal to delete a topic that is named once, by its name or its id; None if it is allowed."""
     known = ctx.services.controller.state
     if state.topic_id != ZERO_UUID:
         if state.name is not None:
@@ -279,7 +279,7 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
         return None
     if state.name in known.topics:
         return _undeleted(state.name, ZERO_UUID)
-    # Not left to the handler: by then it may be there.
+    # Not left to the handler: the topic may exist by then.
     return _undeleted(state.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

@@ -1,6 +1,6 @@
 """Guards of the APIs about transactions and producer ids.
 
-Owns what is asked of producers that write in transactions, and what is told of transactions.
+Owns the checks of producers in transactions, and of listings of transactions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_BROKERS_SINCE = 4
 
 
 def init_producer_id(handler: Handler, _response: type[Any]) -> Handler:
-    """Give an id by TransactionalId:Write; without a transactional id by Cluster:IdempotentWrite or any Topic:Write."""
+    """Require TransactionalId:Write; without a transactional id Cluster:IdempotentWrite or any Topic:Write."""
 
     def guarded(ctx: RequestContext, request: InitProducerIdRequest) -> Any:
         rights = rights_of(ctx)
@@ -39,7 +39,7 @@ def init_producer_id(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def add_partitions_to_txn(_handler: Handler, _response: type[Any]) -> Handler:
-    """Add by TransactionalId:Write and Topic:Write; brokers, which ask since v4, by Cluster:ClusterAction."""
+    """Require TransactionalId:Write and Topic:Write; brokers (since v4) need Cluster:ClusterAction."""
 
     def guarded(ctx: RequestContext, request: AddPartitionsToTxnRequest) -> Any:
         rights = rights_of(ctx)
@@ -58,18 +58,18 @@ def add_partitions_to_txn(_handler: Handler, _response: type[Any]) -> Handler:
 
 
 def transaction_right(_ctx: RequestContext, rights: Rights, name: str) -> int:
-    """Ask for TransactionalId:Describe."""
+    """Check TransactionalId:Describe."""
     allowed = rights.may(Operation.DESCRIBE, TXN, name)
     return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 async def refused_transaction(_ctx: RequestContext, name: str, code: int) -> TransactionState:
-    """Make the answer for a transaction that is refused."""
+    """Build the result for a refused transaction."""
     return TransactionState(transactional_id=name, error_code=code)
 
 
 def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Leave topics out of transactions that may not be described."""
+    """Remove topics that may not be described from transactions."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -88,5 +88,5 @@ def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def may_describe(_ctx: RequestContext, rights: Rights, state: Any) -> bool:
-    """Whether a transaction that is listed may be described."""
+    """Whether a listed transaction may be described."""
     return rights.may(Operation.DESCRIBE, TXN, state.transactional_id)

@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
-# DescribeAcls (key 29): which access control lists there are (KIP-140, KIP-290).
+# DescribeAcls (key 29): return access control lists (KIP-140, KIP-290).
 
 
 @message(key=29, versions="1-3", flexible="2+")
@@ -40,7 +40,7 @@ class DescribeAclsResponse:
     resources: list[DescribeAclsResource] = f()
 
 
-# CreateAcls (key 30): access control lists are added (KIP-140, KIP-290).
+# CreateAcls (key 30): add access control lists (KIP-140, KIP-290).
 
 
 @struct
@@ -71,7 +71,7 @@ class CreateAclsResponse:
     results: list[AclCreationResult] = f()
 
 
-# DeleteAcls (key 31): access control lists are removed, whatever filters mean (KIP-140, KIP-290).
+# DeleteAcls (key 31): remove the access control lists that match filters (KIP-140, KIP-290).
 
 
 @struct

@@ -1,7 +1,7 @@
 """ApiVersions (key 18).
 
-Which APIs and versions a broker serves, and its features (KIP-35, KIP-511, KIP-584). The response header is
-always version 0.
+The APIs and versions of a broker, and its features (KIP-35, KIP-511, KIP-584). The response header is always
+version 0.
 """
 
 from kbroker.protocol.schema import f, i16, i32, i64, message, struct

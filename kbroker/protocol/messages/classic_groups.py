@@ -1,4 +1,4 @@
-"""How members of a classic group join, are assigned, stay and leave."""
+"""Membership in a classic group: joining, assignment, staying and leaving."""
 
 from kbroker.protocol.schema import f, i16, i32, message, struct
 
@@ -43,7 +43,7 @@ class JoinGroupResponse:
     members: list[JoinGroupResponseMember] = f()
 
 
-# SyncGroup (key 14): the leader hands in the assignment, every member receives its own.
+# SyncGroup (key 14): the leader sends the assignment, and every member receives its own part.
 
 
 @struct

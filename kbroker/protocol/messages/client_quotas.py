@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import f, f64, i8, i16, i32, message, struct
 
-# DescribeClientQuotas (key 48): which quotas users, client ids and addresses have (KIP-546).
+# DescribeClientQuotas (key 48): the quotas of users, client ids and addresses (KIP-546).
 
 
 @struct

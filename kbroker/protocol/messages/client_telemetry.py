@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, message
 
-# GetTelemetrySubscriptions (key 71): which of its metrics a client is to push, and how often (KIP-714).
+# GetTelemetrySubscriptions (key 71): the metrics that a client should push, and how often (KIP-714).
 
 
 @message(key=71, versions="0", flexible="0+")

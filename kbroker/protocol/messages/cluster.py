@@ -1,4 +1,4 @@
-"""What a cluster is: its brokers, its quorum, its features."""
+"""A cluster's brokers, quorum and features."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct, u16
 
@@ -33,7 +33,7 @@ class DescribeClusterResponse:
     cluster_authorized_operations: i32 = f(default=-2147483648)
 
 
-# DescribeQuorum (key 55): who votes on the cluster's metadata, and how far each has it (KIP-595, KIP-836, KIP-853).
+# DescribeQuorum (key 55): the voters on the cluster's metadata, and their progress (KIP-595, KIP-836, KIP-853).
 
 
 @struct

@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68): join, stay in, and leave a consumer group (KIP-848).
 
-Null or -1 means "as before". The member epoch says what is wanted: 0 joins, -1 leaves, -2 leaves for a while.
+Null or -1 means "as before". A member epoch of 0 joins, -1 leaves, -2 leaves for a while.
 """
 
 from kbroker.protocol.schema import Uuid, f, i16, i32, message, struct

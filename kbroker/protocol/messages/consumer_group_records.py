@@ -1,4 +1,4 @@
-"""What `__consumer_offsets` holds of consumer groups (KIP-848): keys and values, by record type.
+"""The records of `__consumer_offsets` for consumer groups (KIP-848): keys and values, by record type.
 
 On disk a key or value is preceded by an int16: the record type for keys, the value's version for values.
 """
@@ -57,7 +57,7 @@ class ClassicProtocol:
 
 @struct
 class ClassicMemberMetadata:
-    """Classic member metadata: of a member that speaks the classic protocol within a consumer group."""
+    """Classic member metadata: of a member that uses the classic protocol within a consumer group."""
 
     session_timeout_ms: i32 = f()
     supported_protocols: list[ClassicProtocol] = f()
@@ -112,7 +112,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 
 @struct
 class TopicPartitions:
-    """Topic partitions; the epochs at which each was assigned, where they are known."""
+    """Topic partitions, and the epochs at which they were assigned, if known."""
 
     topic_id: Uuid = f()
     partitions: list[i32] = f()

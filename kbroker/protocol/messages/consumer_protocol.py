@@ -1,6 +1,6 @@
-"""What consumers put into JoinGroup and SyncGroup (protocol type "consumer"): subscriptions and assignments.
+"""The contents of JoinGroup and SyncGroup from consumers (protocol type "consumer"): subscriptions and assignments.
 
-Each is preceded by an int16, its version.
+Before each is an int16, its version.
 """
 
 from kbroker.protocol.schema import f, i32, message, struct

@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
-# CreateDelegationToken (key 38): a token by which its owner can log in elsewhere (KIP-48, KIP-373).
+# CreateDelegationToken (key 38): a token with which its owner can authenticate elsewhere (KIP-48, KIP-373).
 
 
 @struct
@@ -34,7 +34,7 @@ class CreateDelegationTokenResponse:
     throttle_time_ms: i32 = f()
 
 
-# RenewDelegationToken (key 39): a delegation token is kept valid for longer (KIP-48).
+# RenewDelegationToken (key 39): extend the validity of a delegation token (KIP-48).
 
 
 @message(key=39, versions="1-2", flexible="2+")
@@ -50,7 +50,7 @@ class RenewDelegationTokenResponse:
     throttle_time_ms: i32 = f()
 
 
-# ExpireDelegationToken (key 40): a delegation token ends sooner, or at once (KIP-48).
+# ExpireDelegationToken (key 40): let a delegation token expire sooner, or at once (KIP-48).
 
 
 @message(key=40, versions="1-2", flexible="2+")

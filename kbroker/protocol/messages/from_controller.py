@@ -1,10 +1,10 @@
-"""What the controller of a cluster on ZooKeeper tells its brokers."""
+"""Requests from the controller of a cluster on ZooKeeper to its brokers."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 
-# LeaderAndIsr (key 4): the controller tells a broker who leads and follows the partitions that it hosts.
+# LeaderAndIsr (key 4): the leaders and followers of the partitions that a broker hosts.
 #
-# From the version on in which topics have ids (KIP-516); `partition_epoch` is the version of the partition's znode.
+# From the first version with topic ids on (KIP-516); `partition_epoch` is the version of the partition's znode.
 
 
 @struct
@@ -33,7 +33,7 @@ class LeaderAndIsrTopicState:
 
 @struct
 class LeaderAndIsrLiveLeader:
-    """Where a leader that is named in this request is reached."""
+    """The address of a leader that this request names."""
 
     broker_id: i32 = f()
     host_name: str = f()
@@ -69,9 +69,9 @@ class LeaderAndIsrResponse:
     topics: list[LeaderAndIsrTopicError] = f("5+")
 
 
-# StopReplica (key 5): the controller tells a broker which partitions it hosts no longer (KIP-570).
+# StopReplica (key 5): the partitions that a broker must stop hosting (KIP-570).
 #
-# A leader epoch of -1 stands for "whatever it is", -2 for "the topic is being deleted".
+# A leader epoch of -1 stands for any epoch, -2 for a topic that is being deleted.
 
 
 @struct
@@ -109,10 +109,10 @@ class StopReplicaResponse:
     partition_errors: list[StopReplicaPartitionError] = f()
 
 
-# UpdateMetadata (key 6): the controller tells a broker which brokers live and what has changed of which partition.
+# UpdateMetadata (key 6): the live brokers, and the changes of partitions.
 #
-# Partitions are merged into what the broker knows; the live brokers replace it. A leader of -2 says that the topic is
-# being deleted.
+# Partitions are merged into the broker's metadata; the live brokers replace those in it. A leader of -2 means that the
+# topic is being deleted.
 
 
 @struct

@@ -1,4 +1,4 @@
-"""What `__consumer_offsets` holds: keys and values of offsets and of group metadata.
+"""The records of `__consumer_offsets`: keys and values of offsets and of group metadata.
 
 On disk a key or value is preceded by an int16: the record type for keys, the value's version for values.
 """

@@ -1,4 +1,4 @@
-"""Where groups are, which there are, and their deletion."""
+"""Groups: their coordinators, their listing and description, and their deletion."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 

@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 
-# DescribeLogDirs (key 35): sizes of partitions and of the disks below them (KIP-113, KIP-827).
+# DescribeLogDirs (key 35): sizes of partitions and of their disks (KIP-113, KIP-827).
 
 
 @struct
@@ -47,7 +47,7 @@ class DescribeLogDirsResponse:
     results: list[DescribeLogDirsResult] = f()
 
 
-# AlterReplicaLogDirs (key 34): which log directory each partition is to be in (KIP-113).
+# AlterReplicaLogDirs (key 34): move partitions to log directories (KIP-113).
 
 
 @struct
@@ -60,7 +60,7 @@ class AlterReplicaLogDirTopic:
 
 @struct
 class AlterReplicaLogDir:
-    """One directory, by absolute path, and what is to be in it."""
+    """One directory, by absolute path, and the partitions to move to it."""
 
     path: str = f()
     topics: list[AlterReplicaLogDirTopic] = f()

@@ -1,4 +1,4 @@
-"""What brokers and topics there are."""
+"""Brokers and topics of a cluster."""
 
 from kbroker.protocol.schema import Uuid, f, i16, i32, message, struct
 

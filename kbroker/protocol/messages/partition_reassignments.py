@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
-# AlterPartitionReassignments (key 45): partitions are moved to other replicas (KIP-455).
+# AlterPartitionReassignments (key 45): move partitions to other replicas (KIP-455).
 
 
 @struct
@@ -48,7 +48,7 @@ class AlterPartitionReassignmentsResponse:
     responses: list[ReassignableTopicResponse] = f()
 
 
-# ListPartitionReassignments (key 46): which partitions are being moved, and where to (KIP-455).
+# ListPartitionReassignments (key 46): the partitions that are being moved, and their targets (KIP-455).
 
 
 @struct
@@ -85,7 +85,7 @@ class ListPartitionReassignmentsResponse:
     topics: list[OngoingTopicReassignment] = f()
 
 
-# ElectLeaders (key 43): preferred leaders, or any, are elected (KIP-183, KIP-460).
+# ElectLeaders (key 43): elect preferred leaders, or any (KIP-183, KIP-460).
 
 
 @struct

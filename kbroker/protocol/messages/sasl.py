@@ -4,7 +4,7 @@ from kbroker.protocol.schema import f, i16, i64, message
 
 # SaslHandshake (key 17): choose a SASL mechanism (KIP-43); never flexible.
 #
-# After version 0 tokens follow as they are, each behind its size; after version 1 in SaslAuthenticate (KIP-152).
+# After version 0 bare tokens follow, each behind its size; after version 1 they follow in SaslAuthenticate (KIP-152).
 
 
 @message(key=17, versions="0-1")
@@ -18,7 +18,7 @@ class SaslHandshakeResponse:
     mechanisms: list[str] = f()
 
 
-# SaslAuthenticate (key 36): one token of a SASL mechanism, and the server's answer to it (KIP-152, KIP-368).
+# SaslAuthenticate (key 36): one token of a SASL mechanism, and the server's response to it (KIP-152, KIP-368).
 
 
 @message(key=36, versions="0-2", flexible="2+")

@@ -2,7 +2,7 @@
 
 from kbroker.protocol.schema import f, i8, i16, i32, message, struct
 
-# DescribeUserScramCredentials (key 50): which SCRAM credentials users have, and nothing of them (KIP-554).
+# DescribeUserScramCredentials (key 50): users' mechanisms and iterations, without the credentials (KIP-554).
 
 
 @struct
@@ -37,7 +37,7 @@ class DescribeUserScramCredentialsResponse:
     results: list[DescribeUserScramCredentialsResult] = f()
 
 
-# AlterUserScramCredentials (key 51): set and remove SCRAM credentials (KIP-554). Passwords come salted.
+# AlterUserScramCredentials (key 51): set and remove SCRAM credentials (KIP-554). Passwords are sent salted.
 
 
 @struct

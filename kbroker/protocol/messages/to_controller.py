@@ -1,8 +1,8 @@
-"""What brokers ask the controller of a cluster on ZooKeeper."""
+"""Requests from brokers to the controller of a cluster on ZooKeeper."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 
-# AllocateProducerIds (key 67): a broker asks the controller for a block of producer ids (KIP-730).
+# AllocateProducerIds (key 67): a broker requests a block of producer ids (KIP-730).
 
 
 @message(key=67, versions="0", flexible="0+")
@@ -19,12 +19,12 @@ class AllocateProducerIdsResponse:
     producer_id_len: i32 = f()
 
 
-# AlterPartition (key 56): a leader asks the controller for another set of in-sync replicas (KIP-497, KIP-903).
+# AlterPartition (key 56): a leader requests another set of in-sync replicas (KIP-497, KIP-903).
 
 
 @struct
 class BrokerState:
-    """A replica that is to be in sync; its epoch is -1 where that is not to be checked."""
+    """A replica of the requested set; an epoch of -1 is not checked."""
 
     broker_id: i32 = f("3+")
     broker_epoch: i64 = f("3+", default=-1)
@@ -32,7 +32,7 @@ class BrokerState:
 
 @struct
 class AlterPartitionData:
-    """One partition; `partition_epoch` is what the leader believes it to be."""
+    """One partition; `partition_epoch` is the leader's current value."""
 
     partition_index: i32 = f()
     leader_epoch: i32 = f()
@@ -57,7 +57,7 @@ class AlterPartitionRequest:
 
 @struct
 class AlteredPartition:
-    """A partition as the controller has it now, or why it was not changed."""
+    """The controller's current state of a partition, or why it was not changed."""
 
     partition_index: i32 = f()
     error_code: i16 = f()
@@ -81,7 +81,7 @@ class AlterPartitionResponse:
     topics: list[AlteredTopic] = f()
 
 
-# ControlledShutdown (key 7): a broker asks the controller to move away what it leads, before it stops.
+# ControlledShutdown (key 7): before a broker stops, the controller moves the leadership of its partitions away.
 
 
 @message(key=7, versions="3", flexible="3+")
@@ -104,7 +104,7 @@ class ControlledShutdownResponse:
     remaining_partitions: list[RemainingPartition] = f()
 
 
-# UnregisterBroker (key 64): let a cluster on KRaft forget a broker that will not come back. Not served here.
+# UnregisterBroker (key 64): remove a broker that will not come back from a cluster on KRaft. Not served here.
 
 
 @message(key=64, versions="0", flexible="0+")

@@ -1,4 +1,4 @@
-"""How topics are created, grow, lose records and are deleted."""
+"""Topics: their creation, growth and deletion, and the deletion of their records."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 

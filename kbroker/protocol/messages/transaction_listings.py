@@ -1,4 +1,4 @@
-"""What transactions and producers there are (KIP-664)."""
+"""Listings of transactions and producers (KIP-664)."""
 
 from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 

@@ -1,4 +1,4 @@
-"""What `__transaction_state` holds: a transactional id and the state of its transaction.
+"""The records of `__transaction_state`: a transactional id and the state of its transaction.
 
 On disk a key or value is preceded by an int16: the record type (0) for keys, the value's version for values.
 """

@@ -1,4 +1,4 @@
-"""How transactions begin, grow and end."""
+"""The begin, growth and end of transactions."""
 
 from kbroker.protocol.schema import f, i8, i16, i32, i64, message, struct
 
