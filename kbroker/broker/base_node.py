@@ -142,7 +142,7 @@ class Node:
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
             authorizer=authorizer,
-            on_levels_changed=dispatcher.look_at_loggers,
+            on_levels_changed=dispatcher.look_anew,
         )
         self.server = Server(
             self.services,

@@ -39,9 +39,8 @@ async def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> L
     unread = cluster.metadata.read_configs([topic.topic_name for topic in request.topic_states])
     if unread is not None:
         await unread
-    elif not manager.has_new(request):
-        return await manager.become_leader_or_follower(request)
-    return await manager.with_files(request, await manager.make_ahead(request))
+    made = await manager.make_ahead(request) if unread is not None or manager.has_new(request) else []
+    return await manager.become_leader_or_follower(request, made)
 
 
 @handles(StopReplicaRequest, StopReplicaResponse, "3-4", cluster=True)

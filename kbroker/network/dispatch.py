@@ -199,22 +199,17 @@ class Dispatcher:
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
         self._quotas = quotas
-        self._metered = self._told = self._logged = self._timed = False
+        self._metered = self._told = self._logged = self._timed = self._express = False
         self._sink: Sink | None = None
         self._ratio = 1.0
         self._draw = Random().random
         self._sampled = False
         """Whether the current request is one of those passed to the sink."""
-        self._express = self._is_express()
+        self.look_anew()
         self.entrance: Run = self.run
         """The function to which connections pass their frames: `run`, or one before it (Server.divert)."""
         if quotas is not None:
-            quotas.on_activity = self._meter_or_not
-            self._meter_or_not()
-
-    def _meter_or_not(self) -> None:
-        self._metered = self._quotas is not None and self._quotas.active
-        self._express = self._is_express()
+            quotas.on_activity = self.look_anew
 
     @property
     def apis(self) -> list[str]:
@@ -226,16 +221,20 @@ class Dispatcher:
         """Return the names of the served APIs by their keys."""
         return {key: each.name for key, each in self._apis.items()}
 
-    def _is_express(self) -> bool:
-        """Whether all requests may skip their handler, which then logs nothing about them."""
-        # Computed once and not per request: while DEBUG is off, requests cost nothing more.
+    def look_anew(self) -> None:
+        """Decide what is measured and logged of requests; called after a change of loggers, quotas or the trace sink.
+
+        Not once a request: with all of it off, requests cost nothing more.
+        """
+        self._metered = self._quotas is not None and self._quotas.active
         self._logged = request_log.enabled()
         tells_allowed = decision_log.tells_allowed()
         if self._authorizer is not None:
             self._authorizer.tells_allowed = tells_allowed
         self._told = self._logged or (self._authorizer is not None and tells_allowed)
         self._timed = self._metered or self._logged or self._sink is not None
-        return not self._metered and not self._told and self._sink is None
+        # Whether all requests may pass by their handlers, which then log nothing of them.
+        self._express = not self._metered and not self._told and self._sink is None
 
     def _is_express_for(self, context: RequestContext) -> bool:
         """Whether the current request may skip its handler, although some requests are metered, logged or traced."""
@@ -270,14 +269,10 @@ class Dispatcher:
             handler = guarded(api)
         return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
-    def look_at_loggers(self) -> None:
-        """Check again whether requests must be logged."""
-        self._express = self._is_express()
-
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
         """Pass a share of the requests to `sink`, in the loop, after each is answered; None: pass none."""
         self._sink, self._ratio, self._sampled = sink, ratio, False
-        self._express = self._is_express()
+        self.look_anew()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame: append its response to `out` and `spill`, or return the work that is left until there is one.

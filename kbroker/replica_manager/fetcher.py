@@ -59,8 +59,9 @@ _FIRST_PAUSE_MS: Final = 50
 
 A leader that does not know its leadership yet learns it soon.
 """
+_BYTES: Final = 256 * 1024
 _BATCHES: Final = 8
-"""Batches that are appended to one partition between two turns."""
+"""Bytes and batches that are appended to one partition between two turns: at most a millisecond."""
 
 Endpoint = tuple[str, int]
 
@@ -379,7 +380,7 @@ class Fetcher:
         view = memoryview(data.records or b"")
         now_ms = self._clock.now_ms()
         try:
-            position = batches = 0
+            position = batches = reported = 0
             while position + HEADER_SIZE <= len(view):
                 size = int.from_bytes(view[position + 8 : position + 12], signed=True) + LOG_OVERHEAD
                 if size < HEADER_SIZE:
@@ -391,7 +392,8 @@ class Fetcher:
                 followed.partition.traffic.replicated_in += size
                 position += size
                 batches += 1
-                if not batches % _BATCHES:
+                if not batches % _BATCHES or position - reported >= _BYTES:
+                    reported = position
                     self._appended(followed)
                     await turn
                     if not self._is_current(followed):

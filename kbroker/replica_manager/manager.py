@@ -223,16 +223,21 @@ class ReplicaManager:
                 await turn
         return found
 
-    async def with_files(self, request: LeaderAndIsrRequest, made: list[MadeAhead]) -> LeaderAndIsrResponse:
-        """Do the work of `become_leader_or_follower`, with the files made for it."""
+    async def become_leader_or_follower(
+        self, request: LeaderAndIsrRequest, made: list[MadeAhead]
+    ) -> LeaderAndIsrResponse:
+        """Apply a LeaderAndIsr, with the files made for it; return once directories of new partitions are on disk."""
         logs = self._replicas.logs
         logs.offer(made)
         try:
-            return await self.become_leader_or_follower(request)
+            answer = await self._become_each(request)
         finally:
             logs.withdraw(made)
+        if self._unsynced:
+            await self._sync()
+        return answer
 
-    async def become_leader_or_follower(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
+    async def _become_each(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
         """Apply a LeaderAndIsr, partition by partition; each has its own result."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
@@ -249,8 +254,6 @@ class ReplicaManager:
                 errors.append(LeaderAndIsrPartitionError(state.partition_index, code))
                 await turn
             await turn
-        if self._unsynced:
-            await self._sync()
         return answer
 
     async def _sync(self) -> None:
