@@ -18,7 +18,7 @@ class Breaks:
         self._until = time.perf_counter() + _WORK_S
 
     def rest(self) -> None:
-        """Rest if half a millisecond of work is over."""
+        """Rest if work has run for half a millisecond since the last rest."""
         if time.perf_counter() > self._until:
             time.sleep(_WORK_S)
             self._until = time.perf_counter() + _WORK_S

@@ -87,7 +87,7 @@ def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, An
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the metadata of those topics that exist, by name; of all topics for None."""
+    """Return the metadata of the existing ones among the given topics, by name; None stands for all topics."""
     found = {}
     for topic in admin.describe_topics(None if names is None else list(names)):
         error = code_error(topic["error_code"])

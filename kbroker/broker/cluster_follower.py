@@ -83,7 +83,7 @@ class ClusterFollower:
         lost: Keys = []
 
         def lose(keys: Keys) -> None:
-            # At once: partitions still to be hosted must not be created anew, and empty, in another directory.
+            # At once. Otherwise a partition that is still to be hosted would be created, empty, in another directory.
             lost.extend(keys)
             self._replicas.lose(keys)
 

@@ -440,7 +440,7 @@ class ClusterNode(Node):
         )
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
-        """Pass changes to the parts: configs, the controller, live brokers, deleted topics."""
+        """Notify the broker's parts of changed configs, a new controller, live brokers and deleted topics."""
         self.replica_manager.controller_changed()
         if self._dynamic_configs.follow(old, new):
             self.controller.configure(controller_config(self.config))

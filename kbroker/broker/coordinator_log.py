@@ -39,7 +39,7 @@ class CoordinatorLog:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return None if everything below `offset` is committed, as always on one node; otherwise a future to await."""
+        """Return a future to await, or None if all below `offset` is committed. On a single node it always is."""
         leader = self._replicas.leader(self._topic, partition)
         return None if leader.log.high_watermark >= offset else leader.committed(offset)
 

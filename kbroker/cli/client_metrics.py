@@ -128,7 +128,7 @@ def list_subscriptions(output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def describe(names: tuple[str, ...], output: Output, connection: Connection) -> None:
-    """Describe subscriptions; all without names."""
+    """Describe the named subscriptions, or all if no name is given."""
     with connection.admin() as admin:
         known = _names(admin)
         found = [_described(admin, name) for name in names or known if name in known]

@@ -248,7 +248,7 @@ class EmbeddedStore:
                     error = err
 
     def _go_on(self, error: BaseException | None = None) -> None:
-        """Continue the compaction for a slice."""
+        """Continue the compaction for one slice of time."""
         sync = self._sync
         if self._compaction is None or sync is None:
             return

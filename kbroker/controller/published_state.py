@@ -24,7 +24,7 @@ Step = Callable[[ClusterState], ClusterState]
 
 
 class PublishedState:
-    """A state, and the path of a change into it."""
+    """A state, and the way in which changes are applied to it."""
 
     def __init__(self, store: MetadataStore, state: ClusterState) -> None:
         """Begin with the stored state."""

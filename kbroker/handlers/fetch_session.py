@@ -53,7 +53,7 @@ class CachedPartition:
         )
 
     def must_answer(self, data: PartitionData) -> bool:
-        """Remember the response; return whether an incremental response must contain it."""
+        """Remember a partition's response; return whether an incremental response must contain the partition."""
         changed = self.has_news(data)
         self.high_watermark = data.high_watermark if data.error_code == 0 else -1
         self.log_start_offset = data.log_start_offset

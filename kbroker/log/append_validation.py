@@ -1,7 +1,7 @@
 """The checks that a batch must pass before it is appended.
 
-Owns the checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that need only the header, their order, error
-codes and the texts that reach clients. Also owns the decision whether the records must be checked
+Owns those checks of Kafka's ProduceRequest, UnifiedLog and LogValidator for which the header is enough, with their
+order, error codes and messages to clients. Also owns the decision whether the records must be checked
 (record_validation.py), and the bounds on the bytes and records of an unpacked batch. Never appends, and knows nothing
 of producers' sequences.
 

@@ -1,8 +1,8 @@
 """The segments of one log (Kafka's LogSegments).
 
-Owns the list of segments, which one is appended to, and whether the directory has changed since it was last synced.
-Never decides what is rolled, deleted or replaced, and never knows what their batches mean. There may be many thousands:
-work on each one is done only when it is needed.
+Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync.
+Never decides which segment is rolled, deleted or replaced, and never reads their batches. A log may have many thousands
+of segments: each is worked on only when it is needed.
 """
 
 from __future__ import annotations

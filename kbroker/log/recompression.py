@@ -1,8 +1,8 @@
-"""Rewrites a batch's records with another codec or with ordered offsets, in memory for a few records and the result.
+"""Rewrites a batch's records with another codec or with ordered offsets. Memory holds a few records and the result.
 
 Owns the new bytes of records and their header. Never validates: the records have been checked (record_walk.py) and are
-well formed. The result is the same as that of building the batch anew from its records: offsets from 0 on, timestamps
-relative to the first record's, and of the old header only the producer's identity.
+well formed. The result equals a new batch of the same records: offsets begin at 0, timestamps are relative to the first
+record's, and only the producer's identity is kept from the old header.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def revised(old: Mapping[str, str], ops: Iterable[tuple[str, float | None]]) -> 
 
 
 def stored_text(key: str, value: float) -> str:
-    """Return a limit's text in configs, which Java's brokers can read, too."""
+    """Return a limit as config text, in a form that Java's brokers can read as well."""
     if key in _LARGEST and value == int(value):
         return str(int(value))
     return "Infinity" if math.isinf(value) else repr(float(value))

@@ -120,8 +120,8 @@ def assert_requested(
 ) -> list[Request]:
     """Assert that clients sent an API's requests, `times` times or at least once; return these requests.
 
-    `about` is as in `Requests.of`. With `timeout` the requests may arrive within that many seconds. A cluster, and
-    `Broker(requests=False)`, record from the first access to `requests` on. Raises ValueError for filters that no
+    `about` is as in `Requests.of`. With `timeout` the requests may arrive within that many seconds. A cluster and a
+    `Broker(requests=False)` start to record at the first access to `requests`. Raises ValueError for filters that no
     request can match.
     """
     __tracebackhide__ = True

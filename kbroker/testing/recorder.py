@@ -106,7 +106,7 @@ class Recorder:
         try:
             request = _decoded(entry, asked)
             subjects = subjects_of(request, self._name)
-        except Malformed:  # an error that only the decoding in steps finds
+        except Malformed:  # an error that is found only when the frame is decoded step by step
             request, subjects = None, Subjects()
         for name, topic_id, index in known:
             found = name or self._name(topic_id)

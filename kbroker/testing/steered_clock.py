@@ -94,7 +94,7 @@ class SteeredClock(SystemClock):
 
     def _move(self, wall_ms: int, monotonic_ms: int) -> None:
         if not 0 <= self.now_ms() + wall_ms < _LAST_MS:
-            raise ValueError("the time lies between 1970 and 9998")
+            raise ValueError("the time must lie between 1970 and 9998")
         self._wall_ms += wall_ms
         self._monotonic_ms += monotonic_ms
         if self.moved is not None:

@@ -28,7 +28,10 @@ _NOTHING: Final = range(0)
 
 
 class ProducerIdBlocks:
-    """One broker's supply. `broker_epoch` returns its registration, `controller_id` the controller (-1: none)."""
+    """One broker's supply of producer ids. `broker_epoch` returns the epoch of its registration.
+
+    `controller_id` returns the id of the controller, -1 without one.
+    """
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ class Times:
         self._buckets: Counter[int] = Counter()
 
     def add(self, seconds: float) -> None:
-        """Count a time."""
+        """Count one measured time."""
         self.count += 1
         self._sum += seconds
         self._least = min(self._least, seconds)

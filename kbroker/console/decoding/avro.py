@@ -46,7 +46,7 @@ def about(schema: Any) -> str:
 
 
 def decoder(schema: Any) -> Callable[[bytes], Any]:
-    """Return a decoder of values; it raises ValueError for bytes that do not match the schema, or that remain."""
+    """Return a decoder of values. It raises ValueError if bytes do not match the schema, or are left over."""
     # fastavro's reader in C has no limit of depth: a deeply nested value ends the process. The one in Python
     # raises RecursionError.
     in_c = not holds_itself(schema)

@@ -1,7 +1,7 @@
 """The readable form of a key or a value.
 
 Owns the order of guesses, and how much is shown: large values are cut, and can be downloaded in full. Confluent's
-framing, a zero byte and a schema id of four bytes, is recognised and mentioned.
+framing (a zero byte, then a schema id of four bytes) is recognised and mentioned.
 """
 
 from __future__ import annotations

@@ -515,7 +515,7 @@ async def _all(changes: Iterable[tuple[_K, Coroutine[Any, Any, ApiError | None]]
 
 
 async def _outcome(change: Coroutine[Any, Any, ApiError | None]) -> ApiError | None:
-    """Return a client's error for a change: None on success."""
+    """Return the error for the client that asked for a change; None on success."""
     try:
         return await change
     except ApiError as error:

@@ -15,7 +15,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 
 class Others(Enum):
-    """The rights of others on a znode of this session; a session with the same credentials has all rights."""
+    """The rights of other users on a znode that this session created; a session with its credentials has all rights."""
 
     CHANGE = tuple(OPEN_ACL_UNSAFE)
     READ = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)

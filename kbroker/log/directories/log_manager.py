@@ -113,7 +113,8 @@ class LogManager:
     def open(self) -> None:
         """Lock every directory.
 
-        Raises LogDirError if one belongs to another broker, if none is usable, or if the one with the metadata is not.
+        Raises LogDirError if a directory belongs to another broker, if no directory is usable, or if the metadata
+        directory is unusable.
         """
         opened: list[LogDirectory] = []
         try:
