@@ -1,8 +1,8 @@
 """The follower's side of a partition: its fetch position, and how a response of the leader changes its log.
 
 Owns the position and the leader epoch of a fetch, and the partition's condition. Pure: it turns a response into a step.
-The fetcher applies the step to the log and then reports the new end. (Apache Kafka: AbstractFetcherThread; KIP-101, 279, 320, 595 for
-diverging logs.)
+The fetcher applies the step to the log and then reports the new end. (Apache Kafka: AbstractFetcherThread; KIP-101,
+279, 320, 595 for diverging logs.)
 """
 
 from __future__ import annotations
