@@ -70,7 +70,9 @@ def _named(cls: type[Any], source: Any) -> Any:
     names = [spec.name for spec in cls.SPECS if spec.name in _NAMES]
     if not hasattr(source, "SPECS"):
         return cls(**{names[0]: source}) if names else cls()
-    return cls(**{name: getattr(source, name) for name in names if hasattr(source, name)})
+    values = {name: getattr(source, name, None) for name in names}
+    # A null name is the default in an answer: not every version of it has null.
+    return cls(**{name: value for name, value in values.items() if value is not None})
 
 
 def _has_code(spec: FieldSpec) -> bool:
