@@ -114,6 +114,7 @@ def test_the_sdist_makes_the_same_wheel(built: tuple[Path, Path], tmp_path: Path
         "LICENSE",
         "PKG-INFO",
         "README.md",
+        "SECURITY.md",
         "docs",
         "hatch_build.py",
         "kbroker",
