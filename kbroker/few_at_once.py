@@ -1,4 +1,4 @@
-"""Divided work that takes memory while it runs: a few jobs at once, the others in the order of arrival.
+"""Long work that takes memory while it runs: a few jobs at once, the others in the order of arrival.
 
 Owns the queue. A caller that waits does steps of the active jobs, so that no slice of time is spent on waiting. Never
 knows what the work is.

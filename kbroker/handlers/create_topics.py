@@ -36,7 +36,7 @@ def _failed(name: str, code: int, message: str | None) -> CreatableTopicResult:
     CreateTopicsRequest,
     CreateTopicsResponse,
     "2-7",
-    mirrored(CreateTopicsResponse, num_partitions=-1, replication_factor=-1, configs=[]),
+    mirrored(CreateTopicsResponse, num_partitions=-1, replication_factor=-1, configs=()),
 )
 async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Check every topic, then store the valid ones in pieces."""

@@ -92,11 +92,11 @@ class Entry:
         self.prefix = bytes(9 if self.request_tags and api.key != API_VERSIONS_KEY else 8)
 
     def divided_decode(self) -> DividedDecoder:
-        """Return the decoder that yields."""
+        """Return the decoder for long frames, a coroutine that gives way."""
         return divided_decoder(self.api.request, self.version)
 
     def divided_encode(self) -> DividedEncoder:
-        """Return the encoder that yields."""
+        """Return the encoder for long responses, a coroutine that gives way."""
         return divided_encoder(self.api.response, self.version)
 
 
@@ -122,7 +122,7 @@ class Decoded:
 class Work:
     """A request that is answered in several steps.
 
-    `steps` is a coroutine that returns the framed response, and yields as in long_work.py. `size` is the frame's in
+    `steps` is a coroutine that returns the framed response, and gives way as in long_work.py. `size` is the frame's in
     bytes; once a long frame is decoded, the size of the decoded request is added.
     """
 
@@ -307,7 +307,7 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # decided above
+            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # else decided above
                 self._sample()
             if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)
