@@ -236,7 +236,7 @@ HEADINGS = ["work", "figure", "kbroker", "beside", "ratio", "95 %", "better is"]
 
 
 def save(lines: list[list[str]], told: str) -> Path:
-    stamp = time.strftime("%Y-%m-%d-%H%M", time.gmtime())
+    stamp = time.strftime("%Y-%m-%d-%H%M%S", time.gmtime())
     path = RESULTS / f"{stamp}-pairs.md"
     text = [
         f"# Two brokers in turns, {stamp} UTC",

@@ -28,7 +28,7 @@ from kbroker.testing.filters import Seen
 from kbroker.testing.gate import Entrance, steps_behind
 from kbroker.testing.recorder import Recorder, joined_bytes, message_of
 from kbroker.testing.refusals import refusal
-from kbroker.testing.requests import Requests
+from kbroker.testing.requests import Request, Requests
 from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
 from kbroker.testing.when import When
 
@@ -119,9 +119,10 @@ class Interceptor:
         plan: Plan | None,
     ) -> Framed:
         clock, answer, entry = self._services.clock, None, work.entry
-        request = self._requests.begin(seen, len(frame), clock.now_ms()) if self._requests.on else None
-        if request is not None and plan is not None:
-            request.fault = plan.told()
+        request = Request(seen, len(frame), clock.now_ms()) if self._requests.on else None
+        if request is not None:
+            request.fault = None if plan is None else plan.told()
+            self._requests.add(request)
         began = clock.monotonic_ms()
         try:
             if plan is None:
@@ -138,7 +139,7 @@ class Interceptor:
             if request is not None:
                 data = None if answer is None else joined_bytes(answer)
                 read = partial(message_of, entry)
-                self._requests.ended(request, data, read, clock.monotonic_ms() - began)
+                self._requests.end_request(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
             # Answers come in the order of requests: after a missing answer, later ones would make no sense.
             await self._pause(None)

@@ -18,6 +18,7 @@ from kbroker.network.dispatch import LONG_FRAME, Dispatcher, Entry, Framed, Step
 from kbroker.protocol.compiler import Spill, decode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.fetch import FetchRequest
+from kbroker.security.principal import Principal
 from kbroker.testing.filters import Seen
 from kbroker.testing.requests import KEPT, Request, Requests
 from kbroker.testing.subjects import Subjects, subjects_of
@@ -63,14 +64,19 @@ class Recorder:
         if entry.version != version:  # ApiVersions, answered in another version: of no use to a test
             return work
         known: _Known = self._known(asked, entry) if key == _FETCH else ()
-        request = self._requests.begin(self._look(context, entry, asked, known), len(asked), clock.now_ms())
+        look = partial(self._read, entry, asked, context.client_id, context.principal, context.listener, known)
         if work is not None:
+            request = Request(look, len(asked), clock.now_ms())
+            self._requests.add(request)
             work.steps = self._steps(work.steps, entry, request, began)
             return work
         answer = None
-        if len(out) > at:
+        if len(spill) > spilt:
             answer = joined_bytes((out[at:], [(position - at, piece) for position, piece in spill[spilt:]]))
-        self._requests.ended(request, answer, partial(message_of, entry), clock.monotonic_ms() - began)
+        elif len(out) > at:
+            answer = bytes(out[at:])
+        took = clock.monotonic_ms() - began
+        self._requests.add(Request(look, len(asked), clock.now_ms(), answer, partial(message_of, entry), took))
         return None
 
     async def _steps(self, steps: Steps, entry: Entry, request: Request, began: float) -> Framed:
@@ -80,7 +86,7 @@ class Recorder:
         finally:
             data = None if answer is None else joined_bytes(answer)
             took = self._services.clock.monotonic_ms() - began
-            self._requests.ended(request, data, partial(message_of, entry), took)
+            self._requests.end_request(request, data, partial(message_of, entry), took)
         return answer
 
     def _record_refused(self, context: RequestContext, asked: bytes) -> None:
@@ -92,16 +98,12 @@ class Recorder:
             _decoded(entry, asked)
         except (CloseConnection, Malformed, struct.error):
             return
-        look = self._look(context, entry, asked, ())
-        request = self._requests.begin(look, len(asked), self._services.clock.now_ms())
-        self._requests.ended(request, None, partial(message_of, entry), 0.0)
-
-    def _look(self, context: RequestContext, entry: Entry, asked: bytes, known: _Known) -> partial[Seen]:
-        """Return a function that decodes the request on first access."""
-        return partial(self._read, entry, asked, context.client_id, str(context.principal), context.listener, known)
+        look = partial(self._read, entry, asked, context.client_id, context.principal, context.listener, ())
+        now_ms = self._services.clock.now_ms()
+        self._requests.add(Request(look, len(asked), now_ms, None, partial(message_of, entry), 0.0))
 
     def _read(
-        self, entry: Entry, asked: bytes, client_id: str | None, principal: str, listener: str, known: _Known
+        self, entry: Entry, asked: bytes, client_id: str | None, principal: Principal, listener: str, known: _Known
     ) -> Seen:
         try:
             request = _decoded(entry, asked)
@@ -112,9 +114,8 @@ class Recorder:
             found = name or self._name(topic_id)
             if found is not None:
                 subjects.topics.setdefault(found, set()).add(index)
-        return Seen(
-            entry.api.name, entry.version, client_id, principal, listener, request, subjects, self._services.node_id
-        )
+        node_id = self._services.node_id
+        return Seen(entry.api.name, entry.version, client_id, str(principal), listener, request, subjects, node_id)
 
     def _name(self, topic_id: bytes) -> str | None:
         return self._services.controller.state.topic_names.get(topic_id) or self._gone.get(topic_id)

@@ -45,17 +45,26 @@ def _check(about: Mapping[str, Any]) -> None:
 class Request:
     """One request as it arrived, and its answer, if it has one."""
 
-    __slots__ = ("_answer", "_read", "_seen", "_size", "duration_ms", "fault", "is_kept", "number", "time_ms")
+    __slots__ = ("_answer", "_read", "_seen", "duration_ms", "fault", "is_kept", "number", "size", "time_ms")
 
-    def __init__(self, seen: Seen | Callable[[], Seen], size: int, time_ms: int) -> None:
-        """`seen`, if it is a function, is called on first access, in the thread of the caller."""
+    def __init__(
+        self,
+        seen: Seen | Callable[[], Seen],
+        size: int,
+        time_ms: int,
+        answer: bytes | None = None,
+        read: Callable[[bytes], Any] | None = None,
+        duration_ms: float | None = None,
+    ) -> None:
+        """`seen`, if it is a function, is called on first access, in the thread of the caller; `end` adds an answer."""
         self._seen = seen
-        self._size = size
-        self._answer: bytes | None = None
-        self._read: Callable[[bytes], Any] | None = None
+        self.size = size if answer is None else size + len(answer)
+        """Bytes of request and answer."""
+        self._answer = answer
+        self._read = read
         self.time_ms = time_ms
         """When it arrived, in ms since the epoch by the broker's clock."""
-        self.duration_ms: float | None = None
+        self.duration_ms = duration_ms
         """How long it took, None until it is done."""
         self.fault: str | None = None
         """The fault that it met, as "fail NOT_LEADER_OR_FOLLOWER"."""
@@ -95,11 +104,6 @@ class Request:
             return None
         return self._read(self._answer)
 
-    @property
-    def size(self) -> int:
-        """Bytes of request and answer."""
-        return self._size + len(self._answer or b"")
-
     def is_about(self, api: str | None = None, **about: Unpack[About]) -> bool:
         """Whether the request is of an API, and matches the filters."""
         seen = self.seen
@@ -114,6 +118,7 @@ class Request:
     def end(self, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
         """Store the answer; None for no answer."""
         self._answer, self._read, self.duration_ms = answer, read, duration_ms
+        self.size += len(answer or b"")
 
     def __repr__(self) -> str:
         took = "not answered yet" if self.duration_ms is None else f"{self.duration_ms:.1f} ms"
@@ -252,17 +257,22 @@ class Requests(Sequence[Request]):
 
     # --- called by the broker's thread
 
-    def begin(self, seen: Seen | Callable[[], Seen], size: int, time_ms: int) -> Request:
-        """Keep a request that has arrived."""
-        request = Request(seen, size, time_ms)
+    def add(self, request: Request) -> None:
+        """Keep a request that has arrived, with or without its answer."""
         with self._changed:
             self._kept.append(request)
-            self._bytes += size
-            self._trim()
-        return request
+            self._bytes += request.size
+            if len(self._kept) > KEPT or self._bytes > KEPT_BYTES:
+                self._trim()
+            if request.duration_ms is not None:
+                self._count += 1
+                request.number = self._count
+                self._changed.notify_all()
 
-    def ended(self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float) -> None:
-        """Keep the answer of a request."""
+    def end_request(
+        self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float
+    ) -> None:
+        """Keep the answer of a request that was added without one."""
         with self._changed:
             request.end(answer, read, duration_ms)
             self._count += 1

@@ -19,11 +19,13 @@ from kbroker.testing.subjects import Subjects
 
 
 def begun(there: Requests, size: int = 1) -> Request:
-    return there.begin(Seen("Fetch", 1, "client", "User:alice", "PLAINTEXT", None, Subjects()), size, 0)
+    request = Request(Seen("Fetch", 1, "client", "User:alice", "PLAINTEXT", None, Subjects()), size, 0)
+    there.add(request)
+    return request
 
 
 def answered(there: Requests, request: Request, answer: bytes = b"") -> None:
-    there.ended(request, answer, bytes, 1.0)
+    there.end_request(request, answer, bytes, 1.0)
 
 
 def test_the_answer_to_what_is_forgotten_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
