@@ -180,7 +180,7 @@ class Web:
         found = self.console.sessions.of(request)
         values = await self._form(request)
         if found is None or not self.console.sessions.is_token(found[0], values.raw("token")):
-            raise HTTPException(403, "this form is of another session: open the page again")
+            raise HTTPException(403, "this form belongs to another session: open the page again")
         self.console.sessions.end(found[0])
         response = RedirectResponse("/", 303)
         self.console.sessions.drop_cookie(response)
@@ -196,7 +196,7 @@ class Web:
             return login.to_login(request)
         values = await self._form(request)
         if found is None or not sessions.is_token(found[0], values.raw("token")):
-            raise HTTPException(403, "this form is of another session: open the page again")
+            raise HTTPException(403, "this form belongs to another session: open the page again")
         key, user = found[0], found[1].user
         note = partial(_note, action, values, user, _address(request))
         try:
@@ -261,7 +261,7 @@ class Web:
     async def failed(self, request: Request, error: Exception) -> Response:
         """Answer after an error of the console itself; Starlette raises it again, for the log."""
         del request, error
-        return Response("the console failed at this; its log says why\n", 500, media_type="text/plain")
+        return Response("the console failed; its log has the reason\n", 500, media_type="text/plain")
 
 
 def _list_of(request: Request) -> tuple[str, str]:

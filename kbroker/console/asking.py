@@ -39,7 +39,7 @@ _SETTINGS: Final = {
     "reconnect_backoff_max_ms": 500,
 }
 CLIENT_ID: Final = "kbroker-console"
-_ENDING: Final = "the console is being stopped"
+_ENDING: Final = "the console is stopping"
 _BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError, UnknownBrokerIdError)
 
 
@@ -80,7 +80,7 @@ class Cluster:
         if self._over:
             raise Busy(_ENDING)
         if self._waiting >= _MOST_WAITING:
-            raise Busy("too many questions are being asked already")
+            raise Busy("too many requests are in progress already")
         self._waiting += 1
         working = asyncio.get_running_loop().run_in_executor(self._threads, call)
         working.add_done_callback(self._done)
@@ -120,7 +120,7 @@ class Cluster:
         except KafkaError as error:
             raise AdminError(in_words(error, self.connection)) from error
         except (struct.error, UnicodeEncodeError) as error:
-            raise WrongInput("a number is larger, or a text other, than Kafka's protocol has it") from error
+            raise WrongInput("a number is too large, or a text has the wrong form, for Kafka's protocol") from error
 
     def _with(self, client: Any, question: Callable[[Any], T]) -> T:
         """Ask, and keep the client unless its connection is in doubt."""

@@ -92,14 +92,14 @@ def refusal(
     if len(hosts) != 1:
         return 400, "a request has one Host"
     if not public and not is_own(hosts[0]):
-        return 421, f"Host is to be an address or localhost, not {hosts[0][:100]!a}"
+        return 421, f"Host must be an address or localhost, not {hosts[0][:100]!a}"
     sites = [each.lower() for each in found.get("sec-fetch-site", [])]
     navigates = method in _READING and found.get("sec-fetch-mode") == ["navigate"]
     if any(each in _ELSEWHERE for each in sites) and not navigates:  # a link to a page is harmless
-        return 403, "a page of another site may not ask this"
+        return 403, "a page of another site may not send this request"
     for origin in found.get("origin", []):
         if origin.lower() != f"{scheme}://{hosts[0]}".lower():
-            return 403, f"a page of {origin[:100]!a} may not ask this"
+            return 403, f"a page of {origin[:100]!a} may not send this request"
     lengths = found.get("content-length", [])
     if any(not each.isdecimal() or int(each[:20]) > MAX_BODY for each in lengths):
         return 413, f"a body has at most {MAX_BODY} bytes"

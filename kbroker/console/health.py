@@ -48,10 +48,10 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
         yield Finding(
             "bad",
             plural(sum(count for _, count in offline), "partition nobody leads", "partitions nobody leads"),
-            f"No records of theirs can be written or read. {_named([name for name, _ in offline])}",
+            f"Clients can neither produce to them nor fetch from them. {_named([name for name, _ in offline])}",
             _topics("offline", [name for name, _ in offline]),
-            "See the topics. Start a broker whose replica is in sync; only if none of them comes back, have another "
-            "replica lead by an unclean election",
+            "See the topics. Start a broker with an in-sync replica; only if none returns, elect another replica by an "
+            "unclean election",
         )
     below = sorted(samples.under_min_isr)
     if below:
@@ -60,7 +60,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             plural(len(below), "partition below min.insync.replicas", "partitions below min.insync.replicas"),
             f"Producers with acks=all are refused. {_named([name for name, _ in below])}",
             _topics("min-isr", [name for name, _ in below]),
-            "See the topics. Start the brokers that are gone",
+            "See the topics. Start the missing brokers",
         )
     under = [topic for topic in view.topics.values() if topic.under_replicated]
     if under:
@@ -73,7 +73,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             ),
             f"Some replicas have not caught up with their leader. {_named([topic.name for topic in under])}",
             _topics("under", [topic.name for topic in under]),
-            "See the topics. A broker is gone, or too slow",
+            "See the topics. A broker is missing, or too slow",
         )
 
 
@@ -85,7 +85,7 @@ def can_move(view: ClusterView, broker: int) -> bool:
 def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
     if view.controller < 0:
         yield Finding(
-            "bad", "No controller", "Nobody elects leaders or changes topics.", place("/cluster"), "See the brokers"
+            "bad", "No controller", "No broker elects leaders or changes topics.", place("/cluster"), "See the brokers"
         )
     for broker, count in view.missing_brokers().items():
         yield Finding(
@@ -93,7 +93,7 @@ def _of_brokers(view: ClusterView, samples: Samples) -> Iterator[Finding]:
             f"Broker {broker} is gone",
             f"It has {plural(count, 'replica')}.",
             place("/cluster"),
-            "Start it. Only if it never comes back, move its replicas to others"
+            "Start it. Only if it never returns, move its replicas to others"
             if can_move(view, broker)
             else "Start it: fewer brokers are left than some of its partitions have replicas",
         )
@@ -116,9 +116,9 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"Group {name} does not settle",
-                f"For {duration(unsettled[name])} its members have been told anew what to read; {groups[name]} now. "
-                "One that is gone without a word is waited for, until its session ends, or one that works on what it "
-                "has read.",
+                f"Its assignment has changed repeatedly for {duration(unsettled[name])}; its state is {groups[name]}. "
+                "The coordinator waits for a member until it rejoins or its session expires: a crashed member, or one "
+                "that still processes records.",
                 place("/group", name=name),
                 "See its members",
             )
@@ -128,17 +128,17 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
             yield Finding(
                 "warn",
                 f"Group {name} stands still",
-                f"For {duration(stop.lasted_s)} it has committed nothing of {topic}-{partition}, offset {stop.offset}, "
-                f"while records come{others}. Its lag is {number(lag.last)} now.",
+                f"For {duration(stop.lasted_s)} it has not committed beyond offset {stop.offset} of "
+                f"{topic}-{partition}, although there are new records{others}. Its lag is {number(lag.last)}.",
                 place("/group", name=name),
-                "See which member has the partition, if any, and the record it stands at, or an open transaction",
+                "Look for the partition's member, for the record at this offset, or for an open transaction",
             )
         elif lag.grows(GROWING_S) and groups[name] == "Empty":
             yield Finding(
                 "warn",
                 f"Group {name} has no members",
                 f"Its lag grows and is {number(lag.last)} now. "
-                "A program that is given its partitions by hand is no member.",
+                "A consumer with manually assigned partitions is not a member.",
                 place("/group", name=name),
                 "Start its consumers",
             )
@@ -155,7 +155,7 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
         yield Finding(
             "bad",
             plural(len(hang), "hanging transaction"),
-            f"Readers of committed records wait at {first.topic}-{first.partition}, "
+            f"Consumers with isolation.level=read_committed wait at {first.topic}-{first.partition}, "
             f"offset {first.producer.current_txn_start_offset}.",
             place("/transactions", look="hanging"),
             "Abort it",

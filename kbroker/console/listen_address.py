@@ -14,7 +14,7 @@ DEFAULT_PORT: Final = 8080
 DEFAULT: Final = f"127.0.0.1:{DEFAULT_PORT}"
 _LIBRARIES: Final = ("starlette", "uvicorn", "jinja2", "js_lib_htmx")
 _NOT_PUBLIC: Final = (
-    "nobody would have to log in; --user or --users of `kbroker console` asks for a password, --console-public "
+    "no user would have to log in; --user or --users of `kbroker console` asks for a password, --console-public "
     "(KBROKER_CONSOLE_PUBLIC=true in a container) allows it without"
 )
 

@@ -66,7 +66,7 @@ class Samples:
     """The samples; each field is replaced as a whole, so that a page may read at any time."""
 
     view: ClusterView | None = None
-    failure: str | None = "the cluster has not been looked at yet"
+    failure: str | None = "the cluster has not answered yet"
     ends: dict[Key, int] = field(default_factory=dict)
     ends_at: float = 0.0
     total: Series = field(default_factory=Series)
@@ -153,8 +153,8 @@ class Sampler:
             except (AdminError, KafkaError) as error:
                 self._lost(in_words(error, self._connection) if isinstance(error, KafkaError) else str(error))
             except Exception:
-                log.exception("looking at the cluster failed")
-                self._lost("looking at the cluster failed; the log says why")
+                log.exception("the request to the cluster failed")
+                self._lost("the request to the cluster failed; the log has the reason")
             with self._looked:
                 self.samples.rounds += 1
                 self._looked.notify_all()

@@ -54,7 +54,7 @@ def test_a_broker_has_one_beside_it(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--listen", "0.0.0.0:0"], "others than this machine could reach it, and nobody would have to log in"),
+        (["--listen", "0.0.0.0:0"], "others than this machine could reach it, and no user would have to log in"),
         (["--listen", "8080"], "--listen takes HOST:PORT"),
         (["--user", "alice"], "--user needs a password"),
         (["--users", "/no/such/file"], "--users /no/such/file: no such file or directory"),

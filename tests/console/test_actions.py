@@ -90,7 +90,7 @@ def test_a_reset_does_what_was_shown(web, cluster):
     ):
         assert said in web.page(f"/group/reset?name=moved&{query}").words
     web.do("group-forget", name="moved", topic="payments", confirm="moved")
-    assert "It has committed nothing" in web.page("/group?name=moved").words
+    assert "has no committed offsets" in web.page("/group?name=moved").words
     web.do("group-delete", name="moved", confirm="moved")
     assert web.get("/group?name=moved").status == 404
 
@@ -181,7 +181,7 @@ def test_acls_come_and_go(web):
     assert "User:alice Deny Write Topic secret- Prefixed" in page
     assert "a principal is TYPE:NAME" in web.refused("acl-add", **{**rule, "principal": "alice"})
     assert "Removed" in web.do("acl-remove", **rule, confirm="User:alice").words
-    assert "no ACL is like that any more" in web.refused("acl-remove", **rule, confirm="User:alice")
+    assert "this ACL does not exist any more" in web.refused("acl-remove", **rule, confirm="User:alice")
 
 
 def test_users_come_and_go(web):
@@ -197,7 +197,7 @@ def test_quotas_come_and_go(web):
     web.do("quota-set", **{"user": "dave", "default-client-id": "1", "key": "producer_byte_rate", "value": "1000"})
     assert "user dave, default client-id producer_byte_rate" in web.page("/quotas").words
     assert "not negative" in web.refused("quota-set", user="dave", key="producer_byte_rate", value="-1")
-    assert "say whose limit" in web.refused("quota-set", key="producer_byte_rate", value="1")
+    assert "name the client of the limit" in web.refused("quota-set", key="producer_byte_rate", value="1")
     web.do("quota-remove", **{"user": "dave", "default-client-id": "1", "key": "producer_byte_rate"})
     assert "There are no quotas." in web.page("/quotas").words
 

@@ -24,9 +24,9 @@ def test_nobody_waits_for_the_cluster_when_the_console_ends():
         await asyncio.to_thread(asked.wait, 20)
         cluster.give_up()
         for each in questions:
-            with pytest.raises(Busy, match="is being stopped"):
+            with pytest.raises(Busy, match="is stopping"):
                 await asyncio.wait_for(each, 5)
-        with pytest.raises(Busy, match="is being stopped"):
+        with pytest.raises(Busy, match="is stopping"):
             await cluster.work(hang)
 
     try:

@@ -273,7 +273,7 @@ def test_a_group_forgets_a_topic(page, cluster):
     page.click("[data-dialog=forget]")
     page.fill("#forget [name=confirm]", "forgets")
     page.click("#forget [type=submit]")
-    page.says("It has committed nothing")
+    page.says("has no committed offsets")
 
 
 def test_access_is_given_and_taken(page):
@@ -315,7 +315,7 @@ def test_configs_and_schemas_are_changed(page):
     page.says("is set.")
     page.click("[data-dialog=unset]")
     page.click("#unset [type=submit]")
-    page.says("is what is inherited again.")
+    page.says("has the inherited value again.")
     page.go("/schemas")
     page.click("[data-dialog=add]")
     page.fill("#add [name=name]", "simple")

@@ -52,7 +52,7 @@ def test_first_replicas_lead_again(web):
 def test_a_broker_is_drained(web):
     settled(web)
     plan = web.page("/cluster/drain?broker=2").words
-    assert "Where they would go" in plan
+    assert "The plan" in plan
     assert "type 2 to confirm" in web.refused("drain", broker="2", confirm="3")
     assert "are being moved" in web.do("drain", broker="2", confirm="2").words
 
@@ -165,7 +165,7 @@ def test_a_broker_is_drained_in_a_browser(web, page):
         assert time.monotonic() < deadline, "a broker that was started again has not come back"
     page.go("/cluster")
     page.click("a[href*='/cluster/drain'][href*='broker=1']")
-    page.says("Where they would go")
+    page.says("The plan")
     page.fill("[name=confirm]", "1")
     page.click("form[action='/do/drain'] [type=submit]")
     page.says("being moved")

@@ -493,4 +493,4 @@ def test_what_goes_wrong_in_a_round_is_told(monkeypatch):
     monkeypatch.setattr(sampler, "_admin", lambda: SimpleNamespace(close=lambda: None))
     with sampler:
         assert sampler.wait_for_rounds(1, 20)
-    assert re.search("the log says why", sampler.samples.failure)
+    assert re.search("the log has the reason", sampler.samples.failure)

@@ -275,7 +275,7 @@ def test_passwords_are_kept_as_scrypt_has_them(tmp_path):
 
 
 def test_others_are_let_reach_it_only_if_that_was_said():
-    with pytest.raises(NoPlace, match="nobody would have to log in"):
+    with pytest.raises(NoPlace, match="no user would have to log in"):
         listening("0.0.0.0", 0, "--listen", allowed=None)
     listening("0.0.0.0", 0, "--listen", allowed="--user").close()
     with pytest.raises(NoPlace, match="unknown host"):

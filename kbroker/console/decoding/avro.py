@@ -29,11 +29,13 @@ def parsed(text: str) -> Any:
     except (ValueError, RecursionError):
         raise WrongInput("an Avro schema is JSON") from None
     except (SchemaParseException, UnknownType, KeyError, TypeError, AttributeError) as error:
-        raise WrongInput(f"this is no Avro schema: {' '.join(str(error).split())[:200]}") from None
+        raise WrongInput(f"this is not an Avro schema: {' '.join(str(error).split())[:200]}") from None
     if has_many_free(found):
-        raise WrongInput("this Avro schema has a record with many things that take no bytes in it")
+        raise WrongInput("this Avro schema has a record with many fields that take no bytes")
     if has_free_items(schema):
-        raise WrongInput("this Avro schema has a list of things that take no bytes, which a few bytes make endless")
+        raise WrongInput(
+            "this Avro schema has a list of elements that take no bytes: a few bytes could make it endless"
+        )
     return found
 
 
@@ -61,9 +63,9 @@ def decoder(schema: Any) -> Callable[[bytes], Any]:
         try:
             value = schemaless_reader(stream, schema, None)
         except Exception as error:  # noqa: BLE001 - hostile bytes may raise anything
-            raise ValueError(f"not of this Avro schema: {type(error).__name__}") from None
+            raise ValueError(f"does not match this Avro schema: {type(error).__name__}") from None
         if stream.tell() != len(data):
-            raise ValueError("not of this Avro schema: bytes remain")
+            raise ValueError("does not match this Avro schema: bytes remain")
         return value
 
     return decode

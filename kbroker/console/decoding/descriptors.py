@@ -26,7 +26,7 @@ def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
     try:
         files.ParseFromString(data)
     except DecodeError:
-        raise WrongInput("this is no descriptor set") from None
+        raise WrongInput("this is not a descriptor set") from None
     pool = descriptor_pool.DescriptorPool()
     found: dict[str, Callable[[bytes], Any]] = {}
     try:
@@ -36,7 +36,7 @@ def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
             for descriptor in pool.FindFileByName(file.name).message_types_by_name.values():
                 found[descriptor.full_name] = _decoder(message_factory.GetMessageClass(descriptor))
     except (TypeError, KeyError) as error:
-        raise WrongInput(f"this descriptor set lacks something (--include_imports): {str(error)[:200]}") from None
+        raise WrongInput(f"this descriptor set is incomplete (--include_imports): {str(error)[:200]}") from None
     if len(found) > _MOST_MESSAGES:
         raise WrongInput(f"a descriptor set has at most {_MOST_MESSAGES} messages")
     return found
@@ -52,6 +52,6 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
             message.ParseFromString(data)
             return MessageToDict(message, preserving_proto_field_name=True)
         except (DecodeError, ValueError, TypeError, RecursionError):
-            raise ValueError("not of this message of Protobuf") from None
+            raise ValueError("does not match this Protobuf message") from None
 
     return decode

@@ -119,7 +119,7 @@ def acl_remove(console: Console, admin: Any, values: Values) -> Done:
     if failures:
         raise Failures(failures)
     if not removed:
-        raise AdminError("no ACL is like that any more")
+        raise AdminError("this ACL does not exist any more")
     return Done(f"Removed: {removed[0]}", "/acls")
 
 
@@ -148,7 +148,7 @@ def user_add(console: Console, admin: Any, values: Values) -> Done:
     name = values.needed("name", "the name")
     password = values.raw("password")
     if not password:
-        raise WrongInput("a password is not empty")
+        raise WrongInput("a password must not be empty")
     if any("\ud800" <= each <= "\udfff" for each in password):
         raise WrongInput("a password is UTF-8")
     if password != values.raw("again"):

@@ -228,7 +228,7 @@ def drain(console: Console, admin: Any, values: Values) -> Done:
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}
     targets, stuck = drain_plan(number, replicas, racks)
     if stuck:
-        raise AdminError(f"no other broker lives that has no replica of {stuck[0][0]}-{stuck[0][1]} yet")
+        raise AdminError(f"every other live broker already has a replica of {stuck[0][0]}-{stuck[0][1]}")
     piece = dict(sorted(targets.items())[:AT_ONCE])
     if not piece:
         raise AdminError(f"broker {number} has no replicas")

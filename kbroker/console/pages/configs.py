@@ -97,7 +97,7 @@ def change(console: Console, admin: Any, values: Values) -> Done:
     op = IncrementalConfig(key, Op.DELETE, None) if unset else IncrementalConfig(key, Op.SET, values.text("value"))
     subject = Subject(kind, name)
     alter_configs(admin, subject, [op], dry_run=False)
-    said = "is what is inherited again" if unset else "is set"
+    said = "has the inherited value again" if unset else "is set"
     where = place("/configs", kind=kind, name=name, everyone="1" if everyone else None)
     return Done(f"{key} of {subject} {said}.", where)
 

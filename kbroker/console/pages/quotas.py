@@ -56,7 +56,7 @@ def _entity(values: Values) -> Entity:
         elif values.text(kind):
             found[kind] = values.text(kind)
     if not found:
-        raise WrongInput("say whose limit it is: a user, a client id, an address, or a default")
+        raise WrongInput("name the client of the limit: a user, a client id, an address, or a default")
     return found
 
 

@@ -101,7 +101,7 @@ def reset(console: Console, admin: Any, values: Values) -> Done:
     for text in values.all("set"):
         match = _ENTRY.fullmatch(text)
         if match is None:
-            raise WrongInput("the offsets of the form cannot be read")
+            raise WrongInput("the form's offsets cannot be read")
         new[TopicPartition(match[1], int(match[2]))] = int(match[3])
     if not new:
         raise WrongInput("there is nothing to move")
@@ -110,7 +110,7 @@ def reset(console: Console, admin: Any, values: Values) -> Done:
     if state not in WITHOUT_MEMBERS:
         raise AdminError(
             f"group {name} has members (its state is {state}); stop them first; "
-            "one that went without leaving counts until its session ends (45 s by default)"
+            "a member that did not leave the group counts until its session expires (45 s by default)"
         )
     set_offsets(admin, name, new)
     count = len(new)

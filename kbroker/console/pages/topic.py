@@ -115,7 +115,7 @@ def set_config(console: Console, admin: Any, values: Values) -> Done:
         else IncrementalConfig(key, Op.SET, values.text("value"))
     )
     alter_configs(admin, Subject("topic", name), [op], dry_run=False)
-    said = "has what is inherited again" if values.flag("unset") else f"is {op.value}"
+    said = "has the inherited value again" if values.flag("unset") else f"is {op.value}"
     return Done(f"{key} of {name} {said}.", place("/topics", name, "configs"))
 
 

@@ -86,7 +86,9 @@ def terminate(console: Console, admin: Any, values: Values) -> Done:
     if found is None:
         raise WrongInput(f"no coordinator knows a transactional id {name}")
     terminated(admin, found[1])
-    return Done(f"What {name} had open is aborted, and its producer is fenced.", place("/transaction", id=name))
+    return Done(
+        f"The open transaction of {name} is aborted, and its producer is fenced.", place("/transaction", id=name)
+    )
 
 
 def abort(console: Console, admin: Any, values: Values) -> Done:
@@ -98,8 +100,8 @@ def abort(console: Console, admin: Any, values: Values) -> Done:
     if partition is None or start is None:
         raise WrongInput("partition and offset are needed")
     producer = abort_at(admin, (topic, partition), start, force=values.flag("force"))
-    said = f"What producer {producer.producer_id} began at offset {start} of {topic}-{partition} is aborted."
-    return Done(said, place("/transactions/producers", topic=topic, partition=partition))
+    text = f"The transaction of producer {producer.producer_id} at offset {start} of {topic}-{partition} is aborted."
+    return Done(text, place("/transactions/producers", topic=topic, partition=partition))
 
 
 PAGES: Final = (

@@ -63,7 +63,7 @@ class _Parser:
 
     def end(self) -> None:
         if self._at < len(self._tokens):
-            raise self._wrong("a condition ends here, or goes on with `and` or `or`")
+            raise self._wrong("a condition ends here, or continues with `and` or `or`")
 
     def either(self, depth: int) -> Condition:
         if depth > _DEEPEST:
@@ -149,7 +149,7 @@ class _Parser:
             self._at += 1
             return _CONSTANTS[text]
         if kind not in ("string", "number"):
-            raise self._wrong('here is to be a value: "text", a number, true, false or null')
+            raise self._wrong('a value is expected here: "text", a number, true, false or null')
         self._at += 1
         return _json(text)
 
@@ -165,7 +165,7 @@ class _Parser:
     def _taken(self, kind: str, what: str) -> str:
         found, text = self._now()
         if found != kind:
-            raise self._wrong(f"here is to be {what}")
+            raise self._wrong(f"expected here: {what}")
         self._at += 1
         return text
 
@@ -184,9 +184,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             )
         kind = str(found.lastgroup)
         if kind == "word" and found[kind] not in _WORDS:
-            raise WrongInput(
-                f"{found[kind]!r} is no word of conditions; a field begins with a dot, a text is in quotes"
-            )
+            raise WrongInput(f"{found[kind]!r} is no keyword; a field begins with a dot, a text is in quotes")
         yield kind, found[kind], found.start(kind)
         position = found.end()
 
@@ -195,7 +193,7 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        raise WrongInput(f"{text[:50]} is no value as JSON has it") from None
+        raise WrongInput(f"{text[:50]} is not a JSON value") from None
 
 
 def _joined(steps: list[_Step]) -> _Step:

@@ -74,7 +74,7 @@ def parse_cursor(text: str) -> dict[int, int]:
     for each in text.split(",") if text else ():
         match = _CURSOR.fullmatch(each)
         if match is None:
-            raise WrongInput("the place where the search was cannot be read")
+            raise WrongInput("the position of the search cannot be read")
         found[int(match[1])] = int(match[2])
     return found
 

@@ -45,7 +45,7 @@ class Tail(Response):
         self, console: Console, search: Search, row: Callable[[Found], dict[str, Any]], at: dict[int, int]
     ) -> None:
         if console.listening >= LISTENERS:
-            raise Busy(f"{LISTENERS} pages follow records already; close one")
+            raise Busy(f"{LISTENERS} pages already follow records; close one")
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._console = console

@@ -70,7 +70,7 @@ def test_avro_by_a_schema_framed_or_not():
         assert (found.kind, found.value) == ("avro", value)
     broken = shown(framed[:-1], "schema:order", schemas)
     assert broken.kind == "hex"
-    assert "not of this Avro schema" in str(broken.note)
+    assert "does not match this Avro schema" in str(broken.note)
     assert "Confluent's framing, schema id 42" in str(shown(framed, "auto", schemas).note)
     schemas.add_avro("42", json.dumps(ORDER))
     assert shown(framed, "auto", schemas).value == value
