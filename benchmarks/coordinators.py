@@ -30,7 +30,7 @@ from benchmarks.replay import replay, wait_for_coordinators
 from benchmarks.subjects import running
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 
 RESULTS = Path(__file__).parent / "results"
 SOURCE, SINK = "source", "sink"

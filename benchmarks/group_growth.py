@@ -19,17 +19,19 @@ from typing import Any
 from compat_tests.wire.client import response_class
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.classic_groups import (
+from kbroker.protocol.messages.connections import ApiVersionsRequest, RequestHeader
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerProtocolSubscription,
+    TopicPartitions,
+)
+from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupRequestProtocol,
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
-from kbroker.protocol.messages.headers import RequestHeader
 
 PAUSE_S = 0.05
 PROBE_S = 0.002

@@ -31,8 +31,8 @@ from benchmarks.work import create, raw
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compiler import decode
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.fetch import FetchResponse
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 RESULTS = Path(__file__).parent / "results"
 PAUSE_S = 0.002

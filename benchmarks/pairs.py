@@ -40,7 +40,7 @@ from benchmarks.subjects import running
 from benchmarks.watchers import Seen, watched
 from compat_tests.harness.brokers import BrokerProcess
 from kbroker.protocol.compression import CODEC_NAMES
-from kbroker.protocol.messages.acls import AclCreation
+from kbroker.protocol.messages.access import AclCreation
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 RESULTS = Path(__file__).parent / "results"

@@ -18,8 +18,8 @@ import time
 from collections import deque
 
 from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

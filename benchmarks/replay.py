@@ -21,8 +21,7 @@ from kbroker.protocol.messages.group_offsets import (
 )
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.transaction_listings import ListTransactionsRequest
-from kbroker.protocol.messages.transactions import InitProducerIdRequest
+from kbroker.protocol.messages.transactions import InitProducerIdRequest, ListTransactionsRequest
 
 COMMITS, IDS = 1_000_000, 100_000
 PER_COMMIT = 100

@@ -37,10 +37,9 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.acls import AclCreation, CreateAclsRequest
+from kbroker.protocol.messages.access import AclCreation, CreateAclsRequest
+from kbroker.protocol.messages.connections import RequestHeader, SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 RESULTS = Path(__file__).parent / "results"

@@ -172,7 +172,7 @@ def idle_connections(broker: BrokerProcess, count: int) -> Figures:
     """Open connections that ask one question each and then stay; returns kB each."""
     from benchmarks.raw import connect, frame
     from kbroker.protocol.compiler import encode
-    from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+    from kbroker.protocol.messages.connections import ApiVersionsRequest
 
     question = frame(18, 0, False, encode(ApiVersionsRequest(), 0))
     before = memory_mb(broker.pid)

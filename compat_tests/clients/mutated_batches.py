@@ -20,7 +20,7 @@ from compat_tests.harness.brokers import KBroker
 from compat_tests.harness.jvm import run_java
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

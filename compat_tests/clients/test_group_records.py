@@ -16,7 +16,7 @@ from kbroker.group_coordinator.describe import describe_consumer_group
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.long_work import whole
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 
 pytestmark = pytest.mark.java

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from compat_tests.harness.brokers import BrokerProcess
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,

@@ -16,15 +16,16 @@ from compat_tests.wire.client import WireClient
 from kbroker import handlers
 from kbroker.controller.features import NEW_CLUSTER
 from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
-from kbroker.protocol.messages.partition_reassignments import (
+from kbroker.protocol.messages.topics import (
     AlterPartitionReassignmentsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
 )
-from kbroker.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 KBROKER = 3

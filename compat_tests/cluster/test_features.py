@@ -21,8 +21,8 @@ from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.coordination.partitioning import partition_for
 from kbroker.launcher.child import LauncherError
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.transaction_listings import DescribeTransactionsRequest, TransactionState
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.transactions import DescribeTransactionsRequest, TransactionState
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -35,7 +35,6 @@ from kbroker.config.operations import Op
 from kbroker.coordination.partitioning import partition_for
 from kbroker.handlers.describe_configs import TOPIC
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -44,7 +43,8 @@ from kbroker.protocol.messages.configs import (
     IncrementalConfig,
     IncrementalResource,
 )
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

@@ -13,18 +13,19 @@ import pytest
 from compat_tests.harness.clusters import JavaCluster, KBrokerCluster
 from compat_tests.harness.zookeeper import ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
+from kbroker.protocol.messages.access import (
+    AclCreation,
+    AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    ScramCredentialUpsertion,
+)
+from kbroker.protocol.messages.clients import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
-)
-from kbroker.protocol.messages.scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
 )
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from tests.log.directories.test_names_as_paths import NAMES

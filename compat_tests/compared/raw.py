@@ -8,16 +8,20 @@ from __future__ import annotations
 from typing import Final, Self
 
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.classic_groups import HeartbeatRequest, JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.client_quotas import (
+from kbroker.protocol.messages.clients import (
     AlterClientQuotasRequest,
     AlteredEntity,
     AlteredEntry,
     OpData,
 )
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.groups import (
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import NewRecord, build_batch

@@ -13,8 +13,9 @@ from typing import Any, Final
 from compat_tests.clients.common import wait_for
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.control_records import read_marker
+from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
@@ -22,8 +23,7 @@ from kbroker.protocol.messages.log_offsets import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.transaction_listings import DescribeProducersRequest, TopicRequest
+from kbroker.protocol.messages.transactions import DescribeProducersRequest, TopicRequest
 from kbroker.protocol.records import iter_batches
 
 LATEST: Final = -1

@@ -21,7 +21,7 @@ from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
 from kbroker.launcher.plan import make_plan
 from kbroker.launcher.start_and_stop import LocalCluster
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 DEADLINE_S: Final = 120.0
 """For everything that waits for a session to expire, on a machine that has more to do."""

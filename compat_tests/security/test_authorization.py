@@ -22,22 +22,22 @@ from compat_tests.harness.jvm import run_java
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from compat_tests.wire.plain import Plain, differences
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
-from kbroker.protocol.messages.cluster import DescribeClusterRequest
-from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.groups import ListGroupsRequest
-from kbroker.protocol.messages.metadata import (
+from kbroker.protocol.messages.cluster import (
+    DescribeClusterRequest,
     DescribeTopicPartitionsRequest,
     MetadataRequest,
     MetadataRequestTopic,
     TopicRequest,
 )
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.groups import ListGroupsRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import (
     CreatableTopic,

@@ -15,8 +15,12 @@ from compat_tests.security.sasl_brokers import both, open_address
 from compat_tests.security.test_delegation_tokens import MECHANISM, SETTINGS, USERS, Side, compare
 from compat_tests.security.token_clients import add_user, describe
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.acls import AclCreation, CreateAclsRequest
-from kbroker.protocol.messages.delegation_tokens import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
+from kbroker.protocol.messages.access import (
+    AclCreation,
+    CreateAclsRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+)
 from kbroker.security.authorizer.acls import Operation, PatternType, Permission, ResourceType
 
 pytestmark = pytest.mark.java

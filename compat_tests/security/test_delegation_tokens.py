@@ -20,9 +20,9 @@ from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.security.sasl_brokers import SASL, SCRAM, both, open_address
 from compat_tests.security.token_clients import add_user, by_token, create, describe, log_in
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
+from kbroker.protocol.messages.access import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.delegation_tokens import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
 from tests.cli.conftest import CommandLine
 
 pytestmark = pytest.mark.java

@@ -14,7 +14,7 @@ from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.security.test_sasl_cluster import MECHANISM, SETTINGS, Member
 from compat_tests.security.token_clients import by_token, create, describe, log_in
-from kbroker.protocol.messages.delegation_tokens import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
+from kbroker.protocol.messages.access import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

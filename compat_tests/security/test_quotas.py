@@ -22,8 +22,7 @@ from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from compat_tests.wire.plain import Plain
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.client_quotas import (
+from kbroker.protocol.messages.clients import (
     AlterClientQuotasRequest,
     AlteredEntity,
     AlteredEntry,
@@ -31,10 +30,10 @@ from kbroker.protocol.messages.client_quotas import (
     DescribeClientQuotasRequest,
     OpData,
 )
-from kbroker.protocol.messages.cluster import DescribeClusterRequest
+from kbroker.protocol.messages.cluster import DescribeClusterRequest, MetadataRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,

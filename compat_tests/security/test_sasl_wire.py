@@ -17,16 +17,15 @@ import pytest
 from compat_tests.harness.brokers import BrokerProcess
 from compat_tests.security.sasl_brokers import MECHANISMS, open_address
 from compat_tests.wire.client import CLOSED, WireClient
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from kbroker.protocol.messages.scram_credentials import (
+from kbroker.protocol.messages.access import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
     UserName,
 )
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 
 pytestmark = pytest.mark.java
 

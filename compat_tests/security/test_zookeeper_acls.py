@@ -14,7 +14,7 @@ from compat_tests.harness.brokers import BrokerProcess, KBroker
 from compat_tests.harness.jvm import run_java
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,

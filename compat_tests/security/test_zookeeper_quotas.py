@@ -13,19 +13,19 @@ from compat_tests.harness import report
 from compat_tests.harness.brokers import BrokerProcess, KBroker
 from compat_tests.harness.zookeeper import Kafka39, ZooKeeper
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.client_quotas import (
+from kbroker.protocol.messages.access import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from kbroker.protocol.messages.clients import (
     AlterClientQuotasRequest,
     AlteredEntity,
     AlteredEntry,
     DescribeClientQuotasRequest,
     OpData,
 )
-from kbroker.protocol.messages.scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    DescribeUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
-)
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 
 pytestmark = [pytest.mark.java, pytest.mark.long]
 

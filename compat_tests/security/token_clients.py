@@ -9,17 +9,15 @@ import base64
 from typing import Any
 
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
+    AlterUserScramCredentialsRequest,
     CreatableRenewers,
     CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
-)
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from kbroker.protocol.messages.scram_credentials import (
-    AlterUserScramCredentialsRequest,
     ScramCredentialUpsertion,
 )
+from kbroker.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.sasl.scram import ScramClient
 from kbroker.security.sasl.scram_credential import MECHANISM_TYPES, salted_password
 

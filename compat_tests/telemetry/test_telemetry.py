@@ -14,13 +14,13 @@ from compat_tests.harness.jvm import run_java
 from compat_tests.telemetry.receiving import ReceivingKafka, ReceivingKBroker, java_producer
 from compat_tests.wire.client import WireClient
 from kbroker.protocol.compression import compress
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.client_telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from kbroker.protocol.messages.clients import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.uuids import uuid_text
 from tests.metrics.pushes import data, gauge, total
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from kbroker import handlers
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.connections import RequestHeader
 
 handlers.load_all()  # the registry tells which response answers which request
 

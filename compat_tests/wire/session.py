@@ -12,9 +12,9 @@ from typing import Any
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.plain import Plain
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, FindCoordinatorRequest
-from kbroker.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 WAIT_SECONDS = 30.0

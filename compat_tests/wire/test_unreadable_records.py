@@ -20,12 +20,12 @@ from compat_tests.wire.client import WireClient
 from kbroker.coordination.partitioning import partition_for
 from kbroker.group_coordinator.records.offsets import offset_commit
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.transactions import InitProducerIdRequest

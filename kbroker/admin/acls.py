@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     CreateAclsRequest,
     CreateAclsResponse,

@@ -15,9 +15,9 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any, ask_broker, ask_controller
 from kbroker.admin.placement import Key
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
-from kbroker.protocol.messages.to_controller import UnregisterBrokerRequest, UnregisterBrokerResponse
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.inter_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _WITH_FENCED: Final = 2
 """The DescribeCluster version that includes fenced brokers: registered brokers that serve no clients."""

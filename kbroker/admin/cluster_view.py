@@ -14,7 +14,7 @@ from typing import Any, Final
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any
 from kbroker.admin.placement import Key
-from kbroker.protocol.messages.metadata import (
+from kbroker.protocol.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

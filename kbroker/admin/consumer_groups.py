@@ -12,10 +12,10 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_group_describe import (
-    Assignment,
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    DescribedAssignment,
     DescribedGroup,
     Member,
 )
@@ -73,7 +73,7 @@ def _member(member: Member) -> dict[str, Any]:
     }
 
 
-def _partitions(assignment: Assignment) -> list[dict[str, Any]]:
+def _partitions(assignment: DescribedAssignment) -> list[dict[str, Any]]:
     return [
         {"topic": each.topic_name, "partition": partition}
         for each in sorted(assignment.topic_partitions, key=lambda each: each.topic_name)

@@ -8,12 +8,12 @@ from typing import Any, Final
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_any, ask_controller
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.cluster import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 
 UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2

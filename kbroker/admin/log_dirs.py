@@ -16,7 +16,7 @@ from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.logs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,

@@ -14,7 +14,7 @@ from kafka.protocol.api_header import ResponseHeader
 from kbroker.admin.errors import AdminError
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.connections import RequestHeader
 
 Answer = TypeVar("Answer")
 _API_VERSIONS: Final = 18

@@ -17,7 +17,7 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -14,7 +14,7 @@ from kafka.errors import KafkaError
 
 from kbroker.admin.own_request import ask_broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import (
+from kbroker.protocol.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

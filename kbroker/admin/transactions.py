@@ -18,20 +18,18 @@ from kbroker.admin.own_request import ask_any, ask_broker
 from kbroker.admin.placement import Key, leaders
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.messages.transaction_listings import (
+from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
     ProducerState,
     TopicRequest,
     TransactionState,
-)
-from kbroker.protocol.messages.transactions import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

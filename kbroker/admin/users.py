@@ -12,7 +12,7 @@ from typing import Any, Final
 from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_controller
-from kbroker.protocol.messages.scram_credentials import (
+from kbroker.protocol.messages.access import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     DescribeUserScramCredentialsRequest,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kbroker.config.server_config import BrokerConfig
 from kbroker.peers.interface import PeerGone, Peers
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.to_controller import ControlledShutdownRequest, ControlledShutdownResponse
+from kbroker.protocol.messages.inter_broker import ControlledShutdownRequest, ControlledShutdownResponse
 
 log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from kbroker.cli.line_format import LineFormat, Message
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 # Enough to fill many requests, and little enough that a large piped file does not fill memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024

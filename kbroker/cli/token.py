@@ -17,7 +17,7 @@ from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Facts, Output, output_option
 from kbroker.cli.verbs import Verbs
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,

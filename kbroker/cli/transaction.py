@@ -23,7 +23,7 @@ from kbroker.cli.client import client_options
 from kbroker.cli.completing import complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, output_option
 from kbroker.cli.verbs import Verbs
-from kbroker.protocol.messages.transaction_listings import ProducerState, TransactionState
+from kbroker.protocol.messages.transactions import ProducerState, TransactionState
 
 _MINUTE_MS = 60_000
 

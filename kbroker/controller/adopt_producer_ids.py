@@ -19,7 +19,7 @@ from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.messages.transaction_records import TransactionLogValue
+from kbroker.protocol.messages.coordinator_records import TransactionLogValue
 from kbroker.protocol.records import Record, read_records
 from kbroker.protocol.wire import read_uvarint
 

@@ -11,6 +11,7 @@ from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.records.offsets import OFFSET_COMMIT, offset_commit, read_offset_value
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -23,7 +24,6 @@ from kbroker.protocol.messages.group_offsets import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.records import wrap
 
 NO_BOUND = 1 << 40

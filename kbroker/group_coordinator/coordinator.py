@@ -30,20 +30,8 @@ from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kbroker.protocol.messages import consumer_group_describe
-from kbroker.protocol.messages.classic_groups import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-)
-from kbroker.protocol.messages.consumer_group_heartbeat import (
+from kbroker.protocol.messages import consumer_groups
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
@@ -68,9 +56,19 @@ from kbroker.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsResponse,
     DescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
 )
 
 FEW_MEMBERS = FEW_TOPICS = 100
@@ -161,21 +159,19 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         names = request.subscribed_topic_names
         return of_many(names) if names is not None and len(names) > FEW_TOPICS else decided()
 
-    async def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[consumer_group_describe.DescribedGroup]:
+    async def describe_consumer_groups(self, group_ids: Iterable[str]) -> list[consumer_groups.DescribedGroup]:
         """ConsumerGroupDescribe: an answer for each group, in order."""
         return await every(group_ids, self._describe_consumer_group)
 
-    async def _describe_consumer_group(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+    async def _describe_consumer_group(self, group_id: str) -> consumer_groups.DescribedGroup:
         if not group_id:
-            return consumer_group_describe.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
+            return consumer_groups.DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID)
         try:
             shard = self._runtime.shard(self.partition_for(group_id))
             default = self.config.consumer_assignors[0]
             return await describe_consumer_group(shard.groups, group_id, default, self._topics)
         except ApiError as err:
-            return consumer_group_describe.DescribedGroup(
-                group_id=group_id, error_code=err.code, error_message=err.message
-            )
+            return consumer_groups.DescribedGroup(group_id=group_id, error_code=err.code, error_message=err.message)
 
     def join_group(
         self, request: JoinGroupRequest, *, version: int, client_id: str, client_host: str

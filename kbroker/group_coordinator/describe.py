@@ -16,8 +16,8 @@ from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages import consumer_group_describe
-from kbroker.protocol.messages.consumer_group_describe import Assignment, TopicPartitions
+from kbroker.protocol.messages import consumer_groups
+from kbroker.protocol.messages.consumer_groups import DescribedAssignment, DescribedPartitions
 from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup
 
 ERROR_MESSAGE_SINCE = 6
@@ -63,13 +63,13 @@ async def describe_group(groups: Groups, group_id: str, version: int) -> Describ
 
 async def describe_consumer_group(
     groups: Groups, group_id: str, default_assignor: str, topics: Topics
-) -> consumer_group_describe.DescribedGroup:
+) -> consumer_groups.DescribedGroup:
     """Answer ConsumerGroupDescribe; raises GROUP_ID_NOT_FOUND.
 
     Of each member: its current partitions, including those that it must revoke, and its target.
     """
     group = groups.known_consumer(group_id)
-    described = consumer_group_describe.DescribedGroup(
+    described = consumer_groups.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
@@ -83,12 +83,12 @@ async def describe_consumer_group(
     return described
 
 
-def _member(member: ConsumerMember, target: Partitions, topics: Topics) -> consumer_group_describe.Member:
+def _member(member: ConsumerMember, target: Partitions, topics: Topics) -> consumer_groups.Member:
     held: dict[bytes, list[int]] = {}
     for epochs in (member.assigned, member.pending_revocation):
         for topic_id, indexes in epochs.items():
             held.setdefault(topic_id, []).extend(indexes)
-    return consumer_group_describe.Member(
+    return consumer_groups.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -103,10 +103,10 @@ def _member(member: ConsumerMember, target: Partitions, topics: Topics) -> consu
     )
 
 
-def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> Assignment:
-    return Assignment(
+def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> DescribedAssignment:
+    return DescribedAssignment(
         topic_partitions=[
-            TopicPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
+            DescribedPartitions(topic_id=topic_id, topic_name=name, partitions=sorted(indexes))
             for topic_id, indexes in partitions.items()
             if (name := topics.name_of(topic_id)) is not None
         ]

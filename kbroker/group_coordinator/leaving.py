@@ -12,7 +12,7 @@ from kbroker.group_coordinator.groups.classic_group import ClassicGroup
 from kbroker.group_coordinator.groups.store import Group
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.classic_groups import LeaveGroupResponse, MemberIdentity, MemberResponse
+from kbroker.protocol.messages.groups import LeaveGroupResponse, MemberIdentity, MemberResponse
 
 _UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 

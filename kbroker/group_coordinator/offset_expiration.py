@@ -18,7 +18,7 @@ from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.long_work import SLICE_SECONDS, for_a_while
-from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 
 log = logging.getLogger(__name__)
 

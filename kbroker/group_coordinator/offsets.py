@@ -19,6 +19,7 @@ from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.records.offsets import offset_tombstone
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -30,7 +31,6 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.uuids import ZERO_UUID
 
 Stored = tuple[int, OffsetCommitValue]

@@ -38,7 +38,8 @@ from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read
 from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.classic_groups import (
+from kbroker.protocol.messages.groups import (
+    DeletableGroupResult,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -46,7 +47,6 @@ from kbroker.protocol.messages.classic_groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.messages.groups import DeletableGroupResult
 
 log = logging.getLogger(__name__)
 

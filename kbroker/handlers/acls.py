@@ -19,7 +19,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     AclCreationResult,
     AclDescription,

@@ -13,7 +13,7 @@ from kbroker.controller.features import SUPPORTED, SUPPORTED_IN_CLUSTER
 from kbroker.handlers.registry import APIS, RequestContext, handles, served
 from kbroker.handlers.services import Services
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import (
+from kbroker.protocol.messages.connections import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,

@@ -29,7 +29,7 @@ from collections.abc import Awaitable
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import awaited
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.classic_groups import (
+from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

@@ -18,7 +18,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.client_quotas import (
+from kbroker.protocol.messages.clients import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlteredEntity,

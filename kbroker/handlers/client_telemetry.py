@@ -26,7 +26,7 @@ from kbroker.handlers.services import Services
 from kbroker.long_work import turn
 from kbroker.protocol.compression import unpack
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.client_telemetry import (
+from kbroker.protocol.messages.clients import (
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
     PushTelemetryRequest,

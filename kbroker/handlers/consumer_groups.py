@@ -24,14 +24,12 @@ from kbroker.handlers.registry import Reply, RequestContext, handles
 from kbroker.long_work import turn
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.consumer_group_describe import (
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
-    DescribedGroup,
-)
-from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DescribedGroup,
 )
 
 

@@ -30,7 +30,7 @@ from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribedDelegationToken,

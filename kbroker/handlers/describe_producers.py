@@ -7,7 +7,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import each, every
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages.transaction_listings import (
+from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     PartitionResponse,

@@ -20,7 +20,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.partition_reassignments import (
+from kbroker.protocol.messages.topics import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     StopReplicaRequest,

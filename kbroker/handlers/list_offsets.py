@@ -11,7 +11,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

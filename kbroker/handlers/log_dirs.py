@@ -17,7 +17,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import Key
 from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.logs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,

@@ -17,7 +17,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.metadata import (
+from kbroker.protocol.messages.cluster import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

@@ -8,7 +8,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, every
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,

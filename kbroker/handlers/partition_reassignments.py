@@ -21,7 +21,7 @@ from kbroker.controller import single_broker
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError
-from kbroker.protocol.messages.partition_reassignments import (
+from kbroker.protocol.messages.topics import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,

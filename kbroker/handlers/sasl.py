@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.sasl import (
+from kbroker.protocol.messages.connections import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

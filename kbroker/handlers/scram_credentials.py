@@ -16,7 +16,7 @@ from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.scram_credentials import (
+from kbroker.protocol.messages.access import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,

@@ -22,7 +22,7 @@ from collections.abc import Awaitable
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import in_cluster
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,

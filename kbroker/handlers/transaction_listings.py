@@ -23,7 +23,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.transaction_listings import (
+from kbroker.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListedTransaction,

@@ -12,8 +12,8 @@ from typing import Final
 
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.connections import RequestHeader
 
 TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3

@@ -43,7 +43,7 @@ from kbroker.protocol.compiler import (
     short_decoder,
 )
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.schema import Versions
 from kbroker.protocol.wire import read_uvarint
 from kbroker.quota.client_quotas import ClientQuotas

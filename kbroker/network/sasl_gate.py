@@ -29,7 +29,7 @@ from kbroker.network.dispatch import (
 )
 from kbroker.protocol.compiler import Spill
 from kbroker.protocol.errors import ErrorCode, Malformed
-from kbroker.protocol.messages.sasl import (
+from kbroker.protocol.messages.connections import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

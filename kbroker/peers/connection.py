@@ -18,8 +18,8 @@ from kbroker.config.model import ConfigError
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.sasl import (
+from kbroker.protocol.messages.connections import (
+    RequestHeader,
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,

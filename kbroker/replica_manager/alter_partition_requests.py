@@ -15,7 +15,7 @@ from typing import Final
 from kbroker.long_work import in_slices, turn
 from kbroker.peers.interface import Peer, PeerGone, Peers
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AlteredPartition,
     AlterPartitionData,
     AlterPartitionRequest,

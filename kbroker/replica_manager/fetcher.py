@@ -26,7 +26,7 @@ from kbroker.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -22,7 +22,7 @@ from kbroker.log.directories.partition_dir_names import MadeAhead, NewPartition
 from kbroker.long_work import in_slices, turn
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,

@@ -19,7 +19,7 @@ from typing import Final
 from kbroker.config.client_match import CLIENT_INSTANCE_ID
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest
+from kbroker.protocol.messages.clients import PushTelemetryRequest
 from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry.receiver import Receiver
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id

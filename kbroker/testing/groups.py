@@ -13,14 +13,14 @@ from typing import Any, TypeVar
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.protocol.compiler import decode
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_group_describe import (
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
+    ConsumerProtocolAssignment,
 )
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -20,9 +20,9 @@ from kbroker.handlers.services import Services
 from kbroker.network.dispatch import Dispatcher, Entry, Framed, Run, Steps, Work, encode_answer
 from kbroker.protocol.compiler import Spill, decode, encode
 from kbroker.protocol.errors import ErrorCode, Malformed
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from kbroker.testing.faults import End, Faults, Kind, Plan
 from kbroker.testing.filters import Seen
 from kbroker.testing.gate import Entrance, steps_behind

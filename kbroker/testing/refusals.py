@@ -12,11 +12,16 @@ from typing import Any
 from kbroker.handlers.registry import Api
 from kbroker.long_work import awaited, whole
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_group_describe import (
+from kbroker.protocol.messages.access import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+)
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
-from kbroker.protocol.messages.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kbroker.protocol.messages.consumer_groups import DescribedGroup as DescribedConsumerGroup
 from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -38,15 +43,10 @@ from kbroker.protocol.messages.groups import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.logs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
-)
-from kbroker.protocol.messages.scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
-    AlterUserScramCredentialsResult,
 )
 
 

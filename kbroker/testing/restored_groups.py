@@ -11,14 +11,11 @@ from typing import Any
 
 from kbroker.broker.node import BrokerNode
 from kbroker.cluster_state import OFFSETS_TOPIC
-from kbroker.protocol.messages.classic_groups import LeaveGroupRequest, MemberIdentity
-from kbroker.protocol.messages.consumer_group_describe import (
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
-)
-from kbroker.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
 )
-from kbroker.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, LeaveGroupRequest, ListGroupsRequest, MemberIdentity
 from kbroker.testing.asking import handled
 
 _LEAVES = -1

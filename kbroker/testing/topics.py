@@ -15,7 +15,7 @@ from kbroker.cluster_state import TopicState
 from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -16,7 +16,7 @@ from kbroker.clock import Clock
 from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from kbroker.protocol.messages.inter_broker import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.admin import consumer_groups, groups
 from kbroker.admin.errors import AdminError
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeResponse, DescribedGroup
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeResponse, DescribedGroup
 
 
 def test_a_request_for_a_refused_group_says_why(monkeypatch):

@@ -15,7 +15,7 @@ from kbroker.admin.told_everywhere import (
     wait_for_topics,
 )
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import (
+from kbroker.protocol.messages.cluster import (
     MetadataRequest,
     MetadataResponse,
     MetadataResponsePartition,

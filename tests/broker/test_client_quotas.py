@@ -7,19 +7,19 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.client_quotas import (
+from kbroker.protocol.messages.access import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kbroker.protocol.messages.clients import (
     AlterClientQuotasRequest,
     AlteredEntity,
     AlteredEntry,
     ComponentData,
     DescribeClientQuotasRequest,
     OpData,
-)
-from kbroker.protocol.messages.scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    DescribeUserScramCredentialsRequest,
-    ScramCredentialDeletion,
-    ScramCredentialUpsertion,
 )
 
 ALL = ()

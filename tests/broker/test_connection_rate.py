@@ -12,12 +12,12 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.quota.connection_rate import ConnectionRates
 from tests.broker.test_client_quotas import alter, entry
 from tests.broker.test_throttling import StandingClock

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 
 DEADLINE_SECONDS = 60
 _names = count()

@@ -11,7 +11,7 @@ import pytest
 from kbroker.broker import controlled_shutdown
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.config.server_config import BrokerConfig
-from kbroker.protocol.messages.to_controller import ControlledShutdownResponse, RemainingPartition
+from kbroker.protocol.messages.inter_broker import ControlledShutdownResponse, RemainingPartition
 from tests.replica_manager.virtual_time import run
 
 SETTINGS = {"zookeeper.connect": "127.0.0.1:1", "broker.id": "1", "controlled.shutdown.retry.backoff.ms": "1"}

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

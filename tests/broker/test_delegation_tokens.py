@@ -12,8 +12,7 @@ from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
 from kbroker.handlers.delegation_tokens import is_allowed
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
@@ -21,8 +20,9 @@ from kbroker.protocol.messages.delegation_tokens import (
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
+from kbroker.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.principal import ANONYMOUS, Principal
 from kbroker.security.sasl.scram import ScramClient
 from tests.broker.test_scram_credentials import alter, upsertion

@@ -19,15 +19,15 @@ from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.log.checkpoints import RECOVERY_POINTS, CheckpointFile
 from kbroker.log.directories import log_directory as log_manager
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 
 MARK = ".kafka_cleanshutdown"

@@ -18,7 +18,7 @@ from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.segment.segment import Segment
 from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
 from tests.broker.in_effect import in_effect

@@ -18,8 +18,8 @@ from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import handlers
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import encode
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from tests.figures import figure
 

@@ -7,10 +7,9 @@ import uuid
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 
 DOWNGRADE, UPGRADE = 2, 1
 

@@ -18,8 +18,8 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import RequestContext
 from kbroker.network.dispatch import Dispatcher
 from kbroker.protocol.compiler import encode
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.quota.client_quotas import ClientQuotas
 from kbroker.quota.entities import Entity
 from kbroker.quota.quota_keys import CLIENT_KEYS, PRODUCER

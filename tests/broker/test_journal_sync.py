@@ -10,7 +10,7 @@ import pytest
 from compat_tests.wire.client import SILENCE, WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 

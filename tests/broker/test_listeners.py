@@ -19,7 +19,7 @@ from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
 from kbroker.config.listeners import own_host_name
 from kbroker.network.address_in_use import process_on
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 
 SETTINGS = {
     "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",

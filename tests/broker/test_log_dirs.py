@@ -19,14 +19,14 @@ from kbroker.log import leader_epochs
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.segment.segment import Segment
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.logs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
     DescribeLogDirsRequest,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.records import iter_batches
 from tests.broker.test_endings import create, delete, until
 

@@ -21,12 +21,12 @@ from confluent_kafka.admin import (
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
+from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 
 
 def done(futures):

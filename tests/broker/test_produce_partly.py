@@ -23,7 +23,7 @@ from kbroker.log import record_validation
 from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.replicas import Partition
 from tests.broker.in_effect import in_effect

@@ -11,9 +11,8 @@ import pytest
 from compat_tests.wire.client import CLOSED, SILENCE, WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 USERS = (

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker, Cluster
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
 from tests.security.tls.conftest import Files
 
 LOGIN = (

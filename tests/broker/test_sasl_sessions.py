@@ -9,9 +9,9 @@ import pytest
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="a" user_bob="b";'

@@ -11,15 +11,15 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from kbroker.protocol.messages.scram_credentials import (
+from kbroker.protocol.messages.access import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
     UserName,
 )
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.sasl.scram import ScramClient
 from kbroker.security.sasl.scram_credential import salted_password
 

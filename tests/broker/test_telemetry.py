@@ -16,14 +16,14 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker, Cluster
 from kbroker.protocol.compression import compress
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.client_telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from kbroker.protocol.messages.clients import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
     ListConfigResourcesRequest,
 )
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.telemetry.receiver import Client, Push
 from tests.tries import tries
 

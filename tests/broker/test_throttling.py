@@ -16,10 +16,10 @@ from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.handlers.registry import APIS, served
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.groups import ListGroupsRequest
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.topics import (
     CreatableTopic,
     CreatePartitionsRequest,

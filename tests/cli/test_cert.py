@@ -9,7 +9,7 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from tests.cli.conftest import CommandLine
 from tests.network.test_tls import TlsClient
 

@@ -29,18 +29,18 @@ from kbroker import Broker
 from kbroker.cli.container import image_levels
 from kbroker.cli.log_output import TextLines, _json_lines, log_options, name_broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
+from kbroker.protocol.messages.access import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialUpsertion,
+)
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-from kbroker.protocol.messages.scram_credentials import (
-    AlterUserScramCredentialsRequest,
-    ScramCredentialUpsertion,
-)
+from kbroker.protocol.messages.connections import SaslAuthenticateRequest, SaslHandshakeRequest
+from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TEXT_LINE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}\] [A-Z]+ .* \([\w.]+\)")

@@ -12,7 +12,7 @@ from compat_tests.wire.client import WireClient
 from kbroker.cli import start, traces
 from kbroker.cli.traces import traces_place
 from kbroker.config.model import ConfigError
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
 from tests.cli.conftest import CommandLine
 from tests.cli.test_start_control import started
 from tests.traces.collector import attributes_of, collecting

@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compat_tests.wire.client import WireClient
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.records import iter_batches, read_records
 
 _VERSION = 11

@@ -10,7 +10,7 @@ import pytest
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from kbroker import Cluster
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,

@@ -21,7 +21,15 @@ from kbroker.protocol.messages.configs import (
     IncrementalConfig,
     IncrementalResource,
 )
-from kbroker.protocol.messages.partition_reassignments import (
+from kbroker.protocol.messages.inter_broker import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+)
+from kbroker.protocol.messages.topics import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,
@@ -32,14 +40,6 @@ from kbroker.protocol.messages.partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
     TopicPartitions,
-)
-from kbroker.protocol.messages.to_controller import (
-    AllocateProducerIdsRequest,
-    AllocateProducerIdsResponse,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
 )
 
 A = TypeVar("A")

@@ -12,8 +12,8 @@ from compat_tests.wire.client import WireClient
 from kbroker import Cluster
 from kbroker.broker import controlled_shutdown
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from kbroker.protocol.messages.transaction_listings import DescribeProducersRequest, TopicRequest
+from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.messages.transactions import DescribeProducersRequest, TopicRequest
 from tests.cluster.reading import consumed
 
 PATIENCE_S = 30

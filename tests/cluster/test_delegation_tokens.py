@@ -8,7 +8,7 @@ import time
 from compat_tests.wire.client import DEADLINE_SECONDS, WireClient
 from kbroker import Cluster
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.delegation_tokens import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
+from kbroker.protocol.messages.access import ExpireDelegationTokenRequest, RenewDelegationTokenRequest
 from kbroker.security.sasl.scram import ScramClient
 from tests.broker.test_delegation_tokens import TokenClient, converse, create, describe
 from tests.broker.test_scram_credentials import alter, upsertion

@@ -21,7 +21,6 @@ from kbroker.controller.tree.znode import SetData
 from kbroker.controller.znodes import FEATURE, Features
 from kbroker.coordination.partitioning import partition_for
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
@@ -30,7 +29,8 @@ from kbroker.protocol.messages.configs import (
     IncrementalConfig,
     IncrementalResource,
 )
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
 from .test_transactions import FAST, Context, _written
 

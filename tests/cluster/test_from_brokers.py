@@ -18,11 +18,13 @@ from kbroker.handlers.from_brokers import BrokerHosts, _address
 from kbroker.handlers.registry import CloseConnection
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
 )
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,

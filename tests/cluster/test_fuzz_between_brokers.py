@@ -19,7 +19,13 @@ import pytest
 from compat_tests.wire.client import CLOSED, WireClient
 from kbroker import Cluster
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
+    AllocateProducerIdsRequest,
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionTopic,
+    BrokerState,
+    ControlledShutdownRequest,
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -33,18 +39,10 @@ from kbroker.protocol.messages.from_controller import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
-)
-from kbroker.protocol.messages.to_controller import (
-    AllocateProducerIdsRequest,
-    AlterPartitionData,
-    AlterPartitionRequest,
-    AlterPartitionTopic,
-    BrokerState,
-    ControlledShutdownRequest,
 )
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,

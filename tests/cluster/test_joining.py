@@ -15,7 +15,7 @@ from kbroker.controller.znodes import Endpoint, Registration
 from kbroker.network.event_loop import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from tests.cluster.test_start_fails import free_port
 
 PATIENCE_MS = 20_000

@@ -10,7 +10,7 @@ import pytest
 from compat_tests.wire.client import WireClient
 from kbroker import Cluster
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,

@@ -6,9 +6,9 @@ from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Cluster
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, DescribeClientQuotasRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.clients import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.broker.test_client_quotas import entry
 from tests.cluster.test_acls import until

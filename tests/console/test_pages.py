@@ -16,7 +16,7 @@ from kbroker.console.page_urls import place
 from kbroker.console.pages import PAGES
 from kbroker.console.render import breakable
 from kbroker.console.sampler import Sampler
-from kbroker.protocol.messages.metadata import MetadataResponsePartition
+from kbroker.protocol.messages.cluster import MetadataResponsePartition
 from tests.console import world
 from tests.console.walk import WALK
 from tests.console.world import HOSTILE

@@ -30,8 +30,8 @@ from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
 from kbroker.console.standing_still import STANDING_S, StandingStill
 from kbroker.console.unsettled import Unsettled
-from kbroker.protocol.messages.metadata import MetadataResponseBroker, MetadataResponsePartition
-from kbroker.protocol.messages.transaction_listings import ProducerState
+from kbroker.protocol.messages.cluster import MetadataResponseBroker, MetadataResponsePartition
+from kbroker.protocol.messages.transactions import ProducerState
 from tests.console.conftest import served
 from tests.console.visitor import Visitor
 

@@ -240,7 +240,7 @@ def test_a_list_of_large_ones_has_a_bound(broker: Broker, api: Http, monkeypatch
 
 
 def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+    from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 
     monkeypatch.setattr(telling, "VALUES", 10)
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=f"t{n}") for n in range(100)])

@@ -21,13 +21,13 @@ from pathlib import Path
 
 from compat_tests.harness.brokers import KBroker
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.classic_groups import HeartbeatRequest
 from kbroker.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalConfig,
     IncrementalResource,
 )
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from kbroker.protocol.messages.groups import HeartbeatRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kbroker.protocol.records import build_batch, read_records

@@ -34,7 +34,7 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequestTopics,
 )
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.logs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,

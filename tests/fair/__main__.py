@@ -23,8 +23,8 @@ from typing import Any
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tests.fair.long_requests import TOPIC
 from tests.fair.rows import Row, World, every_row

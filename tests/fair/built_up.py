@@ -28,7 +28,7 @@ from kbroker.protocol.messages.configs import (
     IncrementalResource,
 )
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.log_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kbroker.protocol.messages.logs import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

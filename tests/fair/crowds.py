@@ -23,10 +23,9 @@ from pathlib import Path
 from compat_tests.harness.brokers import ApacheKafka, BrokerProcess, KBroker
 from compat_tests.harness.parts import fetch
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.classic_groups import HeartbeatRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, HeartbeatRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.records import build_batch

@@ -13,7 +13,7 @@ import sys
 import time
 
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 
 PAUSE_SECONDS = 0.001
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.connections import RequestHeader
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupRequestProtocol
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.protocol.schema import Scalar
 from tests.fair.long_requests import FILLS, NO_LISTS, LongList, every_list, measured

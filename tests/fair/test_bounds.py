@@ -23,14 +23,6 @@ from kbroker.handlers import groups as repeated_groups
 from kbroker.handlers.registry import APIS
 from kbroker.long_work import awaited, in_order, in_slices, whole
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import (
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
 from kbroker.protocol.messages.configs import (
     AlterableConfig,
     AlterConfigsRequest,
@@ -38,12 +30,20 @@ from kbroker.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kbroker.protocol.messages.group_records import OffsetCommitValue
+from kbroker.protocol.messages.groups import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import (
     CreatableTopic,

@@ -13,7 +13,7 @@ from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import RequestContext
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
     CreatableRenewers,
     CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,

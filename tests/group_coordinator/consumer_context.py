@@ -12,7 +12,7 @@ from kbroker.group_coordinator.consumer.heartbeat import validate
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_group_heartbeat import (
+from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,

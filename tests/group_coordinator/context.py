@@ -16,18 +16,7 @@ from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages import consumer_group_describe
-from kbroker.protocol.messages.classic_groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-    SyncGroupResponse,
-)
+from kbroker.protocol.messages import consumer_groups
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -35,7 +24,19 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kbroker.protocol.messages.groups import DescribedGroup, ListedGroup
+from kbroker.protocol.messages.groups import (
+    DescribedGroup,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    ListedGroup,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
 from tests.coordination.still import START_MS, Asked, Still
 
 TOPIC_ID = bytes(range(16))
@@ -218,13 +219,13 @@ class Context(Still[GroupShard]):
     def describe(self, group_id: str, version: int) -> DescribedGroup:
         return whole(describe_group(self.shard.groups, group_id, version))
 
-    def describe_consumer(self, group_id: str) -> consumer_group_describe.DescribedGroup:
+    def describe_consumer(self, group_id: str) -> consumer_groups.DescribedGroup:
         """Describe a consumer group; a failure is answered as the coordinator answers it."""
         try:
             assignor = self.config.consumer_assignors[0]
             return whole(describe_consumer_group(self.shard.groups, group_id, assignor, self.topics))
         except ApiError as err:
-            return consumer_group_describe.DescribedGroup(error_code=err.code, error_message=err.message)
+            return consumer_groups.DescribedGroup(error_code=err.code, error_message=err.message)
 
     def list(self, states: Sequence[str], types: Sequence[str]) -> Sequence[ListedGroup]:
         return whole(

@@ -7,8 +7,8 @@ from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequestGroup
-from kbroker.protocol.messages.group_records import OffsetCommitValue
 from kbroker.protocol.records import iter_batches
 from tests.group_coordinator.context import TOPIC_ID, Context
 

@@ -18,18 +18,8 @@ from kbroker.handlers import alter_configs, describe_configs
 from kbroker.handlers.registry import APIS
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupRequestProtocol,
-    LeaveGroupRequest,
-    MemberIdentity,
-    SyncGroupRequest,
-    SyncGroupRequestAssignment,
-)
 from kbroker.protocol.messages.configs import DescribeConfigsResource
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -46,7 +36,14 @@ from kbroker.protocol.messages.groups import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    LeaveGroupRequest,
     ListGroupsRequest,
+    MemberIdentity,
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
 )
 from tests.coordination.world import FakeWriter, ManualClock
 from tests.turns import Parked, nothing, run_on

@@ -16,13 +16,13 @@ from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetFetchRequestGroup,
 )
-from kbroker.protocol.messages.group_records import OffsetCommitValue
 from tests.coordination.still import ON_PURPOSE
 from tests.group_coordinator.context import TOPIC_ID, Context
 

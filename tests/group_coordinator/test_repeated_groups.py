@@ -14,8 +14,7 @@ from kbroker.handlers import groups as repeated
 from kbroker.handlers import offset_fetch
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,

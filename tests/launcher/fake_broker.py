@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.headers import ResponseHeader
-from kbroker.protocol.messages.metadata import MetadataResponse, MetadataResponseBroker
+from kbroker.protocol.messages.cluster import MetadataResponse, MetadataResponseBroker
+from kbroker.protocol.messages.connections import ResponseHeader
 
 
 def main(arguments: list[str]) -> None:

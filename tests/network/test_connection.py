@@ -13,10 +13,9 @@ from compat_tests.wire.client import CLOSED
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest, RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 

@@ -18,12 +18,15 @@ from kbroker.network import sasl_gate
 from kbroker.network.dispatch import Dispatcher, Work
 from kbroker.network.sasl_gate import SaslGate
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import (
+    ApiVersionsRequest,
+    RequestHeader,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from kbroker.protocol.messages.fetch import FetchRequest
-from kbroker.protocol.messages.headers import RequestHeader
-from kbroker.protocol.messages.metadata import MetadataRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from kbroker.security.principal import ANONYMOUS
 from kbroker.security.sasl.authentication import Offer
 from kbroker.security.sasl.plain import PlainServer

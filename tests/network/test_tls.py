@@ -24,7 +24,7 @@ from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.network import server as server_module
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from kbroker.security.tls import development

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from compat_tests.harness.brokers import KBroker
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from tests.network.test_connection import frame
 from tests.network.test_tls import TlsClient, context
 from tests.security.tls.conftest import Files

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 
 from .memory import MemoryPeers
 

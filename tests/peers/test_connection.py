@@ -13,8 +13,8 @@ from kbroker import Broker
 from kbroker.network.event_loop import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 
 PATIENCE_MS = 10_000
 

@@ -13,7 +13,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from kbroker.security.sasl.add_scram import parse_user
 from kbroker.security.sasl.login import login_between_brokers
 from kbroker.security.sasl.plain import PlainClient

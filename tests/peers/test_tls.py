@@ -12,7 +12,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.network.event_loop import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.security.tls.of_broker import TlsListeners
 from tests.security.tls.conftest import Files
 

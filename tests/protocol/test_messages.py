@@ -16,7 +16,7 @@ import kbroker.protocol.messages as messages_package
 from kbroker.long_work import whole
 from kbroker.protocol.compiler import decode, divided_decoder, divided_encoder, encode, short_decoder
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.messages.consumer_group_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
+from kbroker.protocol.messages.coordinator_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
 from kbroker.protocol.schema import MessageBase, Scalar
 from tests.tries import tries
 from tests.turns import turns
@@ -115,7 +115,7 @@ def test_truncated_and_random_input_raises_only_malformed(cls):
 
 
 def test_an_array_that_claims_more_than_the_frame_allocates_nothing():
-    from kbroker.protocol.messages.metadata import MetadataRequest
+    from kbroker.protocol.messages.cluster import MetadataRequest
 
     tracemalloc.start()
     try:
@@ -154,7 +154,7 @@ def test_a_short_decoder_gives_up_at_a_long_list():
 
 
 def test_a_compact_string_has_the_bound_of_a_classic_one():
-    from kbroker.protocol.messages.classic_groups import HeartbeatRequest
+    from kbroker.protocol.messages.groups import HeartbeatRequest
 
     longest = encode(HeartbeatRequest(group_id="g" * 32_767), 4)
     assert decode(HeartbeatRequest, 4, longest).group_id == "g" * 32_767
@@ -164,8 +164,8 @@ def test_a_compact_string_has_the_bound_of_a_classic_one():
 
 @pytest.mark.parametrize("negative", [-1, -2, -32_768])
 def test_any_negative_length_is_null(negative):
-    from kbroker.protocol.messages.classic_groups import HeartbeatRequest
-    from kbroker.protocol.messages.metadata import MetadataRequest
+    from kbroker.protocol.messages.cluster import MetadataRequest
+    from kbroker.protocol.messages.groups import HeartbeatRequest
 
     length = struct.pack(">h", negative)
     assert decode(HeartbeatRequest, 3, b"\0\1g\0\0\0\7\0\1m" + length).group_instance_id is None
@@ -175,7 +175,7 @@ def test_any_negative_length_is_null(negative):
 
 
 def test_unknown_tags_are_skipped_and_must_ascend():
-    from kbroker.protocol.messages.headers import ResponseHeader
+    from kbroker.protocol.messages.connections import ResponseHeader
 
     assert decode(ResponseHeader, 1, b"\0\0\0\7\1\5\2ab").correlation_id == 7
     with pytest.raises(Malformed, match="order"):

@@ -27,8 +27,13 @@ from kbroker.network.dispatch import Dispatcher
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
+    AlteredPartition,
+    AlteredTopic,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -39,19 +44,12 @@ from kbroker.protocol.messages.from_controller import (
     StopReplicaResponse,
     StopReplicaTopicState,
 )
-from kbroker.protocol.messages.headers import RequestHeader
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
-)
-from kbroker.protocol.messages.to_controller import (
-    AlteredPartition,
-    AlteredTopic,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
 )
 from kbroker.protocol.messages.topics import (
     DeleteRecordsPartition,

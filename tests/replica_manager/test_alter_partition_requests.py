@@ -8,7 +8,7 @@ from typing import Any
 
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.to_controller import AlteredPartition, AlteredTopic, AlterPartitionResponse
+from kbroker.protocol.messages.inter_broker import AlteredPartition, AlteredTopic, AlterPartitionResponse
 from kbroker.replica_manager.alter_partition_requests import InSyncChanges
 from kbroker.replication.leadership import Granted, Proposal
 from tests.replica_manager.virtual_time import run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.from_controller import LeaderAndIsrResponse
+from kbroker.protocol.messages.inter_broker import LeaderAndIsrResponse
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,

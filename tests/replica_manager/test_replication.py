@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.to_controller import AlterPartitionRequest
+from kbroker.protocol.messages.inter_broker import AlterPartitionRequest
 from tests.replica_manager.cluster import CONFIG, CONTROLLER, Cluster, values
 
 

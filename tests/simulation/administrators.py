@@ -8,17 +8,10 @@ from typing import Any
 
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    ReassignablePartition,
-    ReassignableTopic,
-    TopicPartitions,
-)
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.protocol.messages.topics import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -26,6 +19,11 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+    TopicPartitions,
 )
 from kbroker.protocol.records import build_batch, iter_batches, read_records
 from tests.simulation.book import FLEETING, LOOSE, MOVED, PAIRED, PARTITIONS, TOPIC, Client, E

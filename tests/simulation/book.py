@@ -16,8 +16,8 @@ from typing import Any
 from kbroker.peers.connection import TcpPeer, TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tests.simulation.brokers import PORT
 from tests.simulation.loop import Life, SimLoop
 from tests.simulation.violation import Violation

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from kbroker.protocol.messages.classic_groups import (
+from kbroker.protocol.messages.group_offsets import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchResponse,
+)
+from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -21,15 +30,6 @@ from kbroker.protocol.messages.classic_groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
     SyncGroupResponse,
-)
-from kbroker.protocol.messages.group_offsets import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchRequestTopic,
-    OffsetFetchResponse,
 )
 from tests.simulation.book import PARTITIONS, TOPIC, Client, E
 from tests.simulation.violation import Violation

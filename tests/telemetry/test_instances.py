@@ -10,7 +10,7 @@ import pytest
 from kbroker.handlers.client_telemetry import CODECS
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.client_telemetry import PushTelemetryRequest
+from kbroker.protocol.messages.clients import PushTelemetryRequest
 from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry import instances
 from kbroker.telemetry.instances import EXPIRY_MS, ClientTelemetry, Instance

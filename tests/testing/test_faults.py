@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.clients import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
+from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.testing.filters import Seen
 from kbroker.testing.when import When

@@ -9,8 +9,8 @@ import pytest
 
 from compat_tests.wire.client import WireClient
 from kbroker import Broker
-from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.clients import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
+from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import build_batch
 

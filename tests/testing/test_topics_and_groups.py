@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kbroker import ApiError, Broker, ErrorCode
 from kbroker.protocol.messages.group_offsets import OffsetFetchResponse
-from kbroker.protocol.messages.log_offsets import ListOffsetsResponse
+from kbroker.protocol.messages.logs import ListOffsetsResponse
 from kbroker.testing.asking import Asking
 
 PATIENCE_S = 20.0

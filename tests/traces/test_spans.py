@@ -20,10 +20,9 @@ from kbroker.handlers.express_produce import Forms
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.measured import Told
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.classic_groups import HeartbeatRequest
-from kbroker.protocol.messages.groups import FindCoordinatorRequest
-from kbroker.protocol.messages.metadata import MetadataRequest
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, HeartbeatRequest
 from kbroker.protocol.records import build_batch
 from kbroker.traces import spans as spans_module
 from kbroker.traces.spans import Spans, exporter_to

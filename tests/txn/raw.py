@@ -21,11 +21,11 @@ from kbroker.protocol.messages.group_offsets import (
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from kbroker.protocol.messages.transaction_listings import DescribeTransactionsRequest
 from kbroker.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     WritableTxnMarker,

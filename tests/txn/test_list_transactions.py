@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kbroker.handlers.transaction_listings import list_transactions
-from kbroker.protocol.messages.transaction_listings import ListTransactionsRequest
+from kbroker.protocol.messages.transactions import ListTransactionsRequest
 from kbroker.txn.states import EMPTY, ONGOING
 from kbroker.txn.transaction import Transaction
 

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.peers.by_node import PeersByNode
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import AllocateProducerIdsResponse
+from kbroker.protocol.messages.inter_broker import AllocateProducerIdsResponse
 from kbroker.txn.producer_id_blocks import RETRY_MS, ProducerIdBlocks
 from tests.coordination.world import ManualClock
 from tests.peers.memory import MemoryPeers, turns

@@ -8,18 +8,16 @@ import uuid
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.messages.transaction_listings import (
-    DescribeProducersRequest,
-    DescribeTransactionsRequest,
-    ListTransactionsRequest,
-    TopicRequest,
-)
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+    TopicRequest,
 )
 from kbroker.protocol.records import build_batch
 from kbroker.txn.shard import Identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,

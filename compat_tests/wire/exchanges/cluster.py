@@ -7,28 +7,26 @@ from typing import Any
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import batch, put
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.cluster import (
+    Cursor,
     DescribeClusterRequest,
     DescribeQuorumRequest,
+    DescribeTopicPartitionsRequest,
     FeatureUpdateKey,
+    MetadataRequest,
+    MetadataRequestTopic,
+    TopicRequest,
     UpdateFeaturesRequest,
 )
 from kbroker.protocol.messages.cluster import PartitionRequest as PartitionData
 from kbroker.protocol.messages.cluster import TopicRequest as TopicData
-from kbroker.protocol.messages.log_dirs import (
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.logs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
-)
-from kbroker.protocol.messages.metadata import (
-    Cursor,
-    DescribeTopicPartitionsRequest,
-    MetadataRequest,
-    MetadataRequestTopic,
-    TopicRequest,
 )
 
 RANDOM_ID = bytes(range(16))

@@ -12,7 +12,7 @@ from kbroker.protocol.messages.configs import (
     DescribeConfigsResource,
     ListConfigResourcesRequest,
 )
-from kbroker.protocol.messages.log_dirs import DescribeLogDirsRequest
+from kbroker.protocol.messages.logs import DescribeLogDirsRequest
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32

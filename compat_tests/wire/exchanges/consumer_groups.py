@@ -9,9 +9,11 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.groups import commit, join, sync
 from compat_tests.wire.session import Wire
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.classic_groups import HeartbeatRequest, LeaveGroupRequest, MemberIdentity
-from kbroker.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupHeartbeatRequest,
+    TopicPartitions,
+)
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -20,7 +22,14 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
-from kbroker.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kbroker.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    MemberIdentity,
+)
 
 
 def beat(group: str, member: str, epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:

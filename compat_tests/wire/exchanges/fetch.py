@@ -8,7 +8,7 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import STAMP, batch, put
 from compat_tests.wire.session import Wire
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,

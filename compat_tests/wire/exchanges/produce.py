@@ -11,9 +11,8 @@ import crc32c
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.protocol.messages.transaction_listings import DescribeProducersRequest
-from kbroker.protocol.messages.transaction_listings import TopicRequest as ProducersTopic
-from kbroker.protocol.messages.transactions import InitProducerIdRequest
+from kbroker.protocol.messages.transactions import DescribeProducersRequest, InitProducerIdRequest
+from kbroker.protocol.messages.transactions import TopicRequest as ProducersTopic
 from kbroker.protocol.records import build_batch
 
 STAMP = (int(time.time()) - 3600) * 1000

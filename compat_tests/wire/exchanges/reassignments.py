@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.session import Wire
-from kbroker.protocol.messages.metadata import MetadataRequest
-from kbroker.protocol.messages.partition_reassignments import (
+from kbroker.protocol.messages.cluster import MetadataRequest
+from kbroker.protocol.messages.topics import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,

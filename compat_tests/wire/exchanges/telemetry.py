@@ -13,9 +13,9 @@ from compat_tests.wire.exchanges.configs import APPEND, DELETE, METRICS, SET, SU
 from compat_tests.wire.session import Wire
 from kbroker.protocol.compression import compress
 from kbroker.protocol.messages import configs as config_messages
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.client_telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from kbroker.protocol.messages.clients import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from kbroker.protocol.messages.configs import ListConfigResourcesRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 
 INTERVAL_MS = 3_600_000
 """Long enough for whatever comes next to be too early."""

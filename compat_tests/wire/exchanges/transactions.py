@@ -9,8 +9,8 @@ from compat_tests.wire.exchanges import sequence, versions
 from compat_tests.wire.exchanges.produce import batch, request
 from compat_tests.wire.session import Wire
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
 from kbroker.protocol.messages.cluster import FeatureUpdateKey, UpdateFeaturesRequest
+from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.group_offsets import (
     TxnOffsetCommitRequest,
@@ -19,14 +19,15 @@ from kbroker.protocol.messages.group_offsets import (
 )
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.messages.produce import ProduceRequest
-from kbroker.protocol.messages.transaction_listings import DescribeTransactionsRequest, ListTransactionsRequest
 from kbroker.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
+    ListTransactionsRequest,
     WritableTxnMarker,
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,

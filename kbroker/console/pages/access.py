@@ -15,7 +15,7 @@ from kbroker.console.console import Console
 from kbroker.console.listing import Listing, has_words
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
     ExpireDelegationTokenRequest,
     ExpireDelegationTokenResponse,
 )

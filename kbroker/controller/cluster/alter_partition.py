@@ -17,7 +17,7 @@ from kbroker.controller.cluster.partitions import WRITES_AT_ONCE, read_state, wr
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.znodes import RECOVERING, LeaderAndIsr, state_path
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AlteredPartition,
     AlteredTopic,
     AlterPartitionData,

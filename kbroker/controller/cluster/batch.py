@@ -13,7 +13,7 @@ from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Stop
 from kbroker.controller.cluster.channels import Channels
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.pacing import paced
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrPartitionState,
     StopReplicaPartitionState,
     UpdateMetadataPartitionState,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kbroker.controller.cluster.context import Partition
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrPartitionState,
     StopReplicaPartitionState,
     UpdateMetadataBroker,

@@ -19,7 +19,7 @@ from kbroker.controller.cluster.context import Context, LiveBroker
 from kbroker.controller.cluster.fenced_tree import Sleep
 from kbroker.long_work import in_slices
 from kbroker.peers.interface import Peer, PeerGone, Peers
-from kbroker.protocol.messages.from_controller import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
+from kbroker.protocol.messages.inter_broker import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 
 log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable
 from kbroker.long_work import in_slices
 from kbroker.peers.interface import Peers
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,

@@ -10,7 +10,7 @@ from typing import Final
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.znodes import PRODUCER_IDS, ProducerIdBlock, Unreadable, read
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, AllocateProducerIdsResponse
+from kbroker.protocol.messages.inter_broker import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
 BLOCK: Final = 1000
 """Ids in a block."""

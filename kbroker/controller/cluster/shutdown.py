@@ -15,7 +15,7 @@ from kbroker.controller.cluster.partitions import elect, take_out
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.znodes import LeaderAndIsr
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     RemainingPartition,

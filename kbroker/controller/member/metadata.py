@@ -38,7 +38,7 @@ from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreach
 from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.from_controller import UpdateMetadataRequest
+from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest
 from kbroker.quota.all_quotas import quotas_in
 from kbroker.quota.entities import CLIENTS, IPS, KINDS
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kbroker.cluster_state import NO_LEADER, BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.long_work import turn
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,

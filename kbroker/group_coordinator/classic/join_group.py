@@ -35,7 +35,7 @@ from kbroker.group_coordinator.groups.classic_group import (
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.records.classic_group import empty_group_metadata, group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
+from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 

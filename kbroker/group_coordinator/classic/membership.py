@@ -21,7 +21,7 @@ from kbroker.group_coordinator.classic.rebalance import (
 )
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import (
+from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupResponse,

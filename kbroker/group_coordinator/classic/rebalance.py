@@ -18,7 +18,7 @@ from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.records.classic_group import group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
+from kbroker.protocol.messages.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 

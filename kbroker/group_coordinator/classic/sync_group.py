@@ -20,7 +20,7 @@ from kbroker.group_coordinator.groups.classic_group import (
 )
 from kbroker.group_coordinator.records.classic_group import group_metadata
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import SyncGroupRequest, SyncGroupResponse
+from kbroker.protocol.messages.groups import SyncGroupRequest, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from kbroker.group_coordinator.partitions import without_epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.classic_groups import (
+from kbroker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupResponse,

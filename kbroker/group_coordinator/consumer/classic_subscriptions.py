@@ -12,7 +12,7 @@ from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.compiler import decoder, encoder
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.messages.consumer_protocol import (
+from kbroker.protocol.messages.consumer_groups import (
     AssignedPartitions,
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,

@@ -32,7 +32,7 @@ from kbroker.group_coordinator.partitions import Epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.consumer_group_heartbeat import (
+from kbroker.protocol.messages.consumer_groups import (
     Assignment,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -28,7 +28,7 @@ from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.records.classic_group import group_metadata, group_tombstone
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.classic_groups import JoinGroupResponse, SyncGroupResponse
+from kbroker.protocol.messages.groups import JoinGroupResponse, SyncGroupResponse
 
 log = logging.getLogger(__name__)
 

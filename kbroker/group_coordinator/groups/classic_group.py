@@ -26,7 +26,7 @@ from kbroker.coordination.outcome import Parked
 from kbroker.group_coordinator.java_order import in_javas_order
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
+from kbroker.protocol.messages.consumer_groups import ConsumerProtocolSubscription
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from kbroker.coordination.encoding import decode_value, encode
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.groups.classic_group import STABLE, ClassicGroup, Member
 from kbroker.protocol.compiler import stored_decoder
-from kbroker.protocol.messages.group_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from kbroker.protocol.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 GROUP_METADATA = 2
 _VERSION = 3

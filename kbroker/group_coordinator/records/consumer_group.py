@@ -16,7 +16,7 @@ from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, Resol
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, ClassicSide, ConsumerMember, MemberState
 from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.compiler import stored_decoder
-from kbroker.protocol.messages.consumer_group_records import (
+from kbroker.protocol.messages.coordinator_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentKey,

@@ -12,7 +12,7 @@ from kbroker.coordination.encoding import decode_value, encode
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.coordination.partitioning import SHORT_ID
 from kbroker.protocol.compiler import stored_decoder
-from kbroker.protocol.messages.group_records import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
+from kbroker.protocol.messages.coordinator_records import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
 
 LEGACY_OFFSET_COMMIT = 0
 OFFSET_COMMIT = 1

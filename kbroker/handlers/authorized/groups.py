@@ -22,9 +22,7 @@ from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, every, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
-from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupResponse, SyncGroupRequest
-from kbroker.protocol.messages.consumer_group_describe import DescribedGroup
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest, DescribedGroup
 from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -34,7 +32,13 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.messages.groups import Coordinator, FindCoordinatorRequest
+from kbroker.protocol.messages.groups import (
+    Coordinator,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 

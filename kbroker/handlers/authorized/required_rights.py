@@ -23,7 +23,7 @@ from kbroker.handlers.authorized.guard import (
 )
 from kbroker.handlers.registry import Api, Handler
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages import consumer_group_describe
+from kbroker.protocol.messages import consumer_groups
 from kbroker.protocol.messages.configs import DescribeConfigsResult, IncrementalResourceResponse
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitResponsePartition,
@@ -34,14 +34,14 @@ from kbroker.protocol.messages.group_offsets import (
     TxnOffsetCommitResponseTopic,
 )
 from kbroker.protocol.messages.groups import DeletableGroupResult, DescribedGroup
-from kbroker.protocol.messages.log_offsets import (
+from kbroker.protocol.messages.logs import (
     EpochEndOffset,
     ListOffsetsPartitionResponse,
     ListOffsetsTopicResponse,
     OffsetForLeaderTopicResult,
 )
 from kbroker.protocol.messages.topics import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
-from kbroker.protocol.messages.transaction_listings import PartitionResponse, TopicResponse
+from kbroker.protocol.messages.transactions import PartitionResponse, TopicResponse
 from kbroker.security.authorizer.acls import Operation, ResourceType
 
 READ, WRITE, DELETE, ALTER, DESCRIBE = (
@@ -164,7 +164,7 @@ RULES: Final[dict[str, Rule]] = {
             groups.without_hidden_topics,
             partly(
                 "group_ids", "groups", groups.group_right(DESCRIBE),
-                groups.refused_group(consumer_group_describe.DescribedGroup),
+                groups.refused_group(consumer_groups.DescribedGroup),
             ),
         ),
     ),

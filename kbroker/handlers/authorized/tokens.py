@@ -12,7 +12,7 @@ from kbroker.handlers.delegation_tokens import describe_delegation_token as desc
 from kbroker.handlers.delegation_tokens import is_allowed, owner_of, refused
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.delegation_tokens import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
+from kbroker.protocol.messages.access import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.tokens.token import Token
 

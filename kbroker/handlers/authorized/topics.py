@@ -15,7 +15,7 @@ from kbroker.handlers.metadata import NOT_ASKED
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages.metadata import (
+from kbroker.protocol.messages.cluster import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponseTopic,
     MetadataRequest,

@@ -12,8 +12,7 @@ from kbroker.handlers.authorized.guard import refuse_all, rights_of
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transaction_listings import TransactionState
-from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest, TransactionState
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 

@@ -9,7 +9,7 @@ import pytest
 from kbroker.controller.tree.znode import SetData
 from kbroker.controller.znodes import state_path
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AlterPartitionData,
     AlterPartitionRequest,
     AlterPartitionResponse,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, OutgoingQueue, Stops
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrPartitionState,
     StopReplicaPartitionState,
     UpdateMetadataBroker,

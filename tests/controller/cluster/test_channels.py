@@ -8,7 +8,7 @@ from typing import Any
 
 from kbroker.controller.cluster.channel_queue import Metadata
 from kbroker.controller.cluster.channels import Channels
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataResponse,

@@ -22,7 +22,7 @@ from kbroker.controller.tree.znode import (
 )
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, ControllerNode, Features, read
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     ControlledShutdownRequest,

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.controller.znodes import topic_path
 from kbroker.protocol.errors import ApiError
-from kbroker.protocol.messages.to_controller import ControlledShutdownRequest
+from kbroker.protocol.messages.inter_broker import ControlledShutdownRequest
 
 from .agreement import check
 from .world import World, in_world

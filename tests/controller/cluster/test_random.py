@@ -10,7 +10,7 @@ import pytest
 
 from kbroker.controller.tree.znode import Refused
 from kbroker.protocol.errors import ApiError
-from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, ControlledShutdownRequest
+from kbroker.protocol.messages.inter_broker import AllocateProducerIdsRequest, ControlledShutdownRequest
 from tests.tries import tries
 
 from .agreement import check

@@ -10,7 +10,7 @@ from kbroker.controller.cluster.context import Partition
 from kbroker.controller.tree.znode import Create
 from kbroker.controller.znodes import REASSIGNMENTS, encode_reassignments, topic_path
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest
+from kbroker.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaRequest
 
 from .world import FakeBroker, World, in_world
 

@@ -7,11 +7,11 @@ import pytest
 from kbroker.controller.tree.znode import SetData
 from kbroker.controller.znodes import PRODUCER_IDS, ProducerIdBlock, read
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.from_controller import StopReplicaRequest
-from kbroker.protocol.messages.to_controller import (
+from kbroker.protocol.messages.inter_broker import (
     AllocateProducerIdsRequest,
     ControlledShutdownRequest,
     RemainingPartition,
+    StopReplicaRequest,
 )
 
 from .world import World, in_world

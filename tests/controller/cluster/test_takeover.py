@@ -15,7 +15,7 @@ from kbroker.controller.znodes import (
     state_path,
     topic_path,
 )
-from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from kbroker.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 from kbroker.protocol.uuids import ZERO_UUID
 
 from .world import World, in_world, kinds, until

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from kbroker.controller.tree.znode import Create, Delete
 from kbroker.controller.znodes import DELETE_TOPICS, Assignment, topic_path
-from kbroker.protocol.messages.from_controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
+from kbroker.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 
 from .world import QUIET_CONFIG, World, in_world, kinds
 

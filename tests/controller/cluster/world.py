@@ -43,7 +43,12 @@ from kbroker.controller.znodes import (
 )
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
+    AlterPartitionData,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionTopic,
+    BrokerState,
     LeaderAndIsrPartitionError,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -54,13 +59,6 @@ from kbroker.protocol.messages.from_controller import (
     StopReplicaResponse,
     UpdateMetadataRequest,
     UpdateMetadataResponse,
-)
-from kbroker.protocol.messages.to_controller import (
-    AlterPartitionData,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    AlterPartitionTopic,
-    BrokerState,
 )
 from kbroker.protocol.uuids import new_uuid
 

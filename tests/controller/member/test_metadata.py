@@ -14,7 +14,7 @@ from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE
 from kbroker.controller.tree.znode import SetData
 from kbroker.long_work import in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.messages.from_controller import UpdateMetadataRequest, UpdateMetadataTopicState
+from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest, UpdateMetadataTopicState
 from tests.controller.member.test_metadata_cache import partition
 from tests.controller.member.world import PATIENCE_S, gone, members, until, written
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kbroker.cluster_state import ClusterState
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE, told
 from kbroker.long_work import whole
-from kbroker.protocol.messages.from_controller import (
+from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,

@@ -14,7 +14,7 @@ from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.tree.znode import Create, Delete
 from kbroker.long_work import in_slices
-from kbroker.protocol.messages.from_controller import UpdateMetadataRequest, UpdateMetadataTopicState
+from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest, UpdateMetadataTopicState
 from tests.controller.member.test_metadata_cache import broker, partition
 
 PATIENCE_S = 20

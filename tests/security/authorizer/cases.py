@@ -7,23 +7,17 @@ from typing import Any, NamedTuple
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages import (
-    acls,
-    classic_groups,
-    client_quotas,
+    access,
+    clients,
     cluster,
     configs,
-    consumer_group_describe,
-    consumer_group_heartbeat,
+    consumer_groups,
     fetch,
     group_offsets,
     groups,
-    log_dirs,
-    log_offsets,
-    metadata,
+    logs,
     produce,
-    scram_credentials,
     topics,
-    transaction_listings,
     transactions,
 )
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
@@ -106,18 +100,14 @@ def config_cases():
             yield case(asked, version, (needs, O.ALTER_CONFIGS))
 
 
-ADDS_USER = scram_credentials.AlterUserScramCredentialsRequest(
-    upsertions=[scram_credentials.ScramCredentialUpsertion("eve", 1, 4096, b"salt", bytes(32))]
+ADDS_USER = access.AlterUserScramCredentialsRequest(
+    upsertions=[access.ScramCredentialUpsertion("eve", 1, 4096, b"salt", bytes(32))]
 )
-SETS_QUOTA = client_quotas.AlterClientQuotasRequest(
-    entries=[
-        client_quotas.AlteredEntry(
-            [client_quotas.AlteredEntity("user", "eve")], [client_quotas.OpData("producer_byte_rate", 1e9)]
-        )
-    ],
+SETS_QUOTA = clients.AlterClientQuotasRequest(
+    entries=[clients.AlteredEntry([clients.AlteredEntity("user", "eve")], [clients.OpData("producer_byte_rate", 1e9)])],
     validate_only=True,
 )
-CREATES_ACL = acls.CreateAclsRequest(creations=[acls.AclCreation(T, "other", 3, "User:bob", "*", O.READ, 3)])
+CREATES_ACL = access.CreateAclsRequest(creations=[access.AclCreation(T, "other", 3, "User:bob", "*", O.READ, 3)])
 FINDS_ACLS = {
     "resource_type_filter": 2, "resource_name_filter": "none", "pattern_type_filter": 3, "principal_filter": None,
     "host_filter": None, "operation": 1, "permission_type": 1,
@@ -127,27 +117,27 @@ CASES = [
     case(fetched(), 11, (T, O.READ)),
     Case(fetched(replica_id=2), 11, ((right(C, O.CLUSTER_ACTION, code=CODES[T]),),)),
     case(
-        log_offsets.ListOffsetsRequest(
+        logs.ListOffsetsRequest(
             replica_id=-1,
-            topics=[log_offsets.ListOffsetsTopic(TOPIC, [log_offsets.ListOffsetsPartition(0, timestamp=-1)])],
+            topics=[logs.ListOffsetsTopic(TOPIC, [logs.ListOffsetsPartition(0, timestamp=-1)])],
         ),
         7,
         (T, O.DESCRIBE),
     ),
     case(
-        log_offsets.OffsetForLeaderEpochRequest(
-            topics=[log_offsets.OffsetForLeaderTopic(TOPIC, [log_offsets.OffsetForLeaderPartition(0, leader_epoch=0)])]
+        logs.OffsetForLeaderEpochRequest(
+            topics=[logs.OffsetForLeaderTopic(TOPIC, [logs.OffsetForLeaderPartition(0, leader_epoch=0)])]
         ),
         4,
         [(T, O.DESCRIBE), (C, O.CLUSTER_ACTION)],
     ),
     case(
-        metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=TOPIC)]),
+        cluster.MetadataRequest(topics=[cluster.MetadataRequestTopic(name=TOPIC)]),
         12,
         (T, O.DESCRIBE),
     ),
     case(
-        metadata.DescribeTopicPartitionsRequest(topics=[metadata.TopicRequest(TOPIC)]),
+        cluster.DescribeTopicPartitionsRequest(topics=[cluster.TopicRequest(TOPIC)]),
         0,
         (T, O.DESCRIBE),
     ),
@@ -175,7 +165,7 @@ CASES = [
         (T, O.DELETE),
     ),
     case(
-        transaction_listings.DescribeProducersRequest(topics=[transaction_listings.TopicRequest(TOPIC, [0])]),
+        transactions.DescribeProducersRequest(topics=[transactions.TopicRequest(TOPIC, [0])]),
         0,
         (T, O.READ),
     ),
@@ -184,29 +174,25 @@ CASES = [
     case(groups.FindCoordinatorRequest(key=TXN, key_type=1), 3, (X, O.DESCRIBE)),
     case(groups.FindCoordinatorRequest(coordinator_keys=[TXN], key_type=1), 4, (X, O.DESCRIBE)),
     case(
-        classic_groups.JoinGroupRequest(
+        groups.JoinGroupRequest(
             group_id=GROUP,
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
             protocol_type="consumer",
-            protocols=[classic_groups.JoinGroupRequestProtocol("range", b"")],
+            protocols=[groups.JoinGroupRequestProtocol("range", b"")],
         ),
         9,
         (G, O.READ),
     ),
     case(
-        classic_groups.SyncGroupRequest(
-            group_id=GROUP, member_id="nobody", protocol_type="consumer", protocol_name="range"
-        ),
+        groups.SyncGroupRequest(group_id=GROUP, member_id="nobody", protocol_type="consumer", protocol_name="range"),
         5,
         (G, O.READ),
     ),
-    case(classic_groups.HeartbeatRequest(group_id=GROUP, member_id="nobody"), 4, (G, O.READ)),
+    case(groups.HeartbeatRequest(group_id=GROUP, member_id="nobody"), 4, (G, O.READ)),
+    case(groups.LeaveGroupRequest(group_id=GROUP, members=[groups.MemberIdentity("m")]), 5, (G, O.READ)),
     case(
-        classic_groups.LeaveGroupRequest(group_id=GROUP, members=[classic_groups.MemberIdentity("m")]), 5, (G, O.READ)
-    ),
-    case(
-        consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        consumer_groups.ConsumerGroupHeartbeatRequest(
             group_id=GROUP, member_id="m", member_epoch=3, subscribed_topic_names=[TOPIC]
         ),
         1,
@@ -253,7 +239,7 @@ CASES = [
         (T, O.READ),
     ),
     case(groups.DescribeGroupsRequest(groups=[GROUP]), 5, (G, O.DESCRIBE)),
-    case(consumer_group_describe.ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
+    case(consumer_groups.ConsumerGroupDescribeRequest(group_ids=[GROUP]), 1, (G, O.DESCRIBE)),
     case(groups.DeleteGroupsRequest(groups_names=[GROUP]), 2, (G, O.DELETE)),
     case(transactions.InitProducerIdRequest(transactional_id=TXN, transaction_timeout_ms=9), 4, (X, O.WRITE)),
     Case(
@@ -298,7 +284,7 @@ CASES = [
         (T, O.READ),
     ),
     case(transactions.EndTxnRequest(transactional_id=TXN), 3, (X, O.WRITE)),
-    case(transaction_listings.DescribeTransactionsRequest(transactional_ids=[TXN]), 0, (X, O.DESCRIBE)),
+    case(transactions.DescribeTransactionsRequest(transactional_ids=[TXN]), 0, (X, O.DESCRIBE)),
     case(
         transactions.WriteTxnMarkersRequest(
             markers=[transactions.WritableTxnMarker(1, 0, False, [transactions.WritableTxnMarkerTopic(TOPIC, [0])])]
@@ -308,22 +294,22 @@ CASES = [
     ),
     *config_cases(),
     case(configs.ListConfigResourcesRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
-    case(log_dirs.DescribeLogDirsRequest(topics=[]), 4, (C, O.DESCRIBE)),
+    case(logs.DescribeLogDirsRequest(topics=[]), 4, (C, O.DESCRIBE)),
     case(cluster.DescribeQuorumRequest(topics=[]), 2, (C, O.DESCRIBE)),
     case(
-        log_dirs.AlterReplicaLogDirsRequest(
-            dirs=[log_dirs.AlterReplicaLogDir("/nowhere", [log_dirs.AlterReplicaLogDirTopic(TOPIC, [0])])]
+        logs.AlterReplicaLogDirsRequest(
+            dirs=[logs.AlterReplicaLogDir("/nowhere", [logs.AlterReplicaLogDirTopic(TOPIC, [0])])]
         ),
         2,
         (C, O.ALTER),
     ),
     case(cluster.UpdateFeaturesRequest(), 1, (C, O.ALTER)),
-    case(acls.DescribeAclsRequest(**FINDS_ACLS), 3, (C, O.DESCRIBE)),
+    case(access.DescribeAclsRequest(**FINDS_ACLS), 3, (C, O.DESCRIBE)),
     case(CREATES_ACL, 3, (C, O.ALTER)),
-    case(scram_credentials.DescribeUserScramCredentialsRequest(users=[]), 0, (C, O.DESCRIBE)),
+    case(access.DescribeUserScramCredentialsRequest(users=[]), 0, (C, O.DESCRIBE)),
     case(ADDS_USER, 0, (C, O.ALTER)),
-    case(acls.DeleteAclsRequest(filters=[acls.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
-    case(client_quotas.DescribeClientQuotasRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
+    case(access.DeleteAclsRequest(filters=[access.DeleteAclsFilter(**FINDS_ACLS)]), 3, (C, O.ALTER)),
+    case(clients.DescribeClientQuotasRequest(), 1, (C, O.DESCRIBE_CONFIGS)),
     case(SETS_QUOTA, 1, (C, O.ALTER_CONFIGS)),
 ]
 OPEN = {

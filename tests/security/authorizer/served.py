@@ -11,7 +11,7 @@ from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
 from kbroker.handlers.registry import APIS, CloseConnection, RequestContext
 from kbroker.protocol.compiler import decode, encode
-from kbroker.protocol.messages.headers import RequestHeader
+from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.security.authorizer.acls import AclFilter, Entry, Pattern, PatternType, Permission
 from kbroker.security.principal import Principal
 

@@ -9,11 +9,15 @@ import pytest
 
 from compat_tests.wire.exchanges.produce import batch
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.api_versions import ApiVersionsRequest
-from kbroker.protocol.messages.classic_groups import JoinGroupRequest, JoinGroupRequestProtocol
-from kbroker.protocol.messages.client_quotas import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
-from kbroker.protocol.messages.cluster import DescribeClusterRequest
-from kbroker.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.clients import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
+from kbroker.protocol.messages.cluster import (
+    DescribeClusterRequest,
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+)
+from kbroker.protocol.messages.connections import ApiVersionsRequest
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -22,8 +26,13 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
-from kbroker.protocol.messages.groups import DescribeGroupsRequest, FindCoordinatorRequest, ListGroupsRequest
-from kbroker.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest, MetadataRequestTopic
+from kbroker.protocol.messages.groups import (
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    ListGroupsRequest,
+)
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

@@ -8,7 +8,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import embedded_store
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.acls import (
+from kbroker.protocol.messages.access import (
     AclCreation,
     CreateAclsRequest,
     DeleteAclsFilter,

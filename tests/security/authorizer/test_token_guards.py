@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.delegation_tokens import (
+from kbroker.protocol.messages.access import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,

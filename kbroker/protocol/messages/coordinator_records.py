@@ -1,9 +1,72 @@
-"""The records of `__consumer_offsets` for consumer groups (KIP-848): keys and values, by record type.
+"""The records of `__consumer_offsets` and `__transaction_state`: keys and values, by record type.
 
 On disk a key or value is preceded by an int16: the record type for keys, the value's version for values.
 """
 
-from kbroker.protocol.schema import Uuid, f, i8, i32, i64, message, struct
+from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
+
+# Offsets, and the metadata of classic groups, in `__consumer_offsets`.
+
+
+@message(key=1, versions="0")
+class OffsetCommitKey:
+    group: str = f("0")
+    topic: str = f("0")
+    partition: i32 = f("0")
+
+
+@message(key=1, versions="0-4", flexible="4+")
+class OffsetCommitValue:
+    offset: i64 = f()
+    leader_epoch: i32 = f("3+", default=-1)
+    metadata: str = f()
+    commit_timestamp: i64 = f()
+    expire_timestamp: i64 = f("1", default=-1)
+    topic_id: Uuid = f("4+", tag=0)
+
+
+@message(key=2, versions="0")
+class GroupMetadataKey:
+    group: str = f("0")
+
+
+@struct
+class MemberMetadata:
+    member_id: str = f()
+    group_instance_id: str | None = f("3+", nullable="3+", default=None)
+    client_id: str = f()
+    client_host: str = f()
+    rebalance_timeout: i32 = f("1+", default=-1)
+    session_timeout: i32 = f()
+    subscription: bytes = f()
+    assignment: bytes = f()
+
+
+@message(key=2, versions="0-4", flexible="4+")
+class GroupMetadataValue:
+    protocol_type: str = f()
+    generation: i32 = f()
+    protocol: str | None = f(nullable="0+")
+    leader: str | None = f(nullable="0+")
+    current_state_timestamp: i64 = f("2+", default=-1)
+    members: list[MemberMetadata] = f()
+
+
+@message(key=0, versions="0")
+class LegacyOffsetCommitKey:
+    group: str = f("0")
+    topic: str = f("0")
+    partition: i32 = f("0")
+
+
+@message(key=0, versions="0")
+class LegacyOffsetCommitValue:
+    offset: i64 = f("0")
+    metadata: str = f("0")
+    commit_timestamp: i64 = f("0")
+
+
+# Consumer groups (KIP-848), in `__consumer_offsets`.
 
 
 @message(key=3, versions="0")
@@ -139,3 +202,32 @@ class ConsumerGroupRegularExpressionValue:
     topics: list[str] = f()
     version: i64 = f()
     timestamp: i64 = f()
+
+
+# A transactional id and the state of its transaction, in `__transaction_state`.
+
+
+@message(key=0, versions="0")
+class TransactionLogKey:
+    transactional_id: str = f("0")
+
+
+@struct
+class PartitionsSchema:
+    topic: str = f()
+    partition_ids: list[i32] = f()
+
+
+@message(key=0, versions="0-1", flexible="1+")
+class TransactionLogValue:
+    producer_id: i64 = f()
+    previous_producer_id: i64 = f("1+", tag=0, default=-1)
+    next_producer_id: i64 = f("1+", tag=1, default=-1)
+    producer_epoch: i16 = f()
+    next_producer_epoch: i16 = f("1+", tag=3, default=-1)
+    transaction_timeout_ms: i32 = f()
+    transaction_status: i8 = f()
+    transaction_partitions: list[PartitionsSchema] | None = f(nullable="0+")
+    transaction_last_update_timestamp_ms: i64 = f()
+    transaction_start_timestamp_ms: i64 = f()
+    client_transaction_version: i16 = f("1+", tag=2, default=0)
