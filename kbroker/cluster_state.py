@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kbroker.quota.all_quotas import Quotas, changed
+from kbroker.quota.configured import Quotas, changed
 from kbroker.security.authorizer.acls import Acls
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 

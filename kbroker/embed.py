@@ -25,7 +25,7 @@ from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
 from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test

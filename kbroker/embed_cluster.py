@@ -32,8 +32,8 @@ from kbroker.controller.tree.memory import MemoryEnsemble, MemoryTree
 from kbroker.embed import TEST_DEFAULTS
 from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
-from kbroker.network.event_loop import new_event_loop
-from kbroker.security.sasl.user_configs import USERS
+from kbroker.network.loop_watch import new_event_loop
+from kbroker.security.sasl.scram_credential import USERS
 
 if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
     from kbroker.embed_certificates import Certificates

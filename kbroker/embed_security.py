@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from kbroker.config.authorization import CLASS, OF_ZOOKEEPER, STANDARD, SUPER_USERS
+from kbroker.config.server_config import CLASS, OF_ZOOKEEPER, STANDARD, SUPER_USERS
 from kbroker.embed_clients import MECHANISMS, ClientSettings, quoted
 from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,

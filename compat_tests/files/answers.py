@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from compat_tests.clients.common import wait_for
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.logs import (
@@ -24,7 +23,7 @@ from kbroker.protocol.messages.logs import (
     OffsetForLeaderTopic,
 )
 from kbroker.protocol.messages.transactions import DescribeProducersRequest, TopicRequest
-from kbroker.protocol.records import iter_batches
+from kbroker.protocol.records import iter_batches, read_marker
 
 LATEST: Final = -1
 # By ListOffsets version: -4 and -5 are of tiered storage (KIP-405, KIP-1005), -6 is KIP-1023.

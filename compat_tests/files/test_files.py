@@ -44,8 +44,7 @@ from kbroker.log.files import FileHandle
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import audit
 from kbroker.log.offline.dump import dump
-from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, build_marker
 
 pytestmark = pytest.mark.java
 handlers.load_all()

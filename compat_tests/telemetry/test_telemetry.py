@@ -21,7 +21,7 @@ from kbroker.protocol.messages.configs import (
     IncrementalResource,
 )
 from kbroker.protocol.messages.connections import ApiVersionsRequest
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 from tests.metrics.pushes import data, gauge, total
 
 pytestmark = pytest.mark.java

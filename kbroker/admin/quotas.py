@@ -18,9 +18,18 @@ from kbroker.protocol.messages.clients import (
     DescribeClientQuotasResponse,
     OpData,
 )
-from kbroker.quota.entities import CLIENT_ID, IP, USER
-from kbroker.quota.filters import EXACT, OF_DEFAULT
-from kbroker.quota.quota_keys import CONNECTION, CONSUMER, MUTATION, PRODUCER, REQUEST
+from kbroker.quota.configured import (
+    CLIENT_ID,
+    CONNECTION,
+    CONSUMER,
+    EXACT,
+    IP,
+    MUTATION,
+    OF_DEFAULT,
+    PRODUCER,
+    REQUEST,
+    USER,
+)
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]

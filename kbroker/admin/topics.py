@@ -20,7 +20,7 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.partition_offsets import told_offsets_at
 from kbroker.admin.told_everywhere import wait_for_topics
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"

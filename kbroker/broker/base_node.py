@@ -47,11 +47,10 @@ from kbroker.network.server import Server, server_limits
 from kbroker.replicas import Replicas
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
-from kbroker.security.sasl.scram_credential import ScramCredential
+from kbroker.security.sasl.scram_credential import ScramCredential, credential_of
 from kbroker.security.sasl.settings import Credentials, offers
-from kbroker.security.sasl.user_configs import credential_of
 from kbroker.security.tls.of_broker import TlsListeners
-from kbroker.security.tokens.logins import TokenLogins
+from kbroker.security.tokens.known import TokenLogins
 from kbroker.security.tokens.token import token_settings
 from kbroker.telemetry.instances import ClientTelemetry
 from kbroker.txn.config import transaction_config

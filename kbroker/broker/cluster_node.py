@@ -61,9 +61,8 @@ from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.sasl.add_scram import ScramUser
-from kbroker.security.sasl.login import login_between_brokers
-from kbroker.security.sasl.settings import offers
-from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.sasl.scram_credential import USERS
+from kbroker.security.sasl.settings import login_between_brokers, offers
 from kbroker.security.tokens.token import token_settings
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators

@@ -20,7 +20,7 @@ from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Reason, Refused, Session, Unreachable
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
 from kbroker.controller.znodes import CLUSTER_ID, PERSISTENT, ClusterId, Registration, Unreadable
-from kbroker.protocol.uuids import new_uuid, uuid_text
+from kbroker.protocol.wire import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 

@@ -43,10 +43,10 @@ from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.acls import Acls
 from kbroker.security.sasl.add_scram import ScramUser
+from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.sasl.settings import offers
-from kbroker.security.sasl.user_configs import USERS
 from kbroker.security.tokens.token import token_settings
-from kbroker.telemetry.receiver import Receiver
+from kbroker.telemetry.instances import Receiver
 from kbroker.txn.hanging_transactions import HangingSearch
 from kbroker.txn.producer_ids import ProducerIds
 

@@ -13,11 +13,9 @@ from kbroker.clock import Clock
 from kbroker.cluster_state import ClusterState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
-from kbroker.quota.all_quotas import Quotas
 from kbroker.quota.client_quotas import ClientQuotas
+from kbroker.quota.configured import CONNECTION, DEFAULT, Quotas
 from kbroker.quota.connection_rate import ConnectionRates, canonical
-from kbroker.quota.entities import DEFAULT
-from kbroker.quota.quota_keys import CONNECTION
 from kbroker.quota.rate import Window
 from kbroker.security.principal import printable
 

@@ -24,7 +24,7 @@ from kbroker.log.offline.dump import dump_order
 from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.offline.repair import NoSuchRecord
 from kbroker.log.offline.repair import repair as repair_directory
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 
 _BAR_FROM_BYTES = 1 << 24
 _PAUSE_S = 0.5

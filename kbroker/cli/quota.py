@@ -12,7 +12,7 @@ from kbroker.admin.quotas import LIMITS, TYPES, alter_quotas, described_quotas, 
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Output, Table, output_option
 from kbroker.cli.verbs import Verbs
-from kbroker.quota.entities import IP
+from kbroker.quota.configured import IP
 
 _T = TypeVar("_T")
 

@@ -35,9 +35,9 @@ from kbroker.cli.traces import TracesPlace, traces_options, traces_place
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 from kbroker.security.sasl.add_scram import ScramUser, parse_user
-from kbroker.telemetry.receiver import Receiver
+from kbroker.telemetry.instances import Receiver
 
 if TYPE_CHECKING:
     from kbroker.log.directories.log_manager import LogManager

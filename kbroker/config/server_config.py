@@ -1,7 +1,8 @@
 """The configuration of one broker: the settings at its start, and the later changes.
 
 Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
-that the controller passes in. Never decides whether a client may change a config (changes_while_running.py) and never
+that the controller passes in; and the settings of authorization, two of which are no keys of a broker (Kafka's
+KafkaConfig does not know them either). Never decides whether a client may change a config (changes_while_running.py) and never
 describes one (describe.py).
 """
 
@@ -10,10 +11,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kbroker.config import listeners as listener_rules
-from kbroker.config.authorization import OF_AUTHORIZERS, authorization
 from kbroker.config.between_keys import check_start
 from kbroker.config.model import ConfigError, ConfigSource, InvalidConfig, Mode, Value
 from kbroker.config.password_encoder import PasswordEncoder
@@ -22,6 +22,46 @@ from kbroker.config.sources import merged
 from kbroker.config.stored_configs import StoredConfigs
 from kbroker.config.table import BROKER, CLUSTER, DYNAMIC_ONLY, GROUP, TOPIC, broker_key, broker_synonyms, listener_base
 from kbroker.config.values import parse, parse_text, to_text
+
+CLASS: Final = "authorizer.class.name"
+SUPER_USERS: Final = "super.users"
+ALLOW_EVERYONE: Final = "allow.everyone.if.no.acl.found"
+OF_AUTHORIZERS: Final = frozenset({SUPER_USERS, ALLOW_EVERYONE})
+"""Settings that Kafka's authorizers read, and KafkaConfig does not know."""
+STANDARD: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
+
+
+class Authorization(NamedTuple):
+    """The super users, as TYPE:NAME, and whether everybody is allowed what no ACL covers."""
+
+    super_users: tuple[str, ...]
+    allow_if_no_acl: bool
+
+
+def authorization(name: str, settings: Mapping[str, str], *, in_cluster: bool) -> Authorization | None:
+    """Read the settings of an authorizer with class `name`; None without an authorizer.
+
+    Raises ConfigError for settings that are invalid or have no effect.
+    """
+    if not name:
+        idle = [each for each in sorted(OF_AUTHORIZERS) if settings.get(each, "").strip()]
+        if idle:
+            raise ConfigError(f"{', '.join(idle)}: without {CLASS} every client may do everything; set it, too")
+        return None
+    expected = OF_ZOOKEEPER if in_cluster else STANDARD
+    if name != expected:
+        where = "in a cluster on ZooKeeper" if in_cluster else "on a node that is alone"
+        raise ConfigError(f"{CLASS} {name} is not known: {where} it is {expected}")
+    users = tuple(each.strip() for each in settings.get(SUPER_USERS, "").split(";") if each.strip())
+    for user in users:
+        if user.find(":") < 1:
+            raise ConfigError(f"{SUPER_USERS} has {user!r}, which is not a principal like User:alice")
+    allow = settings.get(ALLOW_EVERYONE, "").strip().lower() or "false"
+    if allow not in ("true", "false"):
+        raise ConfigError(f"{ALLOW_EVERYONE} is {allow}, which is neither true nor false")
+    return Authorization(users, allow == "true")
+
 
 # Keys of older Kafka versions that many files still contain: not typing mistakes, so no similar name is suggested.
 _GONE: Final = frozenset(

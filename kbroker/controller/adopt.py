@@ -30,7 +30,7 @@ from kbroker.log.offline.check import partitions_of
 from kbroker.log.offline.check_checkpoints import parse_topic_id
 from kbroker.log.offline.check_leader_epochs import parse_epochs
 from kbroker.log.offline.file_reading import OpenFile
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 
 _COMPACTED: Final = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
 INTERNAL: Final[Mapping[str, Mapping[str, str]]] = {

@@ -35,11 +35,10 @@ from kbroker.controller.token_nodes import load_tokens, stored_token
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.uuids import parse_uuid, uuid_text
-from kbroker.quota.all_quotas import quotas_in
-from kbroker.quota.entities import CLIENTS, IPS, KINDS
+from kbroker.protocol.wire import parse_uuid, uuid_text
+from kbroker.quota.configured import CLIENTS, IPS, KINDS, quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
-from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.security.principal import Principal
-from kbroker.security.sasl.user_configs import entity_name
+from kbroker.security.sasl.scram_credential import entity_name
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import TokenInformation, TokenSettings
 

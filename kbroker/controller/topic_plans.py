@@ -15,7 +15,7 @@ from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.controller import assignments as assignments_of
 from kbroker.controller.internal_topics import InternalTopic
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.uuids import new_uuid
+from kbroker.protocol.wire import new_uuid
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from kbroker.protocol.uuids import parse_uuid, uuid_text
+from kbroker.protocol.wire import parse_uuid, uuid_text
 
 BROKER_IDS: Final = "/brokers/ids"
 TOPICS: Final = "/brokers/topics"

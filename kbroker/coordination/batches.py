@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
-from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import BatchFields, build_batch, enclose, put_record
+from kbroker.protocol.records import BatchFields, build_batch, build_marker, enclose, put_record
 
 SPLIT_BYTES = 256 << 10
 

@@ -14,9 +14,8 @@ from kbroker.coordination.batches import marker_batch, record_batch, split
 from kbroker.coordination.interfaces import Shard, UnreadableRecord, Writer
 from kbroker.coordination.outcome import CoordinatorRecord, Encoded, EndOfTransaction, InTransaction, Outcome
 from kbroker.long_work import turn
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode, Malformed
-from kbroker.protocol.records import iter_batches, stream_records
+from kbroker.protocol.records import iter_batches, read_marker, stream_records
 
 log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 
 Stored = tuple[int, OffsetCommitValue]
 Place = tuple[str, int]

@@ -30,8 +30,7 @@ from kbroker.protocol.messages.clients import (
     EntryData,
     ValueData,
 )
-from kbroker.quota.filters import QuotaFilter
-from kbroker.quota.quota_keys import KEYS, check_value, checked_entity, revised
+from kbroker.quota.configured import KEYS, QuotaFilter, check_value, checked_entity, revised
 
 _Parts = dict[str, str | None]
 _TYPES = 3

@@ -32,9 +32,8 @@ from kbroker.protocol.messages.clients import (
     PushTelemetryRequest,
     PushTelemetryResponse,
 )
-from kbroker.protocol.uuids import RESERVED_UUIDS, uuid_text
-from kbroker.telemetry.instances import ClientTelemetry, Instance
-from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push, Receiver
+from kbroker.protocol.wire import RESERVED_UUIDS, uuid_text
+from kbroker.telemetry.instances import MOST_UNPACKED_BYTES, Client, ClientTelemetry, Instance, Push, Receiver
 from kbroker.telemetry.subscriptions import Texts
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
-from kbroker.protocol.uuids import parse_uuid
+from kbroker.protocol.wire import parse_uuid
 from kbroker.txn.coordinator import TransactionCoordinator
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2

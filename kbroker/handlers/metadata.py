@@ -25,7 +25,7 @@ from kbroker.protocol.messages.cluster import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 
 log = logging.getLogger(__name__)

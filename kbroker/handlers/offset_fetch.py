@@ -29,7 +29,7 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10

@@ -31,9 +31,12 @@ from kbroker.security.sasl.scram_credential import (
     LEAST_ITERATIONS,
     MECHANISM_TYPES,
     MOST_ITERATIONS,
+    USERS,
+    credentials_of,
+    entity_name,
     from_salted_password,
+    user_of,
 )
-from kbroker.security.sasl.user_configs import USERS, credentials_of, entity_name, user_of
 
 _Change = ScramCredentialDeletion | ScramCredentialUpsertion
 

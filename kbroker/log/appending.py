@@ -30,9 +30,8 @@ from kbroker.log.record_validation import Opened, is_in_order, open_at_once, ope
 from kbroker.log.segment.segment import Segment
 from kbroker.log.truncation import TruncatedLog
 from kbroker.long_work import whole
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode, Malformed
-from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header
+from kbroker.protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, parse_header, read_marker
 
 _put_prefix = struct.Struct(">qii").pack_into
 _prefix = struct.Struct(">qii").pack

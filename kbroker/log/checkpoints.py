@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 
 from kbroker.log.files import read_optional, write_atomically
-from kbroker.protocol.uuids import parse_uuid, uuid_text
+from kbroker.protocol.wire import parse_uuid, uuid_text
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"

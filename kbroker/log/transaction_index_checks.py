@@ -15,8 +15,7 @@ from kbroker.log.producers.producer_rebuild import aborted_entry, replay
 from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
-from kbroker.protocol.control_records import read_marker
-from kbroker.protocol.records import BatchHeader
+from kbroker.protocol.records import BatchHeader, read_marker
 
 
 class TransactionIndexChecks(NamedTuple):

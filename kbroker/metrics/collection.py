@@ -3,23 +3,28 @@
 Owns which of the broker's numbers is which metric, and how many of a kind are listed individually. Never changes
 anything, and never blocks: long work gives way in between, so that a page of thousands of topics delays no request.
 Values from different pieces may be of different age.
+
+The idle share of the loop is known from samples of its processor time, taken when metrics are requested. Kafka reports
+it for its thread pools as the mean of a minute; here one thread does the work of both, and other work of the process
+does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from kbroker.broker.base_node import Node
 from kbroker.long_work import turn
 from kbroker.metrics.coordinators import groups, loads, transactions
-from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import SERVES, logs
 from kbroker.metrics.partitions import Sums, cluster, partitions
-from kbroker.metrics.quotas import quotas
 from kbroker.metrics.values import Values, put, put_all, put_times
 from kbroker.network.request_times import FETCH
+from kbroker.quota.client_quotas import MutationQuota, RateQuota
 from kbroker.topic_metrics import Traffic
 
 MOST_TOPICS: Final = 2_000
@@ -183,3 +188,65 @@ def _loop(node: Node, values: Values, idle: float, lag_s: float) -> None:
     put(values, "kbroker_loop_lag_seconds", lag_s)
     put(values, "kbroker_loop_held_total", watch.held)
     put(values, "kbroker_loop_longest_seconds", watch.longest_ms / 1000)
+
+
+_LONG_S: Final = 60.0
+_SHORT_S: Final = 0.5
+_MOST: Final = 128
+
+
+class Idle:
+    """The idle share of one loop; used in its thread. After a long time without requests it covers all that time."""
+
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._now = now
+        self._worked = worked
+        self._seen: deque[tuple[float, float]] = deque(maxlen=_MOST)
+
+    def share(self) -> float:
+        """Return the thread's idle share of the last minute, or of the known part of it: 0 to 1."""
+        now, worked = self._now(), self._worked()
+        while len(self._seen) > 1 and now - self._seen[1][0] >= _LONG_S:
+            self._seen.popleft()
+        before, before_worked = self._seen[0] if self._seen else (now, worked)
+        if not self._seen or now - self._seen[-1][0] >= _SHORT_S:
+            self._seen.append((now, worked))
+        passed = now - before
+        return 1.0 if passed < _SHORT_S else min(max(1 - (worked - before_worked) / passed, 0.0), 1.0)
+
+
+_NAMES: Final = {
+    "Produce": "byte_rate",
+    "Fetch": "byte_rate",
+    "Request": "request_time",
+    "ControllerMutation": "tokens",
+}
+"""Kafka's names of the four quotas, and of their units."""
+
+
+async def quotas(node: Node, values: Values, most: int) -> None:
+    """Add the use of each quota, by the quota's user and client id, for at most `most` of them."""
+    clients = node.quotas.clients
+    now_ms = clients.now_ms()
+    told = 0
+    by_resource: dict[str, RateQuota | MutationQuota] = {
+        "Produce": clients.produced,
+        "Fetch": clients.fetched,
+        "Request": clients.worked,
+        "ControllerMutation": clients.mutated,
+    }
+    for resource, quota in by_resource.items():
+        for used in quota.used(now_ms, most - told):
+            labels = {"resource": resource}
+            if used.user is not None:
+                labels["user"] = used.user
+            if used.client_id is not None:
+                labels["clientId"] = used.client_id
+            put(values, f"kafka_server_quota_{_NAMES[resource]}", used.amount, labels)
+            put(values, "kafka_server_quota_throttle_time", used.pause_ms, labels)
+            told += 1
+            await turn
+    known = len(clients.produced) + len(clients.fetched) + len(clients.worked) + len(clients.mutated)
+    put(values, "kbroker_left_out", max(known - told, 0), {"kind": "quotas"})

@@ -1,6 +1,8 @@
-"""The collected values as the text of a page.
+"""Every metric, and the collected values as the text of a page.
 
-Owns the conversion from values to prometheus_client's families and their text, in the format that the client prefers.
+Owns the table of names (names.txt), meanings, and the corresponding MBeans of Kafka, which is also in the docs
+(`python -m kbroker.metrics.exposition` prints it). Names and labels of Kafka's MBeans are those that the usual rules of
+Prometheus's JMX exporter produce, so that dashboards and alerts for Kafka work. Owns the conversion from values to prometheus_client's families and their text, in the format that the client prefers.
 Runs on the client's thread, beside the event loop, and so rests as long as it works: it holds the interpreter for half
 a millisecond at a time, however long the page. Never looks at the broker.
 """
@@ -8,7 +10,9 @@ a millisecond at a time, however long the page. Never looks at the broker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final, cast
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -16,8 +20,48 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from kbroker.breaks import Breaks
-from kbroker.metrics.names import BY_NAME
 from kbroker.metrics.values import Values, put_all
+
+_COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"
+"""The name endings of MBeans that only grow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """One metric. A counter's name ends in `_total`; a Kafka count without that ending has no type."""
+
+    name: str
+    labels: str
+    help: str
+    mbean: str
+    """Kafka's, after "kafka."; empty for kbroker's own metrics."""
+
+    @property
+    def kind(self) -> str:
+        """Return the type, in Prometheus's words."""
+        if self.name.endswith("_total"):
+            return "counter"
+        return "unknown" if self.mbean.endswith(_COUNTS) else "gauge"
+
+
+def _read() -> dict[str, Name]:
+    text = (files("kbroker.metrics") / "names.txt").read_text(encoding="utf-8")
+    rows = (line.split("|") for line in text.splitlines() if line and not line.startswith("#"))
+    found = [Name(*(field.strip() for field in [*row, "", ""][:4])) for row in rows]
+    return {each.name: each for each in found}
+
+
+BY_NAME: Final = _read()
+
+
+def markdown() -> str:
+    """Return the table for the docs."""
+    rows = ["| metric | labels | meaning | Kafka's MBean |", "|---|---|---|---|"]
+    for each in BY_NAME.values():
+        mbean = f"`kafka.{each.mbean}`" if each.mbean else ""
+        rows.append(f"| `{each.name}` | {each.labels} | {each.help} | {mbean} |")
+    return "\n".join(rows) + "\n"
+
 
 if TYPE_CHECKING:  # needs an extra
     from kbroker.metrics.pushed import Family
@@ -75,3 +119,7 @@ def text_of(values: Values, accept: str, families: Sequence[Family] = ()) -> tup
     except TypeError:  # a version that is not a number
         encode, content_type = choose_encoder("")
         return encode(_Collected(values, families)), content_type
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

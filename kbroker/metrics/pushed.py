@@ -23,9 +23,8 @@ from kbroker.metrics.otlp import LONGEST_VALUE, Buckets, Labels, Point, Read, re
 from kbroker.metrics.values import Values, put
 from kbroker.protocol.compression import decompress
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.uuids import uuid_text
-from kbroker.telemetry.instances import EXPIRY_MS
-from kbroker.telemetry.receiver import MOST_UNPACKED_BYTES, Client, Push
+from kbroker.protocol.wire import uuid_text
+from kbroker.telemetry.instances import EXPIRY_MS, MOST_UNPACKED_BYTES, Client, Push
 
 MOST_CLIENTS: Final = 1_000
 MOST_SERIES: Final = 20_000
@@ -64,7 +63,7 @@ class _Kept:
 
 
 class PushedMetrics:
-    """A receiver (telemetry/receiver.py) whose values are shown on the page."""
+    """A receiver (telemetry/instances.py) whose values are shown on the page."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -29,10 +29,9 @@ from urllib.parse import parse_qs, urlsplit
 from kbroker.broker.base_node import Node
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.long_work import in_slices, turn
-from kbroker.metrics.collection import collect
+from kbroker.metrics.collection import Idle, collect
 from kbroker.metrics.exposition import text_of
 from kbroker.metrics.health import LOOP_S, readiness
-from kbroker.metrics.idle import Idle
 from kbroker.metrics.logs import starting
 from kbroker.metrics.values import Values
 

@@ -29,7 +29,7 @@ from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
 from kbroker.handlers.registry import Api, CloseConnection, Handler, RequestContext, served
 from kbroker.long_work import turn
 from kbroker.network import request_log
-from kbroker.network.measured import Sink
+from kbroker.network.request_log import Sink
 from kbroker.network.request_times import KNOWN, RequestTimes, Tally
 from kbroker.network.turns import Breadth, Lane
 from kbroker.protocol.compiler import (
@@ -47,8 +47,7 @@ from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.schema import Versions
 from kbroker.protocol.wire import read_uvarint
 from kbroker.quota.client_quotas import ClientQuotas
-from kbroker.security.authorizer import decision_log
-from kbroker.security.authorizer.authorizer import Authorizer
+from kbroker.security.authorizer.authorizer import Authorizer, logs_allowed
 
 log = logging.getLogger(__name__)
 
@@ -228,7 +227,7 @@ class Dispatcher:
         """
         self._metered = self._quotas is not None and self._quotas.active
         self._logged = request_log.enabled()
-        tells_allowed = decision_log.tells_allowed()
+        tells_allowed = logs_allowed()
         if self._authorizer is not None:
             self._authorizer.tells_allowed = tells_allowed
         self._told = self._logged or (self._authorizer is not None and tells_allowed)

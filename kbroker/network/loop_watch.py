@@ -1,6 +1,7 @@
-"""Watches the event loop, and reports work that held it for longer than others should have to wait.
+"""The event loop of a broker, and its watch: reports work that held it for longer than others should have to wait.
 
-Owns the limit, the count and the lines in the log. Never stops any work.
+Owns the limit, the count and the lines in the log. Never stops any work. The loop is uvloop's if it is installed,
+otherwise asyncio's own.
 
 Requests are measured where they run, so the line can name them; so is Python's garbage collection, which stops all
 threads. Other holds of the loop are detected by a timer that fires late; the line cannot name them, and a short hold
@@ -17,6 +18,17 @@ import gc
 import logging
 import time
 from typing import Any
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """Return a new loop of the fastest available kind."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
 
 log = logging.getLogger(__name__)
 

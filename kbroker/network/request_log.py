@@ -1,6 +1,6 @@
 """Measurements of each answered request: for the logger `kafka.request.logger` at DEBUG, and for traces.
 
-Owns the way to measure, and the line in the log. Never logs the content of requests and responses, which may have
+Owns the measurements, and the line in the log. Never logs the content of requests and responses, which may have
 secrets and other people's data. Costs nothing while the logger is above DEBUG and there are no traces; measured
 requests run as a `Work`.
 """
@@ -8,14 +8,41 @@ requests run as a `Work`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from time import perf_counter
 from types import coroutine
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from kbroker.handlers.registry import RequestContext
-from kbroker.network.measured import Sink, Told
 from kbroker.security.principal import printable
+
+if TYPE_CHECKING:  # the process of traces imports this module, and nothing of the broker
+    from kbroker.handlers.registry import RequestContext
+
+
+class Told(NamedTuple):
+    """The measurements of one request. Sizes are in bytes, times in ms."""
+
+    api: str
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    listener: str
+    principal: str | None
+    request_bytes: int
+    response_bytes: int
+    total_ms: float
+    """From the loop's first work on it to its response."""
+    local_ms: float
+    """The part of it that the loop worked on the request."""
+    throttle_ms: int
+    error_code: int
+    """The code of the whole request, or 0 if there is none, or if each part of a response has its own."""
+
+
+Sink = Callable[[Told], None]
+
 
 log = logging.getLogger("kafka.request.logger")
 Steps = Coroutine[Any, Any, Any]

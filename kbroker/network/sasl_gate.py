@@ -35,8 +35,14 @@ from kbroker.protocol.messages.connections import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
-from kbroker.security.sasl.authentication import Authentication, Offer, Stage
-from kbroker.security.sasl.mechanism import AuthenticationFailed, MechanismChanged, UnsupportedMechanism
+from kbroker.security.sasl.authentication import (
+    Authentication,
+    AuthenticationFailed,
+    MechanismChanged,
+    Offer,
+    Stage,
+    UnsupportedMechanism,
+)
 
 HANDSHAKE_KEY: int = SaslHandshakeRequest.KEY  # type: ignore[attr-defined]
 AUTHENTICATE_KEY: int = SaslAuthenticateRequest.KEY  # type: ignore[attr-defined]

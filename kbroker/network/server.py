@@ -1,6 +1,7 @@
 """Listening sockets and the connections on them.
 
-Owns accept, the counts of connections, the idle sweep and the orderly shutdown. Never reads a request: connection.py
+Owns accept, the counts of connections, the idle sweep and the orderly shutdown; finds the process that already listens
+on a port, from /proc if it exists, so that an error can name it. Never reads a request: connection.py
 does.
 """
 
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import glob
 import logging
+import os
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -21,7 +24,6 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.config.values import per_ip_overrides
 from kbroker.handlers.registry import RequestContext
 from kbroker.handlers.services import Services
-from kbroker.network.address_in_use import process_on
 from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
@@ -421,3 +423,37 @@ def java_address(host: str) -> str:
 def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
     holder = process_on(port) if error.errno == errno.EADDRINUSE else None
     return OSError(f"cannot listen on {host}:{port}: {error.strerror}{f', by {holder}' if holder else ''}")
+
+
+_LISTEN = "0A"
+
+
+def process_on(port: int) -> str | None:
+    """Return "process 12 (java -jar x.jar)" for the process that listens on a TCP port, or None if it is unknown."""
+    sockets = {f"socket:[{inode}]" for inode in _listening(port)}
+    if not sockets:
+        return None
+    for link in glob.iglob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) not in sockets:
+                continue
+            pid = link.split("/")[2]
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = " ".join(file.read(200).decode("utf-8", "replace").split("\0")).strip()
+        except OSError:
+            continue  # not readable for us, or gone
+        return f"process {pid} ({''.join(c if c.isprintable() else '?' for c in command)})"
+    return None
+
+
+def _listening(port: int) -> list[str]:
+    """Return the inodes of the sockets that listen on a port."""
+    found = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file][1:]
+        except OSError:
+            continue
+        found += [row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port]
+    return found

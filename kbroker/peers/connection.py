@@ -26,9 +26,8 @@ from kbroker.protocol.messages.connections import (
     SaslHandshakeResponse,
 )
 from kbroker.protocol.wire import read_uvarint
-from kbroker.security.sasl.login import Login
-from kbroker.security.sasl.mechanism import AuthenticationFailed
-from kbroker.security.sasl.reauthentication import log_in_again_after_s
+from kbroker.security.sasl.authentication import AuthenticationFailed, log_in_again_after_s
+from kbroker.security.sasl.settings import Login
 
 Answer = TypeVar("Answer")
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar, dataclass_transform
 
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import ipaddress
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kbroker.quota.rate import SampledRate, Window
-from kbroker.quota.sensors import Sensors
+from kbroker.quota.rate import SampledRate, Sensors, Window
 
 UNLIMITED: Final = 2**31 - 1
 """The value of max.connection.creation.rate for no limit."""

@@ -1,12 +1,16 @@
 """Rates and the pauses they require: Kafka's Rate over a WindowedSum, and its TokenBucket.
 
-Owns the samples and the arithmetic. Times are ms of any monotonic clock; a rate is per second.
+Owns the samples and the arithmetic, and the counters of all buckets in use, which are bounded in number: one is dropped
+after an hour without use, as in Kafka, or earlier if there would be too many, the longest unused first. Times are ms of
+any monotonic clock; a rate is per second.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable, Hashable
+from itertools import islice
+from typing import Final, Generic, NamedTuple, TypeVar
 
 LONGEST_MS = 2**31 - 1
 """The largest value of throttle_time_ms."""
@@ -114,3 +118,47 @@ class TokenBucket:
         """Return for how long to wait until none are owed."""
         tokens = self.tokens(rate, now_ms)
         return 0 if tokens >= 0 else math.floor(min(-tokens / rate * 1000, LONGEST_MS) + 0.5)
+
+
+EXPIRY_MS: Final = 3_600_000
+MOST: Final = 10_000
+"""Buckets of one kind: some 15 MB."""
+
+K = TypeVar("K", bound=Hashable)
+S = TypeVar("S")
+
+
+class Sensors(Generic[K, S]):
+    """One counter for each key, created by `make`."""
+
+    def __init__(self, make: Callable[[], S], most: int = MOST) -> None:
+        self._make = make
+        self._most = most
+        self._known: dict[K, tuple[S, float]] = {}  # the longest unused first
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: K, now_ms: float) -> S:
+        """Return the counter of a key, a new one if missing."""
+        known = self._known.pop(key, None)
+        if known is None:
+            self._make_room(now_ms)
+        sensor = self._make() if known is None or now_ms - known[1] >= EXPIRY_MS else known[0]
+        self._known[key] = (sensor, now_ms)
+        return sensor
+
+    def _make_room(self, now_ms: float) -> None:
+        while self._known:
+            oldest = next(iter(self._known))
+            if len(self._known) < self._most and now_ms - self._known[oldest][1] < EXPIRY_MS:
+                return
+            del self._known[oldest]
+
+    def latest(self, most: int) -> list[tuple[K, S]]:
+        """Return the counters of at most this many keys, the last used first."""
+        return [(key, self._known[key][0]) for key in islice(reversed(self._known), most)]
+
+    def clear(self) -> None:
+        """Drop all."""
+        self._known.clear()

@@ -35,7 +35,7 @@ from kbroker.protocol.messages.inter_broker import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replica_manager.alter_partition_requests import Endpoint, InSyncChanges
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers

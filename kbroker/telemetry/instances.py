@@ -1,7 +1,8 @@
-"""The client instances that request telemetry subscriptions or push metrics: their state and timing.
+"""The client instances that request telemetry subscriptions or push metrics: their state, timing and receiver.
 
 Owns their number, their expiry, and Kafka's rules of both APIs (ClientMetricsManager, ClientMetricsInstance). Never
-does I/O and never reads the time: the caller passes it, in ms of a monotonic clock.
+does I/O and never reads the time: the caller passes it, in ms of a monotonic clock. A receiver of pushes decompresses
+them: one that ignores the content costs nothing.
 
     asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
                    codec, and after a change of subscriptions: then it counts as new
@@ -13,16 +14,55 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from kbroker.config.client_match import CLIENT_INSTANCE_ID
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.clients import PushTelemetryRequest
-from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
-from kbroker.telemetry.receiver import Receiver
+from kbroker.protocol.wire import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
+
+MOST_UNPACKED_BYTES: Final = 16 << 20
+"""Of a push; Kafka's only limit is its heap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The pushing client, as known to the broker; its own texts are unchanged."""
+
+    instance_id: bytes
+    """16 bytes, assigned by a broker."""
+    client_id: str
+    software_name: str
+    software_version: str
+    address: str
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A push: OpenTelemetry's MetricsData, compressed with a codec of protocol/compression.py."""
+
+    codec: int
+    data: bytes
+    interval_ms: int
+    """Expected time until this client's next push, in ms."""
+    terminating: bool
+    """Whether it is the client's last."""
+
+
+class Receiver(Protocol):
+    """Processes clients' pushes. A broker has at most one."""
+
+    def export(self, client: Client, push: Push) -> Awaitable[None]:
+        """Process a push; the client gets its exceptions as INVALID_RECORD, except an ApiError, which is passed on."""
+
+    def forget(self, instance_id: bytes) -> None:
+        """Remove a client that has announced its end."""
+
 
 MOST_INSTANCES: Final = 16_384
 """As in Kafka. One more replaces the longest inactive one."""

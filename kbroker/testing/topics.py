@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Final, Never
 
 from kbroker.cluster_state import TopicState
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kbroker.protocol.messages.logs import (
@@ -31,7 +30,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_records
+from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_marker, read_records
 from kbroker.testing.asking import Asking
 from kbroker.testing.missing import MissingError, check, told, topic_state, visible
 from kbroker.testing.numbers import check_whole

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
-from kbroker.network.measured import Told
+from kbroker.network.request_log import Told
 
 _NICE: Final = 5
 

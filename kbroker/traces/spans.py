@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
-from kbroker.network.measured import Told
+from kbroker.network.request_log import Told
 from kbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
-from kbroker.network.measured import Told
+from kbroker.network.request_log import Told
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,7 @@ from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.quota.client_quotas import ClientQuotas
-from kbroker.quota.entities import Entity
-from kbroker.quota.quota_keys import CLIENT_KEYS, PRODUCER
+from kbroker.quota.configured import CLIENT_KEYS, PRODUCER, Entity
 from kbroker.quota.rate import Window
 from tests.broker.in_effect import in_effect
 

@@ -17,7 +17,7 @@ from kbroker import Broker
 from kbroker.broker import base_node
 from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
 from kbroker.config.listeners import own_host_name
-from kbroker.network.address_in_use import process_on
+from kbroker.network.server import process_on
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 

@@ -24,7 +24,7 @@ from kbroker.protocol.messages.configs import (
     ListConfigResourcesRequest,
 )
 from kbroker.protocol.messages.connections import ApiVersionsRequest
-from kbroker.telemetry.receiver import Client, Push
+from kbroker.telemetry.instances import Client, Push
 from tests.tries import tries
 
 ME = b"client-instance1"

@@ -12,7 +12,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.member.registration import BrokerRegistration
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.znodes import Endpoint, Registration
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse

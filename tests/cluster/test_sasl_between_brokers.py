@@ -20,7 +20,7 @@ from kbroker.broker.membership import prepare
 from kbroker.clock import SystemClock
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.security.sasl.add_scram import parse_user
-from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.sasl.scram_credential import USERS
 
 PATIENCE_S = 30
 MODULES = "org.apache.kafka.common.security"

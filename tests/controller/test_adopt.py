@@ -18,7 +18,7 @@ from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, lock_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 from tests.log.builders import NOW, batch
 
 IDS = {"orders": uuid.UUID(int=7 << 64), "__consumer_offsets": uuid.UUID(int=8 << 64)}

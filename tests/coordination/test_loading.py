@@ -12,9 +12,8 @@ from kbroker.coordination import loading
 from kbroker.coordination.loading import RELOAD_MS
 from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.coordination.runtime import Runtime
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, build_marker
 
 from .world import FakeWriter, Journal, ManualClock, World, failed
 

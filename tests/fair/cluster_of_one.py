@@ -16,7 +16,7 @@ from kbroker.broker.cluster_node import ClusterNode
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.tree.memory import MemoryEnsemble
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 
 _SETTINGS = {
     "broker.id": "1",

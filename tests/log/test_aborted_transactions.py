@@ -11,7 +11,7 @@ from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment import transaction_index
-from kbroker.protocol.control_records import build_marker
+from kbroker.protocol.records import build_marker
 from tests.log.builders import NOW, batch, committed, open_log
 
 SMALL = LogConfig(segment_bytes=200, file_delete_delay_ms=0)

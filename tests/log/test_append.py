@@ -14,9 +14,8 @@ from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import GZIP, LZ4, NONE, ZSTD
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import build_batch, compute_crc, iter_batches, parse_header
+from kbroker.protocol.records import build_batch, build_marker, compute_crc, iter_batches, parse_header
 from tests.log.builders import HOUR, NOW, batch, committed, open_log, read_all
 
 

@@ -10,9 +10,8 @@ import pytest
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import build_batch, iter_batches
+from kbroker.protocol.records import build_batch, build_marker, iter_batches
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100)

@@ -14,9 +14,8 @@ from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.found_file import Link, Spans
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.records import iter_batches, parse_header
+from kbroker.protocol.records import build_marker, iter_batches, parse_header
 from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all, read_served
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)

@@ -26,9 +26,8 @@ from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.protocol.records import HEADER_SIZE, compute_crc, parse_header, read_records
+from kbroker.protocol.records import HEADER_SIZE, build_marker, compute_crc, parse_header, read_records
 from tests.figures import figure
 from tests.log.builders import NOW, batch
 from tests.log.cleaner.context import clean

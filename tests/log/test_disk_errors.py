@@ -17,8 +17,8 @@ import pytest
 from kbroker.log.append_info import COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import build_marker
 from tests.descriptors import no_descriptors
 from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
 from tests.own_thread import in_this_thread

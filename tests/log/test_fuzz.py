@@ -13,8 +13,7 @@ import pytest
 from kbroker.log.append_info import AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.compression import GZIP, LZ4, ZSTD, compress
-from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import CRC_START, HEADER_SIZE, build_batch, compute_crc
+from kbroker.protocol.records import CRC_START, HEADER_SIZE, build_batch, build_marker, compute_crc
 from tests.log.builders import NOW, batch, committed, open_log, read_all, read_served
 from tests.tries import tries
 

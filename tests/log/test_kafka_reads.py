@@ -11,8 +11,7 @@ from compat_tests.harness.jvm import dump_log_segments
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import build_batch
+from kbroker.protocol.records import build_batch, build_marker
 from tests.log.builders import NOW, batch, committed, open_log
 
 pytestmark = pytest.mark.java

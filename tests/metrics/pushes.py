@@ -20,7 +20,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from kbroker.telemetry.receiver import Client, Push
+from kbroker.telemetry.instances import Client, Push
 
 
 def attributes(texts: Mapping[str, str]) -> list[KeyValue]:

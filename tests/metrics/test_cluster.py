@@ -12,9 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from kbroker import Cluster
 from kbroker.long_work import whole
-from kbroker.metrics.collection import collect
+from kbroker.metrics.collection import Idle, collect
 from kbroker.metrics.health import readiness
-from kbroker.metrics.idle import Idle
 from kbroker.metrics.values import Values
 
 PATIENCE_S = 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.metrics.idle import Idle
+from kbroker.metrics.collection import Idle
 
 
 class World:

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from kbroker.metrics import collection
-from kbroker.metrics.collection import collect
-from kbroker.metrics.idle import Idle
-from kbroker.metrics.names import BY_NAME, Name, markdown
+from kbroker.metrics.collection import Idle, collect
+from kbroker.metrics.exposition import BY_NAME, Name, markdown
 from kbroker.metrics.values import Values
 from tests.metrics.conftest import OPENMETRICS, Seen
 from tests.metrics.test_counts import produce
@@ -146,4 +145,4 @@ def test_thousands_of_topics_are_bounded_and_come_in_pieces(seen: Seen, monkeypa
 
 def test_the_docs_have_the_table() -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    assert f"\n{markdown()}\n" in page, "python -m kbroker.metrics.names prints the table"
+    assert f"\n{markdown()}\n" in page, "python -m kbroker.metrics.exposition prints the table"

@@ -20,7 +20,7 @@ from kbroker.metrics.pushed import PushedMetrics
 from kbroker.metrics.values import Values
 from kbroker.protocol.compression import compress
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
-from kbroker.telemetry.receiver import Client, Push
+from kbroker.telemetry.instances import Client, Push
 from tests.metrics.conftest import OPENMETRICS
 from tests.metrics.pushes import client, data, gauge, histogram, push, total
 from tests.tries import tries

@@ -5,10 +5,9 @@ from __future__ import annotations
 from confluent_kafka import Producer
 
 from kbroker.long_work import whole
-from kbroker.metrics.quotas import quotas
+from kbroker.metrics.collection import quotas
 from kbroker.metrics.values import Values
-from kbroker.quota.entities import DEFAULT, Entity
-from kbroker.quota.quota_keys import MUTATION, PRODUCER, REQUEST
+from kbroker.quota.configured import DEFAULT, MUTATION, PRODUCER, REQUEST, Entity
 from tests.metrics.conftest import Seen
 
 PREFIX = "kafka_server_quota"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from kbroker.network.full_socket import ASKED_FOR, MOST_PASSED_OVER, Patience
+from kbroker.network.outbox import ASKED_FOR, MOST_PASSED_OVER, Patience
 
 END = 1000.0
 

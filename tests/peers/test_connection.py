@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kbroker import Broker
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse

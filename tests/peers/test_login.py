@@ -10,14 +10,14 @@ import pytest
 from kbroker import Broker
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from kbroker.security.sasl.add_scram import parse_user
-from kbroker.security.sasl.login import login_between_brokers
 from kbroker.security.sasl.plain import PlainClient
 from kbroker.security.sasl.scram import ScramClient
+from kbroker.security.sasl.settings import login_between_brokers
 
 USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_broker="secret";'
 SETTINGS = {

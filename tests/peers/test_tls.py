@@ -9,7 +9,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.config.server_config import BrokerConfig
-from kbroker.network.event_loop import new_event_loop
+from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerGone
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse

@@ -13,14 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.compression import GZIP
-from kbroker.protocol.control_records import EndTxnMarker, build_marker, read_marker
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
     HEADER_SIZE,
+    EndTxnMarker,
     build_batch,
+    build_marker,
     compute_crc,
     iter_batches,
     parse_header,
+    read_marker,
     read_records,
 )
 from tests.tries import tries

@@ -6,11 +6,9 @@ import math
 
 import pytest
 
-from kbroker.quota.client_quotas import ClientQuotas
-from kbroker.quota.entities import Entity
-from kbroker.quota.quota_keys import CONSUMER, MUTATION, PRODUCER, REQUEST
-from kbroker.quota.rate import Window
-from kbroker.quota.sensors import EXPIRY_MS, MOST, Sensors, key_of
+from kbroker.quota.client_quotas import ClientQuotas, key_of
+from kbroker.quota.configured import CONSUMER, MUTATION, PRODUCER, REQUEST, Entity
+from kbroker.quota.rate import EXPIRY_MS, MOST, Sensors, Window
 
 WINDOW = Window(11, 1000)
 

@@ -9,17 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.quota.all_quotas import changed, quotas_in
-from kbroker.quota.entities import Entity, entity_at
-from kbroker.quota.filters import ANY, EXACT, OF_DEFAULT, QuotaFilter
-from kbroker.quota.quota_keys import (
+from kbroker.quota.configured import (
+    ANY,
     CONNECTION,
     CONSUMER,
+    EXACT,
     MUTATION,
+    OF_DEFAULT,
     PRODUCER,
     REQUEST,
+    Entity,
+    QuotaFilter,
+    changed,
     check_value,
     checked_entity,
+    entity_at,
+    quotas_in,
     revised,
     stored_text,
     values_of,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.quota.limits import Limit, Limits
+from kbroker.quota.client_quotas import Limit, Limits
 
 ORDER = [
     lambda user, client: (user, client),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.records import iter_batches, read_records
+from kbroker.protocol.records import iter_batches, read_marker, read_records
 from tests.simulation.book import LOOSE, PAIRED, TOPIC, Client, E
 from tests.simulation.violation import Violation
 

@@ -11,7 +11,7 @@ from kbroker.handlers.client_telemetry import CODECS
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.clients import PushTelemetryRequest
-from kbroker.protocol.uuids import RESERVED_UUIDS, ZERO_UUID, uuid_text
+from kbroker.protocol.wire import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry import instances
 from kbroker.telemetry.instances import EXPIRY_MS, ClientTelemetry, Instance
 from kbroker.telemetry.subscriptions import DEFAULT_INTERVAL_MS

@@ -18,7 +18,7 @@ from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.handlers.express_produce import Forms
 from kbroker.network.dispatch import Dispatcher
-from kbroker.network.measured import Told
+from kbroker.network.request_log import Told
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.connections import ApiVersionsRequest

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kbroker.network.measured import Told
+from kbroker.network.request_log import Told
 from kbroker.traces import traces as module
 from kbroker.traces.process import make
 from kbroker.traces.traces import Traces, exporting_to

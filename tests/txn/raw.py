@@ -7,7 +7,6 @@ import uuid
 from typing import Any
 
 from compat_tests.wire.client import WireClient
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from kbroker.protocol.messages.group_offsets import (
@@ -32,7 +31,7 @@ from kbroker.protocol.messages.transactions import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from kbroker.protocol.records import build_batch, iter_batches, read_records
+from kbroker.protocol.records import build_batch, iter_batches, read_marker, read_records
 from kbroker.txn.shard import Identity
 
 PATIENCE_S = 60

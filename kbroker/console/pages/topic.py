@@ -25,7 +25,7 @@ from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 from kbroker.protocol.messages.configs import IncrementalConfig
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 
 _EARLIEST: Final = -2
 _LATEST: Final = -1

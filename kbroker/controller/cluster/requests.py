@@ -27,7 +27,7 @@ from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataTopicState,
 )
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 
 LEADER_AND_ISR: Final = 7
 UPDATE_METADATA: Final = 8

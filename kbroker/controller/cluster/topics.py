@@ -17,7 +17,7 @@ from kbroker.controller.cluster.partitions import bring_online
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.tree.znode import Changed
 from kbroker.controller.znodes import TOPICS, Assignment, Unreadable, read, topic_path
-from kbroker.protocol.uuids import new_uuid
+from kbroker.protocol.wire import new_uuid
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from kbroker.controller.tree.znode import (
 )
 from kbroker.controller.znodes import CONFIG, CONFIG_CHANGE, CONFIG_CHANGES, DEFAULT_ENTITY, Unreadable
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.quota.entities import CLIENTS, KINDS, entity_at
-from kbroker.security.sasl.user_configs import USERS
+from kbroker.quota.configured import CLIENTS, KINDS, entity_at
+from kbroker.security.sasl.scram_credential import USERS
 
 log = logging.getLogger(__name__)
 

@@ -39,10 +39,9 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest
-from kbroker.quota.all_quotas import quotas_in
-from kbroker.quota.entities import CLIENTS, IPS, KINDS
+from kbroker.quota.configured import CLIENTS, IPS, KINDS, quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
-from kbroker.security.sasl.user_configs import USERS
+from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
 from kbroker.topic_names import topic_name_fault

@@ -42,7 +42,7 @@ from kbroker.protocol.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kbroker.protocol.uuids import new_uuid, uuid_text
+from kbroker.protocol.wire import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from kbroker.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from kbroker.protocol.uuids import new_uuid, uuid_text
+from kbroker.protocol.wire import new_uuid, uuid_text
 
 log = logging.getLogger(__name__)
 

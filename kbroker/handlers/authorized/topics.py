@@ -32,7 +32,7 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 from kbroker.topic_names import INTERNAL_TOPICS

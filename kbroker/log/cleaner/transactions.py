@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from kbroker.log.segment.transaction_index import AbortedTxn
-from kbroker.protocol.control_records import read_marker
-from kbroker.protocol.records import BatchHeader
+from kbroker.protocol.records import BatchHeader, read_marker
 
 
 class AbortedRanges:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.partition_dir_names import entries_of
 from kbroker.log.files import read_optional, write_atomically
-from kbroker.protocol.uuids import parse_uuid, uuid_text
+from kbroker.protocol.wire import parse_uuid, uuid_text
 
 META_PROPERTIES = "meta.properties"
 

@@ -24,9 +24,8 @@ from kbroker.log.record_walk import record_slices
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.protocol.checksum import crc32c
-from kbroker.protocol.control_records import read_marker
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header
+from kbroker.protocol.records import CRC_START, HEADER_SIZE, BatchHeader, parse_header, read_marker
 
 _LARGEST_MARKER: Final = 1 << 16
 _LARGEST_BATCH: Final = 1 << 27  # more than any request may have

@@ -15,7 +15,7 @@ from kbroker.log.files import offset_of
 from kbroker.log.offline.file_reading import read_bounded, read_text
 from kbroker.log.offline.findings import Finding
 from kbroker.log.producers.producer_snapshots import decode_snapshot
-from kbroker.protocol.uuids import parse_uuid
+from kbroker.protocol.wire import parse_uuid
 
 _LONG_MAX: Final = 2**63 - 1
 

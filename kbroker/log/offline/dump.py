@@ -32,9 +32,10 @@ from kbroker.log.offline.file_reading import OpenFile, read_text
 from kbroker.log.producers.producer_snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
 from kbroker.log.segment.index_files import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.log.segment.transaction_index import TXN_ENTRY
-from kbroker.protocol.control_records import ABORT_MARKER, COMMIT_MARKER
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import (
+    ABORT_MARKER,
+    COMMIT_MARKER,
     CRC_START,
     BatchHeader,
     Record,

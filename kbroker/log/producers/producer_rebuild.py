@@ -22,8 +22,7 @@ from kbroker.log.producers.producer_state import (
 from kbroker.log.segment.segment import Segment
 from kbroker.log.segment.transaction_index import AbortedTxn
 from kbroker.long_work import turn, whole
-from kbroker.protocol.control_records import read_marker
-from kbroker.protocol.records import BatchHeader
+from kbroker.protocol.records import BatchHeader, read_marker
 
 _RECALLED_BYTES: Final = 1 << 20
 _AT_ONCE: Final = 200

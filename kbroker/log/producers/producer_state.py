@@ -15,9 +15,8 @@ from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrig
 from kbroker.log.producers.snapshot_taking import SnapshotTaking
 from kbroker.log.producers.verification_guard import UNCHECKED, Verification
 from kbroker.long_work import turn
-from kbroker.protocol.control_records import EndTxnMarker
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader
+from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62

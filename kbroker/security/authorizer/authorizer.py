@@ -1,7 +1,8 @@
 """The evaluation of access control lists: whether a principal may do something (Apache Kafka's StandardAuthorizer).
 
-Owns the decision and the cache of decisions. Never changes an ACL, and never knows the request: handlers/authorized/
-does.
+Owns the decision, the cache of decisions, and their log under Kafka's name `kafka.authorizer.logger`; changes by
+administrators have their own lines (handlers/authorized/audit.py). Never changes an ACL, and never knows the request:
+handlers/authorized/ does.
 
 1. Super users are allowed everything.
 2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name the principal or User:*, and
@@ -15,10 +16,10 @@ depend on the number of ACLs. Decisions are cached until the ACLs change.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from kbroker.security.authorizer import decision_log
 from kbroker.security.authorizer.acls import (
     ANYBODY,
     CLUSTER_NAME,
@@ -32,7 +33,23 @@ from kbroker.security.authorizer.acls import (
     Permission,
     ResourceType,
 )
-from kbroker.security.principal import Principal
+from kbroker.security.principal import Principal, printable
+
+log = logging.getLogger("kafka.authorizer.logger")
+"""Kafka's own name for it: denials at INFO, permissions at DEBUG."""
+
+
+def logs_allowed() -> bool:
+    """Whether allowed operations are logged."""
+    return log.isEnabledFor(logging.DEBUG)
+
+
+def _log(level: int, what: str, who: Principal, host: str, operation: Operation, pattern: Pattern) -> None:
+    log.log(
+        level, "Principal = %s is %s operation = %s from host = %s on resource = %s",
+        printable(str(who)), what, operation.name, host, printable(str(pattern)),
+    )  # fmt: skip
+
 
 REMEMBERED: Final = 4096
 """Cached decisions about one principal from one host; if there are more, the cache is cleared."""
@@ -182,9 +199,9 @@ class Rights:
         allowed = self._known((operation, kind, name))
         if not allowed:
             if tell:
-                decision_log.denied(self.principal, self.host, operation, Pattern(kind, name))
-        elif decision_log.tells_allowed():
-            decision_log.allowed(self.principal, self.host, operation, Pattern(kind, name))
+                _log(logging.INFO, "Denied", self.principal, self.host, operation, Pattern(kind, name))
+        elif logs_allowed():
+            _log(logging.DEBUG, "Allowed", self.principal, self.host, operation, Pattern(kind, name))
         return allowed
 
     def may_read(self, topic: str) -> bool:

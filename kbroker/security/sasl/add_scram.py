@@ -22,11 +22,11 @@ from kbroker.security.sasl.scram_credential import (
     LEAST_ITERATIONS,
     MOST_ITERATIONS,
     ScramCredential,
+    entity_name,
     from_password,
     from_salted_password,
     new_salt,
 )
-from kbroker.security.sasl.user_configs import entity_name
 
 _WHOLE: Final = re.compile(r"(?P<mechanism>[^=\[\]]+)=\[(?P<parts>.*)\]", re.DOTALL)
 _PART: Final = re.compile(r'\s*(?P<name>\w+)=(?:"(?P<quoted>[^"]*)"|(?P<plain>[^,"]*))\s*(?:,|$)')

@@ -1,7 +1,8 @@
 """The authentication on one connection: which request may come next, and its result.
 
-Owns the order (Apache Kafka: SaslServerAuthenticator). reauthentication.py owns the end of a session, and when a client
-may authenticate again. Never sees a frame: network/sasl_gate.py reads and writes those.
+Owns the order (Apache Kafka: SaslServerAuthenticator), the interface of a mechanism (bytes in, bytes out, and a name at
+the end), and the session of a login: its end, and when the client may, or does, log in again (KIP-368), also where a
+broker renews its login to another one. Never sees a frame: network/sasl_gate.py reads and writes those.
 
     FIRST       ApiVersions, once, or SaslHandshake
     HANDSHAKE   SaslHandshake
@@ -12,19 +13,119 @@ may authenticate again. Never sees a frame: network/sasl_gate.py reads and write
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final, Protocol
 
 from kbroker.security.principal import USER, Principal, printable
-from kbroker.security.sasl.mechanism import (
-    AuthenticationFailed,
-    Identity,
-    MechanismChanged,
-    ServerMechanism,
-    UnsupportedMechanism,
-)
-from kbroker.security.sasl.reauthentication import Session
+
+
+class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault of the program
+    """An authentication has failed. The message is for the log, and contains no secret.
+
+    `told` is the client's message; None for only a hint at invalid credentials.
+    """
+
+    def __init__(self, reason: str, told: str | None = None) -> None:
+        super().__init__(reason)
+        self.told = told
+
+
+class UnsupportedMechanism(AuthenticationFailed):
+    """A client requested a mechanism that its listener does not offer."""
+
+
+class MechanismChanged(AuthenticationFailed):
+    """A client authenticates again with another mechanism; it gets no response at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An authenticated name, and the expiry of its credentials in ms since 1970; None for no expiry.
+
+    `by_token`: with a delegation token.
+    """
+
+    name: str
+    expires_ms: int | None = None
+    by_token: bool = False
+
+
+class ServerMechanism(Protocol):
+    """The server's side of one authentication. `identity` is None until it has succeeded."""
+
+    identity: Identity | None
+
+    def respond(self, token: bytes) -> bytes:
+        """Process the client's token and return the answer; raises AuthenticationFailed."""
+
+
+class ClientMechanism(Protocol):
+    """The client's side, where a broker logs in to another one."""
+
+    def first(self) -> bytes:
+        """Return the first token."""
+
+    def respond(self, token: bytes) -> bytes | None:
+        """Process the server's token and return the answer; None at the end. Raises AuthenticationFailed."""
+
+
+Options = Mapping[str, str]
+"""Those of a JAAS login module."""
+
+
+LEAST_MS_BETWEEN: Final = 1000
+"""A client that authenticates again earlier is refused."""
+_SHARE_OF_SESSION: Final = 0.85
+"""The share of a session's time after which a broker renews its login to another one."""
+_LONGEST_MS: Final = (1 << 63) - 1
+
+
+def log_in_again_after_s(lifetime_ms: int) -> float:
+    """Return the seconds until the next login, from the session's lifetime; 0 for an endless session."""
+    return lifetime_ms / 1000 * _SHARE_OF_SESSION if lifetime_ms > 0 else math.inf
+
+
+class Session:
+    """The session of one connection. `monotonic_ms` is the clock of sessions."""
+
+    __slots__ = ("_monotonic_ms", "_renewed_ms", "ends_ms")
+
+    def __init__(self, monotonic_ms: Callable[[], float]) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._renewed_ms: float | None = None
+        self.ends_ms: float | None = None
+        """Its end, by that clock; None for no end."""
+
+    def begin(self, left_ms: int | None, longest_ms: int) -> int:
+        """Begin with the credential's remaining time, None for no end, and the configured maximum, 0 for no limit.
+
+        Returns its lifetime in ms, 0 if it has no end, or is over at once.
+        """
+        limits = [] if left_ms is None else [left_ms]
+        if longest_ms > 0:
+            limits.append(longest_ms)
+        if not limits:
+            self.ends_ms = None
+            return 0
+        lifetime_ms = min(max(min(limits), 0), _LONGEST_MS)
+        self.ends_ms = self._monotonic_ms() + lifetime_ms
+        return lifetime_ms
+
+    def may_be_renewed(self) -> bool:
+        """Whether the client may authenticate again now; if so, the time is recorded."""
+        now = self._monotonic_ms()
+        if self.ends_ms is None or (self._renewed_ms is not None and now - self._renewed_ms < LEAST_MS_BETWEEN):
+            return False
+        self._renewed_ms = now
+        return True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.ends_ms is not None and self._monotonic_ms() > self.ends_ms
 
 
 class Stage(Enum):

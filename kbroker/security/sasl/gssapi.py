@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
+from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 from kbroker.security.tls.mapping import NoRule
 
 NAME: Final = "GSSAPI"

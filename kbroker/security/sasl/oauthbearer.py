@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
+from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 NAME: Final = "OAUTHBEARER"

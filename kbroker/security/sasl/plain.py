@@ -10,7 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity, Options
+from kbroker.security.sasl.authentication import AuthenticationFailed, Identity, Options
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _USER = "user_"

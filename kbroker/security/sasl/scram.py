@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
+from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 from kbroker.security.sasl.scram_credential import (
     HASHES,
     LEAST_ITERATIONS,

@@ -1,7 +1,8 @@
 """The stored form of a user's password for SCRAM (RFC 5802): enough to check it, but not to know it.
 
 Owns the computation and Kafka's text for a store: salt=...,stored_key=...,server_key=...,iterations=4096, with the
-first three in base64. Never stores anything. With the recorded traffic the text is as good as a password, so it must
+first three in base64; and its place in the configs of users, as in Kafka: /config/users/NAME, mechanism = credential,
+where NAME is encoded. Never stores anything. With the recorded traffic the text is as good as a password, so it must
 not be in any log or response.
 """
 
@@ -13,8 +14,10 @@ import hashlib
 import hmac
 import secrets
 import string
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
+from urllib.parse import quote, unquote
 
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash function of each mechanism."""
@@ -93,3 +96,40 @@ def as_salt(number: int) -> bytes:
         number, digit = divmod(number, 36)
         digits = _DIGITS[digit] + digits
     return digits.encode()
+
+
+USERS = "users"
+"""The kind of these configs."""
+
+
+def entity_name(user: str) -> str:
+    """Return a user's name as in a path: like Java's URLEncoder, without characters that disturb JMX."""
+    return quote(user, safe="-_.", errors="replace").replace("~", "%7E")
+
+
+def user_of(entity: str) -> str:
+    """Return the user of a name in a path."""
+    return unquote(entity)
+
+
+def credential_of(configs: Mapping[str, Mapping[str, str]], user: str, mechanism: str) -> ScramCredential | None:
+    """Return a user's credential for a mechanism; None if it is missing or unreadable."""
+    text = configs.get(entity_name(user), {}).get(mechanism)
+    if text is None:
+        return None
+    try:
+        return ScramCredential.parse(text)
+    except ValueError:
+        return None
+
+
+def credentials_of(configs: Mapping[str, str]) -> dict[str, ScramCredential]:
+    """Return all credentials in one user's configs, by mechanism."""
+    found = {}
+    for mechanism in HASHES:
+        if mechanism in configs:
+            try:
+                found[mechanism] = ScramCredential.parse(configs[mechanism])
+            except ValueError:
+                continue
+    return found

@@ -1,7 +1,8 @@
 """The SASL settings of a broker's listeners.
 
 Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options;
-refuses unsupported settings. Never authenticates anybody.
+refuses unsupported settings; and this broker's login to others, if the listener between brokers requires it. Never
+authenticates anybody, and never connects.
 
     sasl.jaas.config                                  for any listener and mechanism with this login module
     listener.name.inside.sasl.enabled.mechanisms      for one listener, its name in lower case
@@ -23,9 +24,8 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.config.table import broker_key
 from kbroker.config.values import parse
 from kbroker.security.sasl import gssapi, kerberos, kerberos_names, oauthbearer, plain, scram
-from kbroker.security.sasl.authentication import Offer
+from kbroker.security.sasl.authentication import ClientMechanism, Offer, ServerMechanism
 from kbroker.security.sasl.key_set import BadKeySet, KeySet, parse_keys, reader
-from kbroker.security.sasl.mechanism import ServerMechanism
 from kbroker.security.sasl.scram_credential import HASHES, ScramCredential
 from kbroker.security.sasl.signed_tokens import Expected, signed
 from kbroker.security.sasl.unsecured_tokens import are_enabled, unsecured
@@ -299,3 +299,45 @@ _MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
     oauthbearer.NAME: _oauthbearer,
     gssapi.NAME: _gssapi,
 }
+
+
+_LOGIN_BETWEEN_BROKERS: Final = "sasl.mechanism.inter.broker.protocol"
+Login = Callable[[], tuple[str, ClientMechanism]]
+"""Begins an authentication: the mechanism's name, and this broker's side of it."""
+
+
+def login_between_brokers(config: BrokerConfig) -> Login | None:
+    """Return a function that logs in to other brokers, None if it is not required. Raises ConfigError."""
+    listener = config.listeners.inter_broker
+    if not config.in_cluster or config.listeners.protocols.get(listener) not in SASL_PROTOCOLS:
+        return None
+    settings = ListenerSettings(config, listener)
+    mechanism = config.get_str(_LOGIN_BETWEEN_BROKERS)
+    modules = {"PLAIN": plain.MODULE, **dict.fromkeys(HASHES, scram.MODULE)}
+    if mechanism not in modules:
+        raise ConfigError(
+            f"{_LOGIN_BETWEEN_BROKERS} is {mechanism}; brokers of this version log in by {', '.join(modules)}"
+        )
+    offered = settings.value("sasl.enabled.mechanisms")
+    if not isinstance(offered, tuple) or mechanism not in offered:
+        raise ConfigError(
+            f"{_LOGIN_BETWEEN_BROKERS} is {mechanism}, which listener {listener} does not offer (sasl.enabled.mechanisms)"
+        )
+
+    def credentials() -> tuple[str, str]:
+        """Return the current credentials, which may change while the broker runs."""
+        options = required_login(settings, mechanism, modules[mechanism]).options
+        name, password = options.get("username"), options.get("password")
+        if not name or not password:
+            where = f"listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config"
+            raise ConfigError(f"{where} has no username, or no password, by which brokers log in to each other")
+        return name, password
+
+    def begin() -> tuple[str, ClientMechanism]:
+        name, password = credentials()
+        if mechanism == "PLAIN":
+            return mechanism, plain.PlainClient(name, password)
+        return mechanism, scram.ScramClient(mechanism, name, password)
+
+    credentials()
+    return begin

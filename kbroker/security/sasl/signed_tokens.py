@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from kbroker.security.sasl.mechanism import Identity
+from kbroker.security.sasl.authentication import Identity
 from kbroker.security.sasl.oauthbearer import BadToken, Validate
 
 ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kbroker.config.model import ConfigError
-from kbroker.security.sasl.mechanism import Identity, Options
+from kbroker.security.sasl.authentication import Identity, Options
 from kbroker.security.sasl.oauthbearer import BadToken, Validate
 
 _PREFIX: Final = "unsecured"

@@ -20,7 +20,7 @@ import struct
 from dataclasses import dataclass, field
 from typing import Final
 
-from kbroker.security.tls.der import element, elements
+from kbroker.security.tls.pem import element, elements
 
 MAGIC: Final = b"\xfe\xed\xfe\xed"
 _WORD: Final = b"Mighty Aphrodite"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.security.tls.der import element, elements
+from kbroker.security.tls.pem import element, elements
 
 _WORDS: Final = {
     "2.5.4.3": "CN",

@@ -1,7 +1,7 @@
-"""PEM: the blocks of a text, as Kafka accepts them in a file or in a setting.
+"""PEM: the blocks of a text, as Kafka accepts them in a file or in a setting; DER: the elements of the data in them.
 
-Owns finding blocks and writing them. The line breaks of a setting may be replaced by blanks. Never interprets the
-encoded data, nor reads a file.
+Owns finding blocks and writing them, and the tags and lengths of DER. The line breaks of a setting may be replaced by
+blanks. Never knows what an element means, nor reads a file. Truncated DER raises IndexError or ValueError.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,3 +58,23 @@ def write(label: str, data: bytes) -> str:
     encoded = base64.b64encode(data).decode("ascii")
     lines = [encoded[at : at + 64] for at in range(0, len(encoded), 64)]
     return "\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""])
+
+
+def elements(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview]]:
+    """Yield the tag, the contents and the whole of each element."""
+    while data:
+        tag, value, whole = element(data)
+        yield tag, value, whole
+        data = data[len(whole) :]
+
+
+def element(data: memoryview) -> tuple[int, memoryview, memoryview]:
+    """Return the tag, the contents and the whole of the first element."""
+    tag, size, begin = data[0], data[1], 2
+    if size & 0x80:
+        begin += size & 0x7F
+        size = int.from_bytes(data[2:begin], "big")
+    end = begin + size
+    if end > len(data):
+        raise ValueError("an element ends behind what holds it")
+    return tag, data[begin:end], data[:end]

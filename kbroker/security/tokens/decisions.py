@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.uuids import new_uuid, uuid_text
+from kbroker.protocol.wire import new_uuid, uuid_text
 from kbroker.security.principal import USER, Principal
 from kbroker.security.tokens.known import Tokens
 from kbroker.security.tokens.token import Token, TokenInformation, TokenSettings

@@ -1,16 +1,19 @@
 """The existing delegation tokens as a value: found by id and by HMAC, and counted by requester.
 
-Owns that value. A change copies at most about a hundredth, so that its cost hardly grows with the number of tokens.
+Owns that value, and how SCRAM credentials are derived from a token, with whose id and HMAC a client logs in; deriving
+one takes some ms, so that recent ones are cached. A change copies at most about a hundredth, so that its cost hardly grows with the number of tokens.
 Never decides which tokens exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, TypeVar
 from zlib import crc32
 
 from kbroker.security.principal import Principal
+from kbroker.security.sasl.scram import TokenLogin
+from kbroker.security.sasl.scram_credential import LEAST_ITERATIONS, ScramCredential, from_password, new_salt
 from kbroker.security.tokens.token import Token
 
 _PARTS: Final = 256
@@ -116,3 +119,30 @@ def _part(token_id: str) -> int:
 
 def _replaced(parts: tuple[_T, ...], index: int, part: _T) -> tuple[_T, ...]:
     return (*parts[:index], part, *parts[index + 1 :])
+
+
+REMEMBERED: Final = 1024
+"""Cached credentials; if there are more, the oldest is dropped and derived again when needed."""
+
+
+class TokenLogins:
+    """Finds tokens for SCRAM, among the current ones from `tokens`."""
+
+    def __init__(self, tokens: Callable[[], Tokens], now_ms: Callable[[], int]) -> None:
+        self._tokens = tokens
+        self._now_ms = now_ms
+        self._made: dict[tuple[bytes, str], ScramCredential] = {}
+
+    def __call__(self, token_id: str, mechanism: str) -> TokenLogin | None:
+        """Return the login data of a token; None if it does not exist, or has expired."""
+        token = self._tokens().get(token_id)
+        if token is None or token.has_ended(self._now_ms()):
+            return None
+        key = (token.hmac, mechanism)
+        credential = self._made.get(key)
+        if credential is None:
+            credential = from_password(mechanism, token.password, new_salt(), LEAST_ITERATIONS)
+            if len(self._made) >= REMEMBERED:
+                del self._made[next(iter(self._made))]
+            self._made[key] = credential
+        return TokenLogin(credential, token.info.owner.name, token.info.expires_ms)

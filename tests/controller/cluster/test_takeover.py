@@ -16,7 +16,7 @@ from kbroker.controller.znodes import (
     topic_path,
 )
 from kbroker.protocol.messages.inter_broker import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 
 from .world import World, in_world, kinds, until
 

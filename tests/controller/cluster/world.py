@@ -60,7 +60,7 @@ from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from kbroker.protocol.uuids import new_uuid
+from kbroker.protocol.wire import new_uuid
 
 PATIENCE_S = 30
 QUIET_CONFIG = ControllerConfig(auto_rebalance=False)

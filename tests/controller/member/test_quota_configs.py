@@ -9,8 +9,7 @@ import pytest
 
 from kbroker.controller.tree.znode import Create, SetData
 from kbroker.controller.znodes import CONFIG_CHANGE
-from kbroker.quota.entities import Entity
-from kbroker.quota.quota_keys import revised
+from kbroker.quota.configured import Entity, revised
 from tests.controller.member.world import cut_once, members, until
 
 

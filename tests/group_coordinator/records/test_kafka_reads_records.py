@@ -13,7 +13,7 @@ from compat_tests.harness.jvm import dump_log_segments
 from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.records import build_batch
-from kbroker.protocol.uuids import uuid_text
+from kbroker.protocol.wire import uuid_text
 from tests.group_coordinator.consumer.test_migration import classic
 from tests.group_coordinator.consumer_context import Consumer, ConsumerContext, converge, topic_id
 from tests.log.builders import NOW, committed, open_log

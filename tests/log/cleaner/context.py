@@ -14,8 +14,7 @@ from kbroker.log.cleaner.swap import replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import whole
-from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import Record, build_batch, compute_crc, iter_batches, read_records
+from kbroker.protocol.records import Record, build_batch, build_marker, compute_crc, iter_batches, read_records
 from tests.log.builders import NOW, open_log
 
 COMPACT = LogConfig(cleanup_policy=("compact",), segment_bytes=4096, index_interval_bytes=256)

@@ -20,9 +20,8 @@ from kbroker.log.cleaner.offset_map import OffsetMap
 from kbroker.log.cleaner.reading import SegmentReader
 from kbroker.log.record_runs import read_runs
 from kbroker.log.segment.transaction_index import AbortedTxn
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import Malformed
-from kbroker.protocol.records import parse_header
+from kbroker.protocol.records import build_marker, parse_header
 from tests.log.builders import NOW
 from tests.log.cleaner.segment_files import batch_at, opened, write_segment
 from tests.tries import tries

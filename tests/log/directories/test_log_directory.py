@@ -22,7 +22,7 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.flush_task import FlushTask
 from kbroker.log.log_config import LogConfig
 from kbroker.long_work import turn
-from kbroker.protocol.uuids import parse_uuid
+from kbroker.protocol.wire import parse_uuid
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 from tests.turns import turns
 

@@ -21,8 +21,7 @@ from kbroker.log.offline.findings import Checked, Finding
 from kbroker.log.offline.repair import repair
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import LZ4, ZSTD
-from kbroker.protocol.control_records import build_marker
-from kbroker.protocol.records import build_batch, iter_batches
+from kbroker.protocol.records import build_batch, build_marker, iter_batches
 from tests.log.bombs import MINIMAL, sealed
 from tests.log.builders import NOW, batch, committed
 

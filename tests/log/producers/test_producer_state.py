@@ -10,8 +10,8 @@ import pytest
 from kbroker.log.append_info import COORDINATOR, AppendError, AppendInfo
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.protocol.control_records import build_marker
 from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.records import build_marker
 from tests.log.builders import NOW, batch, committed, open_log
 
 PID = 77

@@ -36,7 +36,7 @@ from kbroker.protocol.messages.groups import (
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from kbroker.protocol.uuids import ZERO_UUID
+from kbroker.protocol.wire import ZERO_UUID
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, Permission, ResourceType
 from tests.security.authorizer.served import ADMIN, ALICE, CLOSED, asynchronous, codes, serving
 

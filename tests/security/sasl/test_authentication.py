@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.security.principal import Principal
-from kbroker.security.sasl.authentication import Authentication, Offer, Stage
-from kbroker.security.sasl.mechanism import (
+from kbroker.security.sasl.authentication import (
+    Authentication,
     AuthenticationFailed,
     Identity,
     MechanismChanged,
+    Offer,
+    Stage,
     UnsupportedMechanism,
 )
 from kbroker.security.sasl.plain import PlainServer

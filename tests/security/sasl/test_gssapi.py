@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.security.sasl import kerberos
+from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 from kbroker.security.sasl.gssapi import MODULE, MOST_BYTES, ContextFailed, GssapiServer
 from kbroker.security.sasl.kerberos_names import PrincipalNamer
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
 from kbroker.security.sasl.settings import offers
 
 NAMER = PrincipalNamer(["DEFAULT"], "EXAMPLE.COM")

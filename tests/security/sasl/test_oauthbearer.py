@@ -18,8 +18,8 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
+from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 from kbroker.security.sasl.key_set import MISS_PAUSE_MS, BadKeySet, KeySet, parse_keys, reader
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
 from kbroker.security.sasl.oauthbearer import MODULE, MOST_BYTES, BadToken, OAuthBearerServer
 from kbroker.security.sasl.settings import Credentials, offers
 from kbroker.security.sasl.signed_tokens import Expected, signed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.security.sasl.mechanism import AuthenticationFailed
+from kbroker.security.sasl.authentication import AuthenticationFailed
 from kbroker.security.sasl.plain import PlainClient, PlainServer, passwords
 
 KNOWN = {"alice": "secret", "bob": "", "zoë": "пароль"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.security.sasl import scram
-from kbroker.security.sasl.mechanism import AuthenticationFailed
+from kbroker.security.sasl.authentication import AuthenticationFailed
 from kbroker.security.sasl.scram import ScramClient, ScramServer
 from kbroker.security.sasl.scram_credential import HASHES, ScramCredential, from_password, new_salt
 

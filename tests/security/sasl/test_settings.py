@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.security.sasl.mechanism import AuthenticationFailed
+from kbroker.security.sasl.authentication import AuthenticationFailed
 from kbroker.security.sasl.settings import offers
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kbroker.security.principal import Principal
-from kbroker.security.sasl.authentication import Authentication, Offer
-from kbroker.security.sasl.mechanism import AuthenticationFailed, Identity
+from kbroker.security.sasl.authentication import Authentication, AuthenticationFailed, Identity, Offer
 from kbroker.security.sasl.scram import ScramClient, ScramServer
 from kbroker.security.sasl.scram_credential import HASHES, from_password
-from kbroker.security.tokens import logins
-from kbroker.security.tokens.known import NO_TOKENS, Tokens
-from kbroker.security.tokens.logins import TokenLogins
+from kbroker.security.tokens import known
+from kbroker.security.tokens.known import NO_TOKENS, TokenLogins, Tokens
 from kbroker.security.tokens.token import TokenInformation, TokenSettings
 
 MECHANISMS = sorted(HASHES)
@@ -94,9 +92,9 @@ def test_credentials_are_remembered_but_not_without_end(monkeypatch):
     world = World()
     made = []
     monkeypatch.setattr(
-        logins, "from_password", lambda *what: (made.append(what[1]), from_password("SCRAM-SHA-256", *what[1:]))[1]
+        known, "from_password", lambda *what: (made.append(what[1]), from_password("SCRAM-SHA-256", *what[1:]))[1]
     )
-    monkeypatch.setattr(logins, "REMEMBERED", 2)
+    monkeypatch.setattr(known, "REMEMBERED", 2)
     tokens = [world.issue(str(number)) for number in range(3)]
     for token_id in ("0", "0", "1", "0", "2", "0"):
         assert world.find(token_id, "SCRAM-SHA-256").owner == "alice"
