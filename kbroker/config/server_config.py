@@ -2,8 +2,8 @@
 
 Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
 that the controller passes in; and the settings of authorization, two of which are no keys of a broker (Kafka's
-KafkaConfig does not know them either). Never decides whether a client may change a config (changes_while_running.py) and never
-describes one (describe.py).
+KafkaConfig does not know them either). Never decides whether a client may change a config (changes_while_running.py)
+and never describes one (describe.py).
 """
 
 from __future__ import annotations

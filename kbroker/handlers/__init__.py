@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-_OF_CLUSTERS = frozenset({"from_controller", "to_controller"})
-"""APIs that only a node of a cluster serves. Other nodes do not even import what they need."""
+_OF_CLUSTERS = "inter_broker"
+"""The APIs that only a node of a cluster serves. Other nodes do not even import what they need."""
 
 
 def load_all(*, in_cluster: bool = False) -> None:
     """Import every handler module, so that all of them are registered."""
     for module in pkgutil.iter_modules(__path__):
-        if module.name != "authorized" and (in_cluster or module.name not in _OF_CLUSTERS):
+        if module.name != "authorized" and (in_cluster or module.name != _OF_CLUSTERS):
             importlib.import_module(f"{__name__}.{module.name}")

@@ -1,4 +1,9 @@
-"""DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and other resources, with their sources."""
+"""The APIs that show configs, and name the resources that have any.
+
+DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and other resources, with their sources.
+
+ListConfigResources (key 74), versions 0-1: names of resources that have configs (KIP-714, KIP-1142).
+"""
 
 from __future__ import annotations
 
@@ -14,18 +19,21 @@ from kbroker.config.describe import (
     describe_topic,
 )
 from kbroker.controller.features import GROUP_VERSION
-from kbroker.handlers.groups import MAX_REPEATED_BYTES
+from kbroker.handlers.groups import MAX_REPEATED_BYTES, distinct
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.configs import (
+    ConfigResource,
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
 from kbroker.topic_names import check_topic_name
 
@@ -193,3 +201,29 @@ def _entry(request: DescribeConfigsRequest, entry: Described) -> DescribeConfigs
         config_type=entry.type,
         documentation=entry.doc if request.include_documentation or entry.doc == "" else None,
     )
+
+
+@handles(ListConfigResourcesRequest, ListConfigResourcesResponse, "0-1")
+async def list_config_resources(
+    ctx: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """List names by type; v0 has client metrics only, of which a cluster stores none."""
+    supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
+    wanted = (await distinct(request.resource_types)).keys() or supported
+    if not wanted <= supported:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    state = ctx.services.controller.state
+    brokers = [str(node_id) for node_id in state.brokers]
+    names: dict[int, Iterable[str]] = {
+        GROUP: state.group_configs,
+        CLIENT_METRICS: state.client_metrics_configs,
+        BROKER_LOGGER: brokers,
+        BROKER: brokers,
+        TOPIC: state.topics,
+    }
+    resources = []
+    for kind, held in names.items():
+        for name in held if kind in wanted else ():
+            resources.append(ConfigResource(name, kind))
+            await turn
+    return ListConfigResourcesResponse(config_resources=resources)

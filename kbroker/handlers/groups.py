@@ -1,4 +1,4 @@
-"""The APIs that list, describe and delete groups.
+"""The APIs of groups: of administrators, of members of classic groups, and of consumer groups (KIP-848).
 
 ListGroups (key 16), versions 0-5.
 
@@ -18,18 +18,62 @@ Owns the results for groups that a request names more than once. As in Apache Ka
 the work is done once for each group, and the size is limited. A few bytes that name a group again add its whole
 description to the response, so without a limit a request could ask for any amount. Results beyond the limit are
 INVALID_REQUEST.
+
+JoinGroup (key 11), versions 0-9.
+
+Behaviour: parked until the group's next generation begins. v1 rebalance timeout, v4 MEMBER_ID_REQUIRED (KIP-394),
+v5 static members (KIP-345), v9 skip_assignment.
+Version notes: v7 made the protocol's name nullable; older clients receive an empty name.
+
+SyncGroup (key 14), versions 0-5.
+
+Behaviour: the leader sends the assignment, and each member receives its own part once the assignment is in the log.
+Version notes: since v5 the protocol's type and name are not optional.
+
+Heartbeat (key 12), versions 0-4.
+
+Behaviour: keeps a member's session, and notifies the member when it must join again (REBALANCE_IN_PROGRESS).
+
+LeaveGroup (key 13), versions 0-5.
+
+Behaviour: since v3 a list of members with an error each, and no error of the whole request. An entry with an instance
+id but no member id is an administrator's removal. v5 adds reasons, which are logged.
+Version notes: before v3 the error of the only member is the error of the response.
+
+ConsumerGroupHeartbeat (key 68), versions 0-1.
+
+Behaviour: one request joins, keeps, acknowledges and leaves (KIP-848); the response has an assignment only if it
+changed or if the member asks for all. If "consumer" is missing from group.coordinator.rebalance.protocols, or the
+feature group.version is 0, the error is UNSUPPORTED_VERSION, by which clients recognize it.
+Version notes: v1 has patterns and member ids made by clients (KIP-1082).
+
+ConsumerGroupDescribe (key 69), versions 0-1.
+
+Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
+A group that is named again is described again, within a limit.
+Version notes: v1 has the protocol of each member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
+from kbroker.controller.features import GROUP_VERSION
+from kbroker.group_coordinator.consumer.regexes import MaySee, everything
 from kbroker.handlers.mirrored_errors import mirrored
-from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import each, turn
+from kbroker.handlers.registry import Reply, RequestContext, handles
+from kbroker.long_work import awaited, each, turn
 from kbroker.protocol.compiler import encode
-from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from kbroker.protocol.messages.consumer_groups import DescribedGroup as DescribedConsumerGroup
 from kbroker.protocol.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -37,14 +81,23 @@ from kbroker.protocol.messages.groups import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 
 ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
 """READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: the operations of a group."""
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
+Group = TypeVar("Group", DescribedGroup, DescribedConsumerGroup)
 MAX_REPEATED_BYTES = 4 << 20
 """Most bytes of the repeated results in one response."""
 REFUSAL = "The request names this group too often."
@@ -61,22 +114,36 @@ async def list_groups(ctx: RequestContext, request: ListGroupsRequest) -> ListGr
 )
 async def describe_groups(ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups."""
-    version = ctx.version
-    names = await distinct(request.groups)
-    groups = await ctx.services.groups.describe_groups(names, version=version)
+    describe = partial(ctx.services.groups.describe_groups, version=ctx.version)
+    return DescribeGroupsResponse(
+        groups=await _described(ctx, request, request.groups, describe, DescribeGroupsResponse)
+    )
+
+
+async def _described(
+    ctx: RequestContext,
+    request: DescribeGroupsRequest | ConsumerGroupDescribeRequest,
+    asked: Sequence[str],
+    describe: Callable[[Iterable[str]], Awaitable[list[Group]]],
+    response: Callable[..., Any],
+) -> list[Group]:
+    """Return the descriptions of the requested groups, each from one call of `describe`."""
+    names = await distinct(asked)
+    groups = await describe(names)
     if request.include_authorized_operations:
         for group in groups:
             if not group.error_code:
                 group.authorized_operations = ALL_OPERATIONS
             await turn
-    if len(names) < len(request.groups):
-        groups = await as_often(
-            request.groups,
+    if len(names) < len(asked):
+        version, form = ctx.version, type(groups[0])
+        return await as_often(
+            asked,
             await paired(names, groups),
-            lambda group: len(encode(DescribeGroupsResponse(groups=[group]), version)),
-            lambda name: DescribedGroup(group_id=name, error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL),
+            lambda group: len(encode(response(groups=[group]), version)),
+            lambda name: form(group_id=name, error_code=ErrorCode.INVALID_REQUEST, error_message=REFUSAL),
         )
-    return DescribeGroupsResponse(groups=groups)
+    return groups
 
 
 async def _deletions_failed(request: DeleteGroupsRequest, code: int, _message: str | None) -> DeleteGroupsResponse:
@@ -134,3 +201,75 @@ async def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> dict[Key, An
         found[key] = answer
         await turn
     return found
+
+
+NULLABLE_NAME_SINCE = 7
+PROTOCOL_REQUIRED_SINCE = 5
+LIST_SINCE = 3
+
+
+@handles(JoinGroupRequest, JoinGroupResponse, "0-9")
+async def join_group(ctx: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    """Add a member to the next generation of its group."""
+    absent = None if ctx.version >= NULLABLE_NAME_SINCE else ""
+    answer = ctx.services.groups.join_group(
+        request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host
+    )
+    response = await awaited(answer)
+    response.protocol_name = response.protocol_name or absent
+    return response
+
+
+@handles(SyncGroupRequest, SyncGroupResponse, "0-5")
+async def sync_group(ctx: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    """Return a member's assignment."""
+    if ctx.version >= PROTOCOL_REQUIRED_SINCE and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    return await ctx.services.groups.sync_group(request)
+
+
+@handles(HeartbeatRequest, HeartbeatResponse, "0-4")
+def heartbeat(ctx: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    """Keep a session alive."""
+    return ctx.services.groups.heartbeat(request)
+
+
+@handles(LeaveGroupRequest, LeaveGroupResponse, "0-5")
+async def leave_group(ctx: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """Remove members from their group."""
+    response = await ctx.services.groups.leave_group(request, version=ctx.version)
+    if ctx.version < LIST_SINCE and not response.error_code and response.members:
+        response.error_code = response.members[0].error_code
+    return response
+
+
+@handles(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, "0-1")
+def consumer_group_heartbeat(
+    ctx: RequestContext, request: ConsumerGroupHeartbeatRequest, *, may_see: MaySee = everything
+) -> Reply[ConsumerGroupHeartbeatResponse]:
+    """Keep a member in its consumer group; its pattern matches only topics that it `may_see`."""
+    groups = ctx.services.groups
+    if not groups.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    return groups.consumer_group_heartbeat(
+        request, version=ctx.version, client_id=ctx.client_id or "", client_host=ctx.client_host, may_see=may_see
+    )
+
+
+@handles(
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    "0-1",
+    mirrored(ConsumerGroupDescribeResponse, "group_ids", error_message=None),
+)
+async def consumer_group_describe(
+    ctx: RequestContext, request: ConsumerGroupDescribeRequest
+) -> ConsumerGroupDescribeResponse:
+    """Describe consumer groups."""
+    coordinator = ctx.services.groups
+    if not coordinator.config.consumer_enabled or ctx.services.controller.state.features.get(GROUP_VERSION, 0) < 1:
+        raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
+    described = await _described(
+        ctx, request, request.group_ids, coordinator.describe_consumer_groups, ConsumerGroupDescribeResponse
+    )
+    return ConsumerGroupDescribeResponse(groups=described)

@@ -1,22 +1,34 @@
-"""ListOffsets (key 2), versions 1-11: the offset for a timestamp, or for one of the special timestamps.
+"""The APIs that look up offsets: by time, and by leader epoch.
+
+ListOffsets (key 2), versions 1-11: the offset for a timestamp, or for one of the special timestamps.
 
 -1 latest (the last stable offset for read_committed)   -2 earliest   -3 the largest timestamp (v7+)
 -4 earliest local (v8+)   -5 latest tiered (v9+)   -6 earliest pending upload (v11+): this broker tiers nothing
+
+OffsetForLeaderEpoch (key 23), versions 2-4: the end offset of a leader epoch (KIP-101, KIP-320).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
-from kbroker.long_work import each, turn
+from kbroker.long_work import each, every, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.logs import (
+    EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+    OffsetForLeaderTopicResult,
 )
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 from kbroker.replicas import Partition
@@ -119,3 +131,38 @@ async def _by_timestamp(
     found = await (log.find_max_timestamp() if timestamp == MAX_TIMESTAMP else log.find_timestamp(timestamp))
     if found is not None and found[0] < visible_end:
         answer.offset, answer.timestamp, answer.leader_epoch = found
+
+
+@handles(OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, "2-4", mirrored(OffsetForLeaderEpochResponse))
+async def offset_for_leader_epoch(
+    ctx: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """Look up each partition."""
+    return await _by_topic(request, lambda topic, partition: _end_of_epoch(ctx, topic, partition))
+
+
+async def _by_topic(
+    request: OffsetForLeaderEpochRequest, look: Callable[[str, OffsetForLeaderPartition], EpochEndOffset]
+) -> OffsetForLeaderEpochResponse:
+    async def topic(asked: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
+        partitions = await each(asked.partitions, lambda partition: look(asked.topic, partition))
+        return OffsetForLeaderTopicResult(topic=asked.topic, partitions=partitions)
+
+    return OffsetForLeaderEpochResponse(topics=await every(request.topics, topic))
+
+
+def _end_of_epoch(ctx: RequestContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    partition = ctx.services.replicas.get((topic, wanted.partition))
+    if partition is None:
+        code = ctx.services.replicas.why_missing(topic, wanted.partition)
+        return EpochEndOffset(error_code=code, partition=wanted.partition)
+    code = partition.check_leader_epoch(wanted.current_leader_epoch)
+    if code:
+        return EpochEndOffset(error_code=code, partition=wanted.partition)
+    log = partition.log
+    try:
+        epoch, offset = log.proven_epochs().end_offset_for(wanted.leader_epoch, log.log_end_offset)
+    except OSError as err:
+        log.report_failure(err)
+        return EpochEndOffset(error_code=ErrorCode.KAFKA_STORAGE_ERROR, partition=wanted.partition)
+    return EpochEndOffset(partition=wanted.partition, leader_epoch=epoch, end_offset=offset)

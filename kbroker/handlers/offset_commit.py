@@ -1,19 +1,36 @@
-"""OffsetCommit (key 8), versions 2-10.
+"""The APIs that store and delete positions of groups.
+
+OffsetCommit (key 8), versions 2-10.
 
 Behaviour: stores a group's positions, accepted from members of the current generation, or from anybody while the group
 has no members. The handler answers missing topics and partitions; the coordinator handles the rest.
 Version notes: v2-4 carry a retention time of their own; v9 answers GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION;
 v10 names topics by id (UNKNOWN_TOPIC_ID).
+
+TxnOffsetCommit (key 28), versions 0-5: add a group's positions to a transaction.
+
+Behaviour: they are pending until the transaction ends, and are then valid or dropped. Members of the current generation
+may commit, and so may clients that name no member at all.
+Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
+v5 this request does so (KIP-890); before v2 COORDINATOR_NOT_AVAILABLE stands for COORDINATOR_LOAD_IN_PROGRESS, which
+old producers do not expect.
+
+OffsetDelete (key 47), version 0.
+
+Behaviour: deletes positions of a group in topics that it does not consume (GROUP_SUBSCRIBED_TO_TOPIC otherwise). A
+group with members that is not a consumer group is NON_EMPTY_GROUP as a whole (KIP-496).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
-from kbroker.cluster_state import ClusterState
+from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
 from kbroker.coordination.client_errors import answerable
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
+from kbroker.handlers.transaction_verification import Client, Question, verify
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.group_offsets import (
@@ -22,40 +39,93 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+    TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
+from kbroker.txn.shard import Identity
 
 TOPIC_IDS_SINCE = 10
+_EXPECTS_LOADING_SINCE = 2
+_KNOWS_ABORTABLE_SINCE = 4
+_ADDS_IMPLICITLY_SINCE = 5
+_NO_SEQUENCE = -1
+_Response = TypeVar("_Response", bound=OffsetCommitResponse | TxnOffsetCommitResponse | OffsetDeleteResponse)
+
+_commit_failed = mirrored(OffsetCommitResponse)
+_txn_commit_failed = mirrored(TxnOffsetCommitResponse)
 
 
-_failed = mirrored(OffsetCommitResponse)
+class _Refused(Generic[_Response]):
+    """The results of one request for missing topics and partitions, by the topics' names, or by their ids."""
+
+    def __init__(
+        self, response: type[_Response], topic: type[Any], partition: type[Any], *, by_id: bool = False
+    ) -> None:
+        self._response = response
+        self._topic = topic
+        self._partition = partition
+        self._by_id = by_id
+        self._topics: dict[str | bytes, Any] = {}
+
+    async def existing(self, state: ClusterState, topics: Sequence[Any]) -> list[Any]:
+        """Return the topics with their existing partitions; add results for the others."""
+        known = []
+        for topic in topics:
+            code = _resolve(state, topic, self._by_id)
+            count = 0 if code else len(state.topics[topic.name].partitions)
+            existing, wrong = [], []
+            for partition in topic.partitions:
+                if 0 <= partition.partition_index < count:
+                    existing.append(partition)
+                else:
+                    error = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    wrong.append(self._partition(partition_index=partition.partition_index, error_code=error))
+                await turn
+            if wrong:
+                ids = {"topic_id": topic.topic_id} if self._by_id else {}
+                self._of(topic, self._topic(name=topic.name, **ids)).partitions += wrong
+            if existing:
+                topic.partitions = existing
+                known.append(topic)
+            await turn
+        return known
+
+    def _of(self, topic: Any, answer: Any) -> Any:
+        return self._topics.setdefault(topic.topic_id if self._by_id else topic.name, answer)
+
+    async def with_decided(self, decided: _Response) -> _Response:
+        """Return the response: these results, then the coordinator's."""
+        if not self._topics:
+            return decided
+        for topic in decided.topics:
+            answered = self._of(topic, topic)
+            if answered is not topic:
+                answered.partitions += topic.partitions
+            await turn
+        return self._response(topics=list(self._topics.values()))
 
 
-@handles(OffsetCommitRequest, OffsetCommitResponse, "2-10", _failed)
-async def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
-    """Store a group's positions."""
-    by_id, groups, controller = ctx.version >= TOPIC_IDS_SINCE, ctx.services.groups, ctx.services.controller
-    refused: _Refused = {}
-    while True:
-        state = controller.state
-        await _refuse_unknown(state, request, by_id, refused)
-        if not request.topics:
-            return OffsetCommitResponse(topics=list(refused.values()))
-        try:
-            commit = await groups.build_commit(request)
-        except ApiError as err:
-            return await _merged(request, answerable(err.code), refused, by_id)
-        if commit.too_large or are_still_there(request.topics, state, controller.state):
-            break
-    decided: _Decided = await awaited(groups.commit_offsets(request, commit, version=ctx.version))
-    return await _merged(request, decided, refused, by_id)
+def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
+    """Fill in the topic's name or id, whichever the request left out."""
+    if by_id:
+        topic.name = state.topic_names.get(topic.topic_id, "")
+        return ErrorCode.NONE if topic.name else ErrorCode.UNKNOWN_TOPIC_ID
+    held = state.topics.get(topic.name)
+    if held is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if isinstance(topic, OffsetCommitRequestTopic):
+        topic.topic_id = held.topic_id
+    return ErrorCode.NONE
 
 
-_Decided = OffsetCommitResponse | ErrorCode
-_Refused = dict[str | bytes, OffsetCommitResponseTopic]
-
-
-def are_still_there(
+def _are_still_there(
     asked: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], before: ClusterState, now: ClusterState
 ) -> bool:
     """Return whether no requested topic has been deleted meanwhile: no offset of a deleted topic may be stored."""
@@ -67,56 +137,81 @@ def are_still_there(
     )
 
 
-async def _refuse_unknown(state: ClusterState, request: OffsetCommitRequest, by_id: bool, refused: _Refused) -> None:
-    """Remove missing topics and partitions from a request, and add their results to `refused`."""
-    known = []
-    for topic in request.topics:
-        code = _resolve(state, topic, by_id)
-        count = 0 if code is not ErrorCode.NONE else len(state.topics[topic.name].partitions)
-        existing, wrong = [], []
-        for partition in topic.partitions:
-            if 0 <= partition.partition_index < count:
-                existing.append(partition)
-            else:
-                error = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                wrong.append(OffsetCommitResponsePartition(partition.partition_index, error))
-            await turn
-        if wrong:
-            answer = refused.setdefault(
-                topic.topic_id if by_id else topic.name,
-                OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id),
-            )
-            answer.partitions += wrong
-        if existing:
-            topic.partitions = existing
-            known.append(topic)
-        await turn
-    request.topics = known
-
-
-async def _merged(
-    request: OffsetCommitRequest, decided: _Decided, refused: _Refused, by_id: bool
-) -> OffsetCommitResponse:
-    """Add the coordinator's results to those that were refused here."""
+@handles(OffsetCommitRequest, OffsetCommitResponse, "2-10", _commit_failed)
+async def offset_commit(ctx: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    """Store a group's positions."""
+    by_id = ctx.version >= TOPIC_IDS_SINCE
+    groups, controller = ctx.services.groups, ctx.services.controller
+    refused = _Refused(OffsetCommitResponse, OffsetCommitResponseTopic, OffsetCommitResponsePartition, by_id=by_id)
+    while True:
+        state = controller.state
+        request.topics = await refused.existing(state, request.topics)
+        if not request.topics:
+            return await refused.with_decided(OffsetCommitResponse())
+        try:
+            commit = await groups.build_commit(request)
+        except ApiError as err:
+            decided: OffsetCommitResponse | ErrorCode = answerable(err.code)
+            break
+        if commit.too_large or _are_still_there(request.topics, state, controller.state):
+            decided = await awaited(groups.commit_offsets(request, commit, version=ctx.version))
+            break
     if not isinstance(decided, OffsetCommitResponse):
-        decided = await _failed(request, decided, None)
-    if not refused:
-        return decided
-    for topic in decided.topics:
-        answered = refused.setdefault(topic.topic_id if by_id else topic.name, topic)
-        if answered is not topic:
-            answered.partitions += topic.partitions
-        await turn
-    return OffsetCommitResponse(topics=list(refused.values()))
+        decided = await _commit_failed(request, decided, None)
+    return await refused.with_decided(decided)
 
 
-def _resolve(state: ClusterState, topic: OffsetCommitRequestTopic, by_id: bool) -> ErrorCode:
-    """Fill in the topic's name or id, whichever the request left out."""
-    if by_id:
-        topic.name = state.topic_names.get(topic.topic_id, "")
-        return ErrorCode.NONE if topic.name else ErrorCode.UNKNOWN_TOPIC_ID
-    held = state.topics.get(topic.name)
-    if held is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    topic.topic_id = held.topic_id
-    return ErrorCode.NONE
+@handles(TxnOffsetCommitRequest, TxnOffsetCommitResponse, "0-5", _txn_commit_failed)
+async def txn_offset_commit(ctx: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Store positions within a transaction."""
+    refused = _Refused(TxnOffsetCommitResponse, TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition)
+    try:
+        decided = await _decided(ctx, request, refused)
+    except ApiError as err:
+        decided = answerable(err.code)
+    if not isinstance(decided, TxnOffsetCommitResponse):
+        if ctx.version < _EXPECTS_LOADING_SINCE and decided == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            decided = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        decided = await _txn_commit_failed(request, decided, None)
+    return await refused.with_decided(decided)
+
+
+async def _decided(
+    ctx: RequestContext, request: TxnOffsetCommitRequest, refused: _Refused[TxnOffsetCommitResponse]
+) -> TxnOffsetCommitResponse | ErrorCode:
+    """Commit the existing partitions, and add results for the others to `refused`. Raises ApiError."""
+    groups, services = ctx.services.groups, ctx.services
+    while True:
+        state = services.controller.state
+        request.topics = await refused.existing(state, request.topics)
+        if not request.topics:
+            return TxnOffsetCommitResponse()
+        if not request.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        built = await groups.build_commit_in_transaction(request)
+        if built.too_large or _are_still_there(request.topics, state, services.controller.state):
+            break
+    index = groups.partition_for(request.group_id)
+    partition = services.replicas.leader(OFFSETS_TOPIC, index)
+    producer = Identity(request.producer_id, request.producer_epoch)
+    question = Question(partition, _NO_SEQUENCE)
+    verdicts = await awaited(verify(services, request.transactional_id, producer, [question], _client(ctx.version)))
+    code, guard = verdicts[OFFSETS_TOPIC, index]
+    if code:
+        return answerable(code)
+    return await awaited(groups.commit_offsets_in_transaction(request, guard, built))
+
+
+def _client(version: int) -> Client:
+    if version >= _ADDS_IMPLICITLY_SINCE:
+        return Client.ADDS_IMPLICITLY
+    return Client.KNOWS_ABORTABLE if version >= _KNOWS_ABORTABLE_SINCE else Client.KNOWS_LITTLE
+
+
+@handles(OffsetDeleteRequest, OffsetDeleteResponse, "0")
+async def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete a group's positions."""
+    refused = _Refused(OffsetDeleteResponse, OffsetDeleteResponseTopic, OffsetDeleteResponsePartition)
+    request.topics = await refused.existing(ctx.services.controller.state, request.topics)
+    response = await ctx.services.groups.delete_offsets(request)
+    return response if response.error_code else await refused.with_decided(response)

@@ -11,6 +11,8 @@ Behaviour: filtered by state and producer id, since v1 by the duration of an ope
 that must match the whole id (KIP-1152). Unknown states are named in the response, and match nothing.
 Differs from Kafka: patterns have RE2's syntax, without back references and lookaround, so that no pattern takes more
 than linear time.
+
+DescribeProducers (key 61), version 0: the idempotent producers with state in a partition (KIP-664).
 """
 
 from __future__ import annotations
@@ -21,17 +23,26 @@ from typing import Any
 from kbroker.handlers.groups import distinct
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import turn
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.log.producers.producer_state import ProducerEntry
+from kbroker.long_work import each, every, turn
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
+    PartitionResponse,
+    ProducerState,
     TopicData,
+    TopicRequest,
+    TopicResponse,
     TransactionState,
 )
+from kbroker.replicas import Partition
+from kbroker.topic_names import topic_name_fault
 from kbroker.txn.states import NAMES
 from kbroker.txn.transaction import Transaction
 
@@ -134,3 +145,65 @@ def _compile(pattern: str | None) -> Any:
         return re2.compile(pattern, options)
     except re2.error as err:
         raise ApiError(ErrorCode.INVALID_REGULAR_EXPRESSION) from err
+
+
+MAX_REPEATED_PRODUCERS = 100_000
+"""Most producers that one response lists again because their partition is named again: some 4 MB."""
+
+
+def _failed(index: int, code: ErrorCode, message: str | None) -> PartitionResponse:
+    return PartitionResponse(partition_index=index, error_code=code, error_message=message)
+
+
+@handles(DescribeProducersRequest, DescribeProducersResponse, "0", mirrored(DescribeProducersResponse))
+async def describe_producers(ctx: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """List producers, one partition at a time; a partition that is named again shares its list, within a limit."""
+    known: dict[Partition, list[ProducerState]] = {}
+    left = MAX_REPEATED_PRODUCERS
+
+    async def one(topic: str, index: int) -> PartitionResponse:
+        nonlocal left
+        refused = _refused(ctx, topic, index)
+        partition = ctx.services.replicas.get((topic, index))
+        if refused is not None or partition is None:
+            return refused or _failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+        producers = known.get(partition)
+        if producers is None:
+            producers = known[partition] = await each(partition.log.active_producers(), _state)
+        else:
+            left -= len(producers)
+            if left < 0:
+                return _failed(index, ErrorCode.INVALID_REQUEST, "The request names this partition too often.")
+        return PartitionResponse(partition_index=index, active_producers=producers)
+
+    async def of_topic(asked: TopicRequest) -> TopicResponse:
+        return TopicResponse(asked.name, await every(asked.partition_indexes, lambda i: one(asked.name, i)))
+
+    return DescribeProducersResponse(topics=await every(request.topics, of_topic))
+
+
+def _refused(ctx: RequestContext, topic: str, index: int) -> PartitionResponse | None:
+    """Return the error for a partition without a replica on this broker, or None; a follower uses its own log."""
+    fault = topic_name_fault(topic)
+    if fault is not None:
+        return _failed(index, ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {fault}")
+    if topic not in ctx.services.controller.state.topics:
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return _failed(index, code, DEFAULT_MESSAGES[code])
+    if ctx.services.replicas.get((topic, index)) is not None:
+        return None
+    code = ctx.services.replicas.why_missing(topic, index)
+    if code != ErrorCode.KAFKA_STORAGE_ERROR and ctx.services.controller.state.partition(topic, index) is not None:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return _failed(index, code, None)
+
+
+def _state(p: ProducerEntry) -> ProducerState:
+    return ProducerState(
+        producer_id=p.producer_id,
+        producer_epoch=p.producer_epoch,
+        last_sequence=p.last_sequence,
+        last_timestamp=p.last_timestamp,
+        coordinator_epoch=p.coordinator_epoch,
+        current_txn_start_offset=p.current_txn_first_offset,
+    )

@@ -20,23 +20,41 @@ Behaviour: the response is sent once the outcome is in the log; the markers foll
 responses to retries.
 Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED; v5 is transaction version 2: the end begins
 a new epoch, and the response has it, with another producer id if the epochs are used up (KIP-890).
+
+AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before anything is written to them.
+
+Behaviour: all or none; if one does not exist, the others are answered OPERATION_NOT_ATTEMPTED.
+Version notes: v0-3 come from producers of transaction version 1, which may not write to internal topics; before v2
+INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 come from brokers. They name several transactions at once, and
+with `verify_only` check that partitions are in a transaction (TRANSACTION_ABORTABLE if they are not).
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.handlers.registry import RequestContext, handles
-from kbroker.long_work import awaited
+from kbroker.long_work import awaited, each, then, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from kbroker.topic_names import INTERNAL_TOPICS
 from kbroker.txn.shard import Identity
+from kbroker.txn.transaction import TopicPartition
 
 _INIT_FENCED_SINCE = 4
 _FENCED_SINCE = 2
@@ -91,3 +109,93 @@ async def end_txn(ctx: RequestContext, request: EndTxnRequest) -> EndTxnResponse
     return EndTxnResponse(
         error_code=code, producer_id=answer.producer.producer_id, producer_epoch=answer.producer.epoch
     )
+
+
+_BATCHED_SINCE = 4
+_FIRST_FENCED_VERSION = 2
+
+Codes = Mapping[TopicPartition, ErrorCode]
+
+
+async def _on_error(request: AddPartitionsToTxnRequest, code: int, _message: str | None) -> AddPartitionsToTxnResponse:
+    wanted = await _partitions(request.v3_and_below_topics)
+    results = await _results(dict.fromkeys(wanted, ErrorCode(code)))
+    return AddPartitionsToTxnResponse(error_code=code, results_by_topic_v3_and_below=results)
+
+
+@handles(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, "0-5", _on_error)
+async def add_partitions_to_txn(
+    ctx: RequestContext, request: AddPartitionsToTxnRequest, *, may_write: Callable[[str], bool] = lambda _topic: True
+) -> AddPartitionsToTxnResponse:
+    """Add or verify partitions, one transaction at a time; `may_write` checks a producer's right to write."""
+    if ctx.version < _BATCHED_SINCE:
+        single = AddPartitionsToTxnTransaction(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            topics=request.v3_and_below_topics,
+        )
+        answer = await _one(ctx, single, lambda topic: topic not in INTERNAL_TOPICS and may_write(topic))
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=await _results(await awaited(answer)))
+    answers: dict[str, Codes | Awaitable[Codes]] = {}
+    for asked in request.transactions:
+        answers[asked.transactional_id] = await _one(ctx, asked)
+        await turn
+    results = []
+    for name, codes in answers.items():
+        topics = await _results(await awaited(codes))
+        results.append(AddPartitionsToTxnResult(transactional_id=name, topic_results=topics))
+        await turn
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+async def _one(
+    ctx: RequestContext, asked: AddPartitionsToTxnTransaction, may_write: Callable[[str], bool] | None = None
+) -> Codes | Awaitable[Codes]:
+    wanted = await _partitions(asked.topics)
+    state = ctx.services.controller.state
+    codes: dict[TopicPartition, ErrorCode] = {}
+    is_refused = False
+    for partition in wanted:
+        code = ErrorCode.OPERATION_NOT_ATTEMPTED
+        if may_write is not None and not may_write(partition[0]):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif state.partition(*partition) is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        codes[partition] = code
+        is_refused = is_refused or code is not ErrorCode.OPERATION_NOT_ATTEMPTED
+        await turn
+    if is_refused:
+        return codes
+    producer = Identity(asked.producer_id, asked.producer_epoch)
+    transactions, version = ctx.services.transactions, ctx.version
+    if asked.verify_only:
+        return transactions.verify(asked.transactional_id, producer, wanted)
+
+    def respond(code: ErrorCode) -> Codes:
+        if code is ErrorCode.PRODUCER_FENCED and version < _FIRST_FENCED_VERSION:
+            code = ErrorCode.INVALID_PRODUCER_EPOCH
+        return dict.fromkeys(wanted, code)
+
+    client_version = 2 if version >= _BATCHED_SINCE else 0
+    answer = transactions.add_partitions(asked.transactional_id, producer, wanted, client_version)
+    return then(answer, respond)
+
+
+async def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Collection[TopicPartition]:
+    """Return the named partitions, each once, in order."""
+    wanted: dict[TopicPartition, None] = {}
+    for topic in topics:
+        for index in topic.partitions:
+            wanted[topic.name, index] = None
+            await turn
+        await turn
+    return wanted.keys()
+
+
+async def _results(codes: Codes) -> list[AddPartitionsToTxnTopicResult]:
+    by_topic: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
+    for (topic, index), code in codes.items():
+        by_topic.setdefault(topic, []).append(AddPartitionsToTxnPartitionResult(index, code))
+        await turn
+    return await each(by_topic.items(), lambda found: AddPartitionsToTxnTopicResult(*found))

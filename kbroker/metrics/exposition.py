@@ -1,10 +1,11 @@
 """Every metric, and the collected values as the text of a page.
 
-Owns the table of names (names.txt), meanings, and the corresponding MBeans of Kafka, which is also in the docs
-(`python -m kbroker.metrics.exposition` prints it). Names and labels of Kafka's MBeans are those that the usual rules of
-Prometheus's JMX exporter produce, so that dashboards and alerts for Kafka work. Owns the conversion from values to prometheus_client's families and their text, in the format that the client prefers.
-Runs on the client's thread, beside the event loop, and so rests as long as it works: it holds the interpreter for half
-a millisecond at a time, however long the page. Never looks at the broker.
+Owns the table of names (names.txt), meanings, and the corresponding MBeans of Kafka, which is also in the docs (`python
+-m kbroker.metrics.exposition` prints it). Names and labels of Kafka's MBeans are those that the usual rules of
+Prometheus's JMX exporter produce, so that dashboards and alerts for Kafka work. Owns the conversion from values to
+prometheus_client's families and their text, in the format that the client prefers. Runs on the client's thread, beside
+the event loop, and so rests as long as it works: it holds the interpreter for half a millisecond at a time, however
+long the page. Never looks at the broker.
 """
 
 from __future__ import annotations

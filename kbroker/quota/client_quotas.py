@@ -1,9 +1,9 @@
 """Clients' use of their quotas, and the resulting pauses (Apache Kafka 4.3: ClientQuotaManager).
 
-Owns the counts by user and client id, the arithmetic of the four request quotas, and the choice of a client's limit: the
-most specific one, in Kafka's order. A bucket shares one limit: all connections of a user, whatever their client ids, if
-the limit is the user's; one client id of one user if it is for both; all with one client id if it is for that. Never
-mutes a connection: the result is for how many ms the client must pause. Without any quota it is not called.
+Owns the counts by user and client id, the arithmetic of the four request quotas, and the choice of a client's limit:
+the most specific one, in Kafka's order. A bucket shares one limit: all connections of a user, whatever their client
+ids, if the limit is the user's; one client id of one user if it is for both; all with one client id if it is for that.
+Never mutes a connection: the result is for how many ms the client must pause. Without any quota it is not called.
 """
 
 from __future__ import annotations

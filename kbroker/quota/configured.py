@@ -1,9 +1,10 @@
-"""The configured quotas: their entities, keys and values (Apache Kafka 4.3: ClientQuotaControlManager, ClientQuotasImage).
+"""The configured quotas: their entities, keys and values (ClientQuotaControlManager, ClientQuotasImage of Kafka 4.3).
 
 Owns `Entity`, its path among the configs of users, clients and addresses (Apache Kafka 3.9: /config/users/U/clients/C
-and similar); the keys, with the checks of their values in Kafka's words, and a value's stored text; `Quotas`, all limits
-of a cluster; and the filter of DescribeClientQuotas. `Quotas` changes only with a limit, whatever other configs users
-have (credentials), and records the last change, so that followers need not compare all of it. Never stores anything.
+and similar); the keys, with the checks of their values in Kafka's words, and a value's stored text; `Quotas`, all
+limits of a cluster; and the filter of DescribeClientQuotas. `Quotas` changes only with a limit, whatever other configs
+users have (credentials), and records the last change, so that followers need not compare all of it. Never stores
+anything.
 """
 
 from __future__ import annotations

@@ -48,16 +48,7 @@ from kbroker.protocol.messages.groups import (
 from tests.coordination.world import FakeWriter, ManualClock
 from tests.turns import Parked, nothing, run_on
 
-NAMES = [
-    "find_coordinator",
-    "classic_groups",
-    "consumer_groups",
-    "groups",
-    "offset_commit",
-    "offset_fetch",
-    "offset_delete",
-    "api_versions",
-]
+NAMES = ["find_coordinator", "groups", "offset_commit", "offset_fetch", "connections"]
 for name in NAMES:
     importlib.import_module(f"kbroker.handlers.{name}")
 

@@ -16,8 +16,8 @@ from kbroker.handlers.authorized.guard import (
     rights_of,
     with_field,
 )
-from kbroker.handlers.classic_groups import NULLABLE_NAME_SINCE, PROTOCOL_REQUIRED_SINCE
-from kbroker.handlers.consumer_groups import consumer_group_heartbeat as heartbeat_handler
+from kbroker.handlers.groups import NULLABLE_NAME_SINCE, PROTOCOL_REQUIRED_SINCE
+from kbroker.handlers.groups import consumer_group_heartbeat as heartbeat_handler
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, every, turn

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from kbroker.handlers.authorized import configs, groups, records, tokens, topics, transactions
+from kbroker.handlers.authorized import groups, records, topics, transactions
 from kbroker.handlers.authorized.audit import audited
 from kbroker.handlers.authorized.guard import (
+    REFUSALS,
     Guard,
+    Refuse,
+    Verdict,
     filtered,
     in_turn,
     needs,
@@ -19,11 +22,17 @@ from kbroker.handlers.authorized.guard import (
     open_to_all,
     partly,
     refused_partitions,
+    rights_of,
     topic_right,
 )
-from kbroker.handlers.registry import Api, Handler
+from kbroker.handlers.delegation_tokens import describe_delegation_token as describe_handler
+from kbroker.handlers.delegation_tokens import is_allowed, owner_of, refused
+from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP
+from kbroker.handlers.describe_configs import TOPIC as TOPIC_CONFIGS
+from kbroker.handlers.registry import Api, Handler, RequestContext
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.protocol.messages import consumer_groups
+from kbroker.protocol.messages.access import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
 from kbroker.protocol.messages.configs import DescribeConfigsResult, IncrementalResourceResponse
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitResponsePartition,
@@ -42,7 +51,74 @@ from kbroker.protocol.messages.logs import (
 )
 from kbroker.protocol.messages.topics import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
 from kbroker.protocol.messages.transactions import PartitionResponse, TopicResponse
-from kbroker.security.authorizer.acls import Operation, ResourceType
+from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
+from kbroker.security.authorizer.authorizer import Rights
+from kbroker.security.tokens.token import Token
+
+_KINDS = {
+    TOPIC_CONFIGS: ResourceType.TOPIC,
+    GROUP: ResourceType.GROUP,
+    BROKER: ResourceType.CLUSTER,
+    BROKER_LOGGER: ResourceType.CLUSTER,
+    CLIENT_METRICS: ResourceType.CLUSTER,
+}
+
+
+def resource_right(operation: Operation) -> Verdict:
+    """Check a right on a resource; unknown types are left to the handler, which refuses them."""
+
+    def verdict(_ctx: RequestContext, rights: Rights, resource: Any) -> int:
+        kind = _KINDS.get(resource.resource_type)
+        if kind is None:
+            return 0
+        name = CLUSTER_NAME if kind is ResourceType.CLUSTER else resource.resource_name
+        return 0 if rights.may(operation, kind, name) else REFUSALS[kind]
+
+    return verdict
+
+
+def refused_resource(result: type[Any]) -> Refuse:
+    """Build the result for a refused resource."""
+
+    async def refuse(_ctx: RequestContext, resource: Any, code: int) -> Any:
+        return result(
+            error_code=code,
+            error_message=DEFAULT_MESSAGES.get(ErrorCode(code)),
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+        )
+
+    return refuse
+
+
+def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
+    """Require User:CreateTokens for a token of another owner."""
+
+    def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
+        owner = owner_of(ctx, request)
+        is_anothers = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal comes first
+        if is_anothers and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
+            return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
+        return handler(ctx, request)
+
+    return guarded
+
+
+def describe_delegation_token(_handler: Handler, _response: type[Any]) -> Handler:
+    """Require DelegationToken:Describe or User:DescribeTokens for tokens of others."""
+
+    def guarded(ctx: RequestContext, request: DescribeDelegationTokenRequest) -> Any:
+        rights = rights_of(ctx)
+
+        def may_see(token: Token) -> bool:
+            of_token = (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.info.token_id)
+            of_owner = (Operation.DESCRIBE_TOKENS, ResourceType.USER, str(token.info.owner))
+            return rights.may(*of_token, tell=False) or rights.may(*of_owner, tell=False)
+
+        return describe_handler(ctx, request, may_see=may_see)  # type: ignore[call-arg]
+
+    return guarded
+
 
 READ, WRITE, DELETE, ALTER, DESCRIBE = (
     Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.DESCRIBE,
@@ -209,22 +285,22 @@ RULES: Final[dict[str, Rule]] = {
     "DescribeConfigs": Rule(
         "Topic:DescribeConfigs, Group:DescribeConfigs, for brokers and client metrics Cluster:DescribeConfigs",
         partly(
-            "resources", "results", configs.resource_right(DESCRIBE_CONFIGS),
-            configs.refused_resource(DescribeConfigsResult),
+            "resources", "results", resource_right(DESCRIBE_CONFIGS),
+            refused_resource(DescribeConfigsResult),
         ),
     ),
     "AlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
         partly(
-            "resources", "responses", configs.resource_right(ALTER_CONFIGS),
-            configs.refused_resource(IncrementalResourceResponse),
+            "resources", "responses", resource_right(ALTER_CONFIGS),
+            refused_resource(IncrementalResourceResponse),
         ),
     ),
     "IncrementalAlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
         partly(
-            "resources", "responses", configs.resource_right(ALTER_CONFIGS),
-            configs.refused_resource(IncrementalResourceResponse),
+            "resources", "responses", resource_right(ALTER_CONFIGS),
+            refused_resource(IncrementalResourceResponse),
         ),
     ),
     "ListConfigResources": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
@@ -245,11 +321,11 @@ RULES: Final[dict[str, Rule]] = {
     "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE, says=False)),
     "AlterUserScramCredentials": _ADMINISTERS,
     # Delegation tokens.
-    "CreateDelegationToken": Rule("nothing; for another owner User:CreateTokens", tokens.create_delegation_token),
+    "CreateDelegationToken": Rule("nothing; for another owner User:CreateTokens", create_delegation_token),
     "RenewDelegationToken": Rule("nothing; owners and renewers may", open_to_all),
     "ExpireDelegationToken": Rule("nothing; owners and renewers may", open_to_all),
     "DescribeDelegationToken": Rule(
-        "nothing; of others DelegationToken:Describe or User:DescribeTokens", tokens.describe_delegation_token
+        "nothing; of others DelegationToken:Describe or User:DescribeTokens", describe_delegation_token
     ),
     # Requests between brokers.
     "LeaderAndIsr": _OF_BROKERS,

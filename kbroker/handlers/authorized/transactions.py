@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.handlers.add_partitions_to_txn import add_partitions_to_txn as add_partitions_handler
 from kbroker.handlers.authorized.guard import refuse_all, rights_of
 from kbroker.handlers.registry import Handler, RequestContext
+from kbroker.handlers.transactions import add_partitions_to_txn as add_partitions_handler
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest, TransactionState

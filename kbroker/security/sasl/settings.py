@@ -301,7 +301,7 @@ _MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
 }
 
 
-_LOGIN_BETWEEN_BROKERS: Final = "sasl.mechanism.inter.broker.protocol"
+_INTER_BROKER: Final = "sasl.mechanism.inter.broker.protocol"
 Login = Callable[[], tuple[str, ClientMechanism]]
 """Begins an authentication: the mechanism's name, and this broker's side of it."""
 
@@ -312,16 +312,14 @@ def login_between_brokers(config: BrokerConfig) -> Login | None:
     if not config.in_cluster or config.listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return None
     settings = ListenerSettings(config, listener)
-    mechanism = config.get_str(_LOGIN_BETWEEN_BROKERS)
+    mechanism = config.get_str(_INTER_BROKER)
     modules = {"PLAIN": plain.MODULE, **dict.fromkeys(HASHES, scram.MODULE)}
     if mechanism not in modules:
-        raise ConfigError(
-            f"{_LOGIN_BETWEEN_BROKERS} is {mechanism}; brokers of this version log in by {', '.join(modules)}"
-        )
+        raise ConfigError(f"{_INTER_BROKER} is {mechanism}; brokers of this version log in by {', '.join(modules)}")
     offered = settings.value("sasl.enabled.mechanisms")
     if not isinstance(offered, tuple) or mechanism not in offered:
         raise ConfigError(
-            f"{_LOGIN_BETWEEN_BROKERS} is {mechanism}, which listener {listener} does not offer (sasl.enabled.mechanisms)"
+            f"{_INTER_BROKER} is {mechanism}, which listener {listener} does not offer (sasl.enabled.mechanisms)"
         )
 
     def credentials() -> tuple[str, str]:

@@ -1,8 +1,8 @@
 """The existing delegation tokens as a value: found by id and by HMAC, and counted by requester.
 
 Owns that value, and how SCRAM credentials are derived from a token, with whose id and HMAC a client logs in; deriving
-one takes some ms, so that recent ones are cached. A change copies at most about a hundredth, so that its cost hardly grows with the number of tokens.
-Never decides which tokens exist.
+one takes some ms, so that recent ones are cached. A change copies at most about a hundredth, so that its cost hardly
+grows with the number of tokens. Never decides which tokens exist.
 """
 
 from __future__ import annotations

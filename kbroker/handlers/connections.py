@@ -1,8 +1,13 @@
-"""ApiVersions (key 18), versions 0-4: the APIs of this broker, derived from the registry of handlers.
+"""The APIs at the beginning of a connection: ApiVersions, and SASL where authentication is not possible, or no longer.
 
-Produce is advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it
-(KAFKA-18659). Finalized features are those of the cluster's state. Before v4, a feature whose lowest level is 0 is not
-listed as supported, as older clients cannot read it (KAFKA-17492).
+ApiVersions (key 18), versions 0-4: the APIs of this broker, derived from the registry of handlers. Produce is
+advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it (KAFKA-18659).
+Finalized features are those of the cluster's state. Before v4, a feature whose lowest level is 0 is not listed as
+supported, as older clients cannot read it (KAFKA-17492).
+
+SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself comes before
+any handler (network/sasl_gate.py). Requests that arrive here came too late, too soon after the last authentication, or
+on a listener without SASL.
 """
 
 from __future__ import annotations
@@ -18,6 +23,10 @@ from kbroker.protocol.messages.connections import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
     SupportedFeatureKey,
 )
 
@@ -62,3 +71,16 @@ def api_versions(ctx: RequestContext, request: ApiVersionsRequest | None) -> Api
             FinalizedFeatureKey(name, level, level) for name, level in state.features.items() if level > 0
         ],
     )
+
+
+@handles(SaslHandshakeRequest, SaslHandshakeResponse, "0-1")
+def sasl_handshake(_ctx: RequestContext, _request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    """Refuse it."""
+    return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+
+
+@handles(SaslAuthenticateRequest, SaslAuthenticateResponse, "0-2")
+def sasl_authenticate(_ctx: RequestContext, _request: SaslAuthenticateRequest) -> SaslAuthenticateResponse:
+    """Refuse it."""
+    text = "SaslAuthenticate request received after successful authentication"
+    return SaslAuthenticateResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=text)
