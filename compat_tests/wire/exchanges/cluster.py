@@ -19,7 +19,7 @@ from kbroker.protocol.messages.cluster import (
     UpdateFeaturesRequest,
 )
 from kbroker.protocol.messages.cluster import PartitionRequest as PartitionData
-from kbroker.protocol.messages.cluster import TopicRequest as TopicData
+from kbroker.protocol.messages.cluster import QuorumTopicRequest as TopicData
 from kbroker.protocol.messages.connections import ApiVersionsRequest
 from kbroker.protocol.messages.logs import (
     AlterReplicaLogDir,
