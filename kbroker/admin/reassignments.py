@@ -17,8 +17,7 @@ from typing import Any, Final
 from kafka.structs import TopicPartitionReplica
 
 from kbroker.admin.configs import Subject, alter_configs
-from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, Failures, WrongInput, error_text
 from kbroker.admin.placement import Key
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import IncrementalConfig

@@ -16,8 +16,7 @@ from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic_config
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.partition_offsets import told_offsets_at
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.protocol.uuids import uuid_text

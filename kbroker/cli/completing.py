@@ -68,7 +68,7 @@ def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[
 
 def _connection(ctx: click.Context) -> Any:
     """Return the connection for the options that are typed already."""
-    from kbroker.admin.connection_options import connection_of
+    from kbroker.admin.profiles import connection_of
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
     told = ctx.params

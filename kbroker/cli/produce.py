@@ -25,8 +25,7 @@ from kafka.serializer import Serializer
 from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.errors import AdminError, Unreachable, error_text
 from kbroker.admin.own_request import ask_any
 from kbroker.admin.transactions import brokers
 from kbroker.cli.client import client_options, ending_at_signals, warn

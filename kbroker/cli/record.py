@@ -14,9 +14,9 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
+from kbroker.admin.partition_offsets import parse_time
 from kbroker.admin.placement import Key, leaders
 from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at, position
-from kbroker.admin.times import parse_time
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completing import complete_topics

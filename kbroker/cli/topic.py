@@ -11,11 +11,9 @@ import click
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.did_you_mean import no_such_topic, no_such_topic_config
 from kbroker.admin.errors import Failures
-from kbroker.admin.leader_elections import elect_leaders
-from kbroker.admin.partition_offsets import SPECIAL, offsets_at
-from kbroker.admin.placement import leaders
+from kbroker.admin.partition_offsets import SPECIAL, offsets_at, parse_time
+from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.reassignments import parse_partitions
-from kbroker.admin.times import parse_time
 from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.admin.topic_details import AILMENTS, ailing, with_details
 from kbroker.admin.topics import (

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from kbroker.admin.errors import WrongInput
-from kbroker.admin.times import parse_time
+from kbroker.admin.partition_offsets import parse_time
 from kbroker.console.guard import MAX_BODY
 
 _MOST_FIELDS: Final = 10_000

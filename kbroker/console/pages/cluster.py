@@ -12,9 +12,8 @@ from typing import Any, Final
 from kbroker.admin.brokers import listed_brokers, served_apis
 from kbroker.admin.cluster_view import ClusterView, is_misled
 from kbroker.admin.errors import AdminError, Failures, NotThere, WrongInput
-from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.log_dirs import LogDir, log_dirs
-from kbroker.admin.placement import Key, drain_plan, move, moving, parse_replicas, partitions_of
+from kbroker.admin.placement import Key, drain_plan, elect_leaders, move, moving, parse_replicas, partitions_of
 from kbroker.console.console import Console
 from kbroker.console.health import can_move
 from kbroker.console.listing import Listing

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.fetching import Found, fetch
-from kbroker.admin.producing import write_record
+from kbroker.admin.records import write_record
 from kbroker.console.console import Console
 from kbroker.console.decoding.shown import shown, ways
 from kbroker.console.page_and_action import Action, Done, Facts, Page, Raw

@@ -10,10 +10,9 @@ from typing import Any, Final
 from kbroker.admin.cluster_view import TopicView, cluster_view, is_misled
 from kbroker.admin.configs import Subject, alter_configs, described_configs
 from kbroker.admin.errors import AdminError, Failures, NotThere, WrongInput
-from kbroker.admin.leader_elections import elect_leaders
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import known_offsets_at
-from kbroker.admin.placement import leaders
+from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.records import TO_THE_END, delete_records
 from kbroker.admin.told_everywhere import wait_for_deletion
 from kbroker.admin.topics import add_partitions, delete_topics
