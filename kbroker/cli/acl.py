@@ -11,9 +11,8 @@ from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_groups, complete_topics
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_groups, complete_topics
+from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,

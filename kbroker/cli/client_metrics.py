@@ -16,8 +16,7 @@ from kbroker.admin.configs import Subject, alter_configs, described_configs, lis
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Column, Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Column, Output, Verbs, output_option
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import IncrementalConfig
 

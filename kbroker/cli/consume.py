@@ -27,7 +27,7 @@ from kbroker.admin.partition_offsets import parse_time
 from kbroker.admin.records import forget_fetched, known_partitions, named, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
-from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import whole_match
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 

@@ -14,11 +14,10 @@ from kbroker.admin.group_offsets import delete_offsets as delete_offsets_of
 from kbroker.admin.group_offsets import named_partitions
 from kbroker.admin.groups import STATES, TYPES, delete_groups, described_group, listed_groups
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.group_reset import reset
 from kbroker.cli.option_types import compiled, whole_match
-from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 
 _TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
 """The tools for groups that kbroker cannot describe."""

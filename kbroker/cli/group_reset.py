@@ -25,7 +25,7 @@ from kbroker.admin.group_offsets import (
 )
 from kbroker.admin.groups import OF_OTHER_APIS, group_of, listed_groups
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
 from kbroker.cli.output import Output, output_option
 

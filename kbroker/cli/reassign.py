@@ -27,7 +27,7 @@ from kbroker.admin.reassignments import (
 from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.admin.topics import existing_topics
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completing import complete_topics
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Column, Output, output_option
 
 _LEAST_RATE = 1_024

@@ -19,9 +19,8 @@ from kbroker.admin.placement import Key, leaders
 from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
-from kbroker.cli.completing import complete_topics
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_topics
+from kbroker.cli.output import Output, Verbs, output_option
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500

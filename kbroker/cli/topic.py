@@ -30,11 +30,10 @@ from kbroker.admin.topics import (
     set_topic_configs,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_topics
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.option_types import ReplicaAssignment, whole_match
-from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
+from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 from kbroker.cli.reassign import reassign
-from kbroker.cli.verbs import Verbs
 
 _TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
 

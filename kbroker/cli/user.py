@@ -14,8 +14,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import Failures
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.security.sasl.scram_credential import LEAST_ITERATIONS, MOST_ITERATIONS
 
 _mechanisms = click.option(

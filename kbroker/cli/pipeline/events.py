@@ -25,7 +25,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import code_error, error_text
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.cli.client import client_options
-from kbroker.cli.exit_status import of_signal
+from kbroker.cli.main import of_signal
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events.access_log import AccessLog, LogEvent
 from kbroker.pipeline.events.generator import Arrival, Counts, EventOptions, EventSource, visitor_name
