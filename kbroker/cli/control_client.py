@@ -16,9 +16,8 @@ from urllib.parse import urlencode
 
 import click
 
-from kbroker.control.listen_address import DEFAULT, parse
 from kbroker.control.values import Field
-from kbroker.local_http import NoPlace, joined
+from kbroker.local_http import CONTROL, NoPlace, joined, parse
 
 _PATIENCE_S: Final = 30.0
 _OTHER: Final = "what answers at {} is no control API"
@@ -117,14 +116,14 @@ def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> Control:
         try:
-            return Control(*parse(text.removeprefix("http://").rstrip("/")))
+            return Control(*parse(text.removeprefix("http://").rstrip("/"), "--control", CONTROL.default))
         except NoPlace as error:
             raise click.UsageError(str(error)) from None
 
     return click.option(
         "--control",
         metavar="HOST:PORT",
-        default=DEFAULT,
+        default=CONTROL.default,
         show_default=True,
         envvar="KBROKER_CONTROL",
         callback=read,
