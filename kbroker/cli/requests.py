@@ -14,7 +14,7 @@ import click
 
 from kbroker.cli.control_client import Control, control_option, field_options
 from kbroker.cli.output import NOTHING, Output, Table, output_option
-from kbroker.control.about import ABOUT, LIMIT
+from kbroker.control.values import ABOUT, LIMIT
 
 
 @click.command("requests")
