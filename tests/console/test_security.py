@@ -16,7 +16,7 @@ from kbroker.console.login_tries import LoginTries
 from kbroker.console.pages import ACTIONS
 from kbroker.console.passwords import hashed, is_users, matches, read_users
 from kbroker.console.sessions import Sessions
-from kbroker.embed_certificates import Certificates
+from kbroker.embed_security import Certificates
 from kbroker.local_http import CONSOLE, NoPlace, parse
 from tests.console.visitor import Visitor
 

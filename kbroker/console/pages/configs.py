@@ -13,9 +13,8 @@ from kbroker.admin.features import SAFE_DOWNGRADE, UPGRADE, change_features, des
 from kbroker.config.operations import Op
 from kbroker.console.configs_shown import rows_of
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 from kbroker.protocol.messages.configs import IncrementalConfig
 

@@ -12,9 +12,8 @@ from kbroker.admin.errors import AdminError, NotThere
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing, has_words
+from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.standing_still import STANDING_S
 from kbroker.console.values import Values
 

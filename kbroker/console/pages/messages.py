@@ -1,6 +1,7 @@
 """The records of a topic: browsing, searching, inspecting, following and writing them.
 
-Owns the meaning of the page's fields, and the `kbroker consume` line that prints the same record.
+Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of schemas, by
+which values are shown.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.fetching import Found, fetch
 from kbroker.admin.records import write_record
 from kbroker.console.console import Console
+from kbroker.console.decoding.schemas import from_form
 from kbroker.console.decoding.shown import shown, ways
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page, Raw
-from kbroker.console.page_urls import place
 from kbroker.console.records import filters
 from kbroker.console.records.search import MOST_RECORDS, MOST_SHOWN, Cursor, Search, parse_cursor
 from kbroker.console.records.tail import Tail
@@ -258,12 +260,42 @@ def produce(console: Console, admin: Any, values: Values) -> Done:
     return Done(f"The record is at offset {offset} of partition {partition}.", place("/topics", topic, "messages"))
 
 
+# -- the schemas by which values are shown, which belong to this console and not to the cluster
+
+
+async def find_schemas(console: Console, values: Values) -> Facts:
+    """Return a page of the schemas."""
+    return {"list": Listing(console.schemas.all(), values.page(), "/schemas")}
+
+
+def add_schema(console: Console, admin: Any, values: Values) -> Done:
+    """Add a schema until the console stops."""
+    del admin
+    name = values.needed("name", "the name")
+    kind = values.one_of("kind", ("avro", "protobuf"))
+    from_form(console.schemas, name, kind, values.needed("text", "the schema"))
+    return Done(f"Schema {name} is added, until the console is started again.", "/schemas")
+
+
+def remove_schema(console: Console, admin: Any, values: Values) -> Done:
+    """Remove a schema."""
+    del admin
+    name = values.needed("name", "the name")
+    console.schemas.remove(name)
+    return Done(f"Schema {name} is forgotten.", "/schemas")
+
+
 PAGES: Final = (
     Page("/topics/{topic}/messages", "messages.html", find),
     Page("/topics/{topic}/records/{partition}/{offset}", "record.html", find_one),
+    Page("/schemas", "schemas.html", find_schemas),
 )
 RAW: Final = (
     Raw("/topics/{topic}/records/{partition}/{offset}/download", download),
     Raw("/topics/{topic}/tail", tail),
 )
-ACTIONS: Final = (Action("produce", produce, long=frozenset({"key", "value", "headers"})),)
+ACTIONS: Final = (
+    Action("produce", produce, long=frozenset({"key", "value", "headers"})),
+    Action("schema-add", add_schema, long=frozenset({"text"})),
+    Action("schema-remove", remove_schema),
+)

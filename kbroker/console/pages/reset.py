@@ -21,8 +21,8 @@ from kbroker.admin.group_offsets import (
 )
 from kbroker.admin.groups import group_of
 from kbroker.console.console import Console
+from kbroker.console.listing import place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 
 WAYS: Final = ("earliest", "latest", "time", "shift", "offset", "current")

@@ -19,9 +19,8 @@ from kbroker.admin.topics import add_partitions, delete_topics
 from kbroker.config.operations import Op
 from kbroker.console.configs_shown import Row, rows_of
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 from kbroker.protocol.messages.configs import IncrementalConfig
 from kbroker.protocol.uuids import uuid_text

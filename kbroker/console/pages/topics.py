@@ -13,9 +13,8 @@ from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.admin.topics import create_topics
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing, has_words
+from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
 from kbroker.console.values import Values
 

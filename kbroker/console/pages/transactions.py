@@ -11,9 +11,8 @@ from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.placement import leaders
 from kbroker.admin.transactions import Listed, abort_at, described, hanging, listed, producers, terminated
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 
 _STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Empty")
