@@ -1,7 +1,7 @@
 """The records of a topic: browsing, searching, inspecting, following and writing them.
 
-Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of schemas, by
-which values are shown.
+Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of schemas,
+by which values are shown.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file written here appears
 atomically, as far as the file system's rename is atomic; on a local file system it is on the disk when `write` returns.
 
-`require_shared` tries whether a cluster's executors write to the folder that the driver reads. A local folder that is not
-shared causes no error in Spark: each executor writes to its own disk, the driver finds nothing, and assumes that there
-were no records.
+`require_shared` tries whether a cluster's executors write to the folder that the driver reads. A local folder that is
+not shared causes no error in Spark: each executor writes to its own disk, the driver finds nothing, and assumes that
+there were no records.
 """
 
 from __future__ import annotations
