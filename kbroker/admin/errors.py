@@ -5,8 +5,8 @@ Never prints, and loads no client before it is needed: every start of the comman
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class AdminError(Exception):
@@ -30,6 +30,28 @@ class Failures(AdminError):  # noqa: N818 - what happened
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\nkbroker: ".join(lines))
+
+
+class Refusal(NamedTuple):
+    """Why a change was not made: Kafka's name of the error, and a line for people."""
+
+    name: str
+    text: str
+
+
+Refusals = Mapping[str, Refusal | None]
+"""The results of a change of several, by their names; None for a success."""
+
+
+def raise_refused(results: Refusals) -> None:
+    """Raise Failures of the refusals, if there are any."""
+    raise_any([each.text for each in results.values() if each is not None])
+
+
+def raise_any(failures: Sequence[str]) -> None:
+    """Raise Failures of these lines, if there are any."""
+    if failures:
+        raise Failures(failures)
 
 
 def error_text(error: Any, said: str | None = None) -> str:

@@ -16,7 +16,7 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_group
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, Refusal, Refusals, code_error, error_text
 from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
 from kbroker.admin.own_request import ask_coordinator, coordinator_of
 from kbroker.protocol.errors import ErrorCode
@@ -42,8 +42,8 @@ STATES: Final = (
     "NotReady",
     "Dead",
 )
-NO_GROUP: Final = ("GroupIdNotFoundError",)
-"""kafka-python's names of the error for a missing group."""
+_NO_GROUP: Final = "GroupIdNotFoundError"
+"""kafka-python's name of the error for a missing group."""
 _OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
 """The fields that describe the reader of a partition."""
 _COORDINATOR_ON_ITS_WAY: Final = (
@@ -90,7 +90,7 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
             "target_epoch": None,
             "members": [_member(each) for each in group["members"]],
         }
-    if group["error"] is not None and not any(each in group["error"] for each in NO_GROUP):
+    if group["error"] is not None and _NO_GROUP not in group["error"]:
         raise AdminError(f"cannot describe group {name}: {group['error']}")
     found = describe_consumer_group(admin, name)
     if found is not None:
@@ -170,19 +170,17 @@ def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]
     return found
 
 
-def delete_groups(admin: Any, names: Sequence[str]) -> dict[str, str | None]:
-    """Delete groups without members; return by name the reason for a failure, None for a success."""
+def delete_groups(admin: Any, names: Sequence[str]) -> Refusals:
+    """Delete groups without members, with their committed offsets."""
     results = patiently(lambda: admin.delete_groups(list(names)))
-    failures: dict[str, str | None] = {}
-    for name in names:
-        said = results[name]
-        if said == "OK":
-            failures[name] = None
-        elif said in NO_GROUP:
-            failures[name] = no_such_group(admin, name)
-        else:
-            failures[name] = f"cannot delete {name}: {error_text(getattr(kafka.errors, said, None), None)}"
-    return failures
+
+    def refusal(name: str) -> Refusal:
+        error = getattr(kafka.errors, results[name], kafka.errors.UnknownError)
+        missing = error is kafka.errors.GroupIdNotFoundError
+        text = no_such_group(admin, name) if missing else f"cannot delete {name}: {error_text(error)}"
+        return Refusal(error.message, text)
+
+    return {name: None if results[name] == "OK" else refusal(name) for name in names}
 
 
 _NONE_SUCH: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)

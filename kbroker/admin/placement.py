@@ -14,7 +14,7 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.errors import AdminError, Failures, WrongInput, code_error, error_text
+from kbroker.admin.errors import AdminError, WrongInput, code_error, error_text, raise_any
 from kbroker.admin.told_everywhere import wait_for_preferred_leaders
 
 POLL_SECONDS = 0.5
@@ -50,8 +50,7 @@ def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
         for where, error in answers.items()
         if error is not None
     ]
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     return [(where.topic, where.partition) for where in answers]
 
 

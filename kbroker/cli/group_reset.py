@@ -14,7 +14,7 @@ import click
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection, patience
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, WrongInput, raise_any
 from kbroker.admin.group_offsets import (
     WITHOUT_MEMBERS,
     Target,
@@ -112,8 +112,7 @@ def reset(
         _export(plans, with_groups=len(names) != 1)
     elif plans or output.is_document or not failures:
         output.rows(plans, "group", "topic", "partition", "old-offset", "new-offset")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 
