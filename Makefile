@@ -51,7 +51,7 @@ check: .venv/.stamp
 	$(BIN)/mypy --config-file examples/mypy.ini examples
 	$(BIN)/lint-imports
 	$(BIN)/python -m kbroker.config.docs | diff -u docs/configuration.md - || (echo "docs/configuration.md is stale: run make docs"; exit 1)
-	rm -rf .parts/man && $(BIN)/python -m kbroker.cli.manual .parts/man
+	rm -rf .parts/man && $(BIN)/python -m kbroker.cli.man .parts/man
 	diff -ru man .parts/man || (echo "man/ is stale: run make docs"; exit 1)
 	$(BIN)/mkdocs build --site-dir .parts/site
 	test ! -x $(BIN)/hadolint || $(BIN)/hadolint docker/Dockerfile
@@ -81,7 +81,7 @@ demo: .venv-demo/.stamp
 docs: .venv/.stamp
 	$(BIN)/python -m kbroker.config.docs > docs/configuration.md.new
 	mv docs/configuration.md.new docs/configuration.md
-	$(BIN)/python -m kbroker.cli.manual man
+	$(BIN)/python -m kbroker.cli.man man
 
 site: .venv/.stamp
 	$(BIN)/mkdocs build

@@ -30,7 +30,7 @@ from kbroker.testing.steered_clock import SteeredClock
 
 if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
     from kbroker.cluster_state import ClusterState
-    from kbroker.embed_certificates import Certificates
+    from kbroker.embed_security import Certificates
     from kbroker.testing.asking import Asking
     from kbroker.testing.faults import Faults
     from kbroker.testing.groups import Groups

@@ -36,7 +36,7 @@ from kbroker.network.loop_watch import new_event_loop
 from kbroker.security.sasl.scram_credential import USERS
 
 if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
-    from kbroker.embed_certificates import Certificates
+    from kbroker.embed_security import Certificates
     from kbroker.testing.asking_cluster import ClusterAsking
     from kbroker.testing.faults import Faults
     from kbroker.testing.groups import Groups

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import re
 import secrets
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 from kbroker.config.server_config import CLASS, OF_ZOOKEEPER, STANDARD, SUPER_USERS
 from kbroker.embed_clients import MECHANISMS, ClientSettings, quoted
@@ -23,9 +27,6 @@ from kbroker.security.authorizer.acls import CLUSTER_NAME, Entry, Pattern, Patte
 from kbroker.security.sasl import plain
 from kbroker.security.sasl.add_scram import ScramUser
 from kbroker.security.sasl.scram_credential import HASHES, LEAST_ITERATIONS
-
-if TYPE_CHECKING:  # loaded for TLS
-    from kbroker.embed_certificates import Certificates
 
 Names = str | Sequence[str]
 _PROTOCOLS: Final = {
@@ -141,8 +142,6 @@ class Security:
         """Return the settings that are added to those `given`; generates the certificates."""
         found: dict[str, str] = {}
         if self._tls:
-            from kbroker.embed_certificates import Certificates
-
             self.certificates = Certificates(self._host)
             found.update(self.certificates.settings)
             if self._has_users and not _LISTENS_BY_SSL.search(given.get("listeners", "")):
@@ -253,3 +252,46 @@ def _own_name(taken: Mapping[str, str]) -> str:
     while name in taken:
         name += "_"
     return name
+
+
+class Certificates:
+    """A new certificate authority, the broker's certificate and those of its clients; all files are PEM.
+
+    They lie in a private directory, which is deleted with the broker.
+    """
+
+    def __init__(self, host: str) -> None:
+        from kbroker.security.tls import development  # loaded for TLS only
+
+        self._directory = Path(tempfile.mkdtemp(prefix="kbroker-certificates-"))
+        authority = development.authority()
+        self._sign = partial(development.sign, authority)
+        self.ca = str(self._write("ca", authority.certificates_pem()))
+        """The file with the authority's certificate, which clients trust."""
+        hosts = list(dict.fromkeys(["localhost", "127.0.0.1", *([host] if host else [])]))
+        self._server = self._write("server", self._sign("server", hosts).pem())
+
+    def client(self, name: str) -> str:
+        """Return a file with a key and a certificate of a client with the principal User:CN=name."""
+        return str(self._write(f"client-{name}", self._sign(name).pem()))
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """The broker's settings for them. Clients may present a certificate; without one they are ANONYMOUS."""
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self._server),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": self.ca,
+            "ssl.client.auth": "requested",
+        }
+
+    def remove(self) -> None:
+        """Remove the files."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _write(self, name: str, data: bytes) -> Path:
+        path = self._directory / f"{name}.pem"
+        path.touch(0o600)
+        path.write_bytes(data)
+        return path

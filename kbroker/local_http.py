@@ -1,14 +1,19 @@
 """Serving over HTTP: addresses, which of them only this machine reaches, and the socket.
 
-Owns reading HOST:PORT, and which names in a request's Host header cannot belong to another site. Never imports a
-server, because the command line takes its addresses from here.
+Owns reading HOST:PORT, which names in a request's Host header cannot belong to another site, and what the control API
+and the web console need before they can serve. Never imports a server, because the command line takes its addresses
+from here.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import socket
+from dataclasses import dataclass
 from typing import Final
+
+from kbroker.extras import how_to_install
 
 _LAST_PORT: Final = 65_535
 _BACKLOG: Final = 128
@@ -61,6 +66,43 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
         made.close()
         raise NoPlace(f"{option} {where}: {(error.strerror or str(error)).lower()}") from None
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What can be served: its usual address, its packages, and why others must not reach it without permission."""
+
+    default: str
+    extra: str
+    packages: tuple[str, ...]
+    needs: str
+    not_public: str
+
+    def require(self, what: str) -> None:
+        """Raise NoPlace, which begins with `what`, if its packages are not installed."""
+        if any(importlib.util.find_spec(name) is None for name in self.packages):
+            raise NoPlace(f"{what} needs {self.needs} not installed: {how_to_install(self.extra)}")
+
+    def listening(self, host: str, port: int, option: str, *, public: bool) -> socket.socket:
+        """Return a listening socket; raises NoPlace, also for a public address without permission."""
+        return listening(host, port, option, not_public=None if public else self.not_public)
+
+
+CONTROL: Final = Service(
+    "127.0.0.1:9690",
+    "control",
+    ("starlette", "uvicorn"),
+    "a web server that is",
+    "it lets everybody do everything; --control-public (KBROKER_CONTROL_PUBLIC=true in a container) allows that",
+)
+CONSOLE: Final = Service(
+    "127.0.0.1:8080",
+    "console",
+    ("starlette", "uvicorn", "jinja2", "js_lib_htmx"),
+    "packages that are",
+    "no user would have to log in; --user or --users of `kbroker console` asks for a password, --console-public "
+    "(KBROKER_CONSOLE_PUBLIC=true in a container) allows it without",
+)
 
 
 def is_own(host: str) -> bool:

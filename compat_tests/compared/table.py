@@ -16,7 +16,7 @@ from compat_tests.compared.of_kfake import OfKfake
 from compat_tests.compared.rdkafka_mock import RdkafkaMock
 from compat_tests.compared.target import Lacking, Target
 from compat_tests.compared.trials import TRIALS, Trial
-from kbroker.embed_certificates import Certificates
+from kbroker.embed_security import Certificates
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "testing-compared.md"
 NAMES: Final = ("kbroker", "kfake", "librdkafka's mock")

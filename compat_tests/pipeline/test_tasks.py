@@ -10,8 +10,7 @@ import pytest
 from compat_tests.spark.session import spark
 from kbroker.pipeline.archive.record_columns import offsets_of, within
 from kbroker.pipeline.ranges import Partition
-from kbroker.pipeline.spark.small_frame import small_frame
-from kbroker.pipeline.spark.tasks import DONE_AGAIN, FIRST, first_attempt_only, lost_in, one_task_each
+from kbroker.pipeline.spark.tasks import DONE_AGAIN, FIRST, first_attempt_only, lost_in, one_task_each, small_frame
 
 pytestmark = [
     pytest.mark.spark,

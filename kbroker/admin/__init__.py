@@ -2,4 +2,8 @@
 
 Owns how to reach a cluster, what kafka-python lacks, and how errors read. Knows nothing of the broker, and never
 prints: the command line and the console build on it.
+
+A change is one function here over an admin client: it returns when the change is visible, with refusals as data
+(`errors.Refusals`), or raises AdminError. A verb (`cli/<verb>.py`) and an action of the console (`ACTIONS` of
+`console/pages/<subject>.py`) add their arguments and the text of a success, and call it.
 """

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from kafka.protocol.api_key import ApiKey
 
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.own_request import ask_any, ask_broker, ask_controller
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse

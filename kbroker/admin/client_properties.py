@@ -1,7 +1,7 @@
 """Client settings by other clients' names, librdkafka's and those of Java's tools, for kafka-python.
 
-Owns the translation and the reading of files of settings (--command-config, and profiles). Never connects, and never
-shows a value.
+Owns the translation, the reading of files of settings (--command-config, and profiles), and login by a delegation
+token, which kafka-python lacks: SCRAM with one more attribute. Never connects, and never shows a value.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+from kafka.net.sasl import register_sasl_mechanism
+from kafka.net.sasl.scram import SaslMechanismScram, ScramClient
 
 from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.config.jaas import JaasError, parse_jaas
@@ -78,8 +80,6 @@ def _login(name: str, text: str) -> Texts:
     if "username" not in options or "password" not in options:
         raise WrongInput(f"{name} has no username, or no password; other logins cannot be set here")
     if options.get("tokenauth", "").lower() == "true":
-        from kbroker.admin.token_login import log_in_by_token
-
         log_in_by_token(options["username"])
     return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
 
@@ -197,3 +197,28 @@ def _typed(key: str, text: str) -> Any:
         except ValueError:
             raise WrongInput(f"-X: {key} takes a number, not {text!r}") from None
     return text
+
+
+_WORD = b",tokenauth=true"
+_TOKENS: set[str] = set()
+
+
+def log_in_by_token(token_id: str) -> None:
+    """Make clients of this process that log in with this name declare that it is a token's id."""
+    _TOKENS.add(token_id)
+    for mechanism in ScramClient.MECHANISMS:
+        register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)
+
+
+class _Mechanism(SaslMechanismScram):  # type: ignore[misc]
+    def __init__(self, **config: Any) -> None:
+        super().__init__(**config)
+        if self.username in _TOKENS:
+            self._scram_client = _TokenClient(self.username, config["sasl_plain_password"], self.mechanism)
+
+
+class _TokenClient(ScramClient):  # type: ignore[misc]
+    def first_message(self) -> bytes:
+        message: bytes = super().first_message()
+        self.auth_message += _WORD
+        return message + _WORD

@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.own_request import ask_any, ask_broker
 from kbroker.admin.told_everywhere import wait_for_configs
 from kbroker.config.model import ConfigSource

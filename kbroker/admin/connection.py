@@ -25,8 +25,7 @@ from kafka.errors import (
     UnknownBrokerIdError,
 )
 
-from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import Unreachable, WrongInput
+from kbroker.admin.errors import Unreachable, WrongInput, error_text
 from kbroker.admin.tls_mismatch import tls_fault, unreadable_file
 
 T = TypeVar("T")

@@ -1,11 +1,12 @@
-"""The exceptions for failures, whose text is a line for people.
+"""The exceptions for failures, whose text is a line for people, and the texts of Kafka's error codes.
 
-Never prints, and imports nothing: every start of the command line loads it.
+Never prints, and loads no client before it is needed: every start of the command line loads this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class AdminError(Exception):
@@ -29,3 +30,40 @@ class Failures(AdminError):  # noqa: N818 - what happened
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\nkbroker: ".join(lines))
+
+
+class Refusal(NamedTuple):
+    """Why a change was not made: Kafka's name of the error, and a line for people."""
+
+    name: str
+    text: str
+
+
+Refusals = Mapping[str, Refusal | None]
+"""The results of a change of several, by their names; None for a success."""
+
+
+def raise_refused(results: Refusals) -> None:
+    """Raise Failures of the refusals, if there are any."""
+    raise_any([each.text for each in results.values() if each is not None])
+
+
+def raise_any(failures: Sequence[str]) -> None:
+    """Raise Failures of these lines, if there are any."""
+    if failures:
+        raise Failures(failures)
+
+
+def error_text(error: Any, said: str | None = None) -> str:
+    """Return Kafka's name of an error (a class or an instance) and the broker's message about it, if any."""
+    what = said or getattr(error, "description", None)
+    name = getattr(error, "message", None) or f"error {getattr(error, 'errno', '?')}"
+    return f"{what} ({name})" if what else str(name)
+
+
+def code_error(code: int) -> Any | None:
+    """Return the client's class of an error code; None for no error."""
+    from kafka.errors import NoError, for_code
+
+    error = for_code(code)
+    return None if error is NoError else error

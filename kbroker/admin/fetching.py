@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import cluster_view
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
 from kbroker.breaks import Breaks

@@ -15,8 +15,7 @@ from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_group, no_such_topic
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, Failures, WrongInput, code_error, error_text, raise_any
 from kbroker.admin.own_request import ask_coordinator
 from kbroker.admin.partition_offsets import told_offsets_at
 from kbroker.protocol.messages.group_offsets import (
@@ -153,8 +152,7 @@ def delete_offsets(admin: Any, name: str, partitions: Iterable[TopicPartition]) 
             error = code_error(partition.error_code)
             if error is not None:
                 failures.append(f"{topic.name} {partition.partition_index}: {error_text(error)}")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
 
 
 def _delete_once(admin: Any, name: str, request: OffsetDeleteRequest) -> OffsetDeleteResponse:

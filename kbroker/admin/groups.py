@@ -1,6 +1,7 @@
 """Descriptions of groups of every type by their coordinators, and the deletion of groups.
 
-Owns one form of description for all group protocols, and the lag. Never prints.
+Owns one form of description for all group protocols, the lag, and the request ConsumerGroupDescribe of KIP-848, which
+kafka-python does not have. Never prints.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import patiently
-from kbroker.admin.consumer_groups import describe_consumer_group
 from kbroker.admin.did_you_mean import no_such_group
-from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, Refusal, Refusals, code_error, error_text
 from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
-from kbroker.admin.own_request import coordinator_of
+from kbroker.admin.own_request import ask_coordinator, coordinator_of
+from kbroker.protocol.errors import ErrorCode
+from kbroker.protocol.messages.consumer_groups import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+    DescribedGroup,
+    Member,
+)
 
 TYPES: Final = ("classic", "consumer", "share", "streams")
 """The group types of Apache Kafka 4.3."""
@@ -35,8 +42,8 @@ STATES: Final = (
     "NotReady",
     "Dead",
 )
-NO_GROUP: Final = ("GroupIdNotFoundError",)
-"""kafka-python's names of the error for a missing group."""
+_NO_GROUP: Final = "GroupIdNotFoundError"
+"""kafka-python's name of the error for a missing group."""
 _OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
 """The fields that describe the reader of a partition."""
 _COORDINATOR_ON_ITS_WAY: Final = (
@@ -83,7 +90,7 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
             "target_epoch": None,
             "members": [_member(each) for each in group["members"]],
         }
-    if group["error"] is not None and not any(each in group["error"] for each in NO_GROUP):
+    if group["error"] is not None and _NO_GROUP not in group["error"]:
         raise AdminError(f"cannot describe group {name}: {group['error']}")
     found = describe_consumer_group(admin, name)
     if found is not None:
@@ -163,16 +170,75 @@ def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]
     return found
 
 
-def delete_groups(admin: Any, names: Sequence[str]) -> dict[str, str | None]:
-    """Delete groups without members; return by name the reason for a failure, None for a success."""
+def delete_groups(admin: Any, names: Sequence[str]) -> Refusals:
+    """Delete groups without members, with their committed offsets."""
     results = patiently(lambda: admin.delete_groups(list(names)))
-    failures: dict[str, str | None] = {}
-    for name in names:
-        said = results[name]
-        if said == "OK":
-            failures[name] = None
-        elif said in NO_GROUP:
-            failures[name] = no_such_group(admin, name)
-        else:
-            failures[name] = f"cannot delete {name}: {error_text(getattr(kafka.errors, said, None), None)}"
-    return failures
+
+    def refusal(name: str) -> Refusal:
+        error = getattr(kafka.errors, results[name], kafka.errors.UnknownError)
+        missing = error is kafka.errors.GroupIdNotFoundError
+        text = no_such_group(admin, name) if missing else f"cannot delete {name}: {error_text(error)}"
+        return Refusal(error.message, text)
+
+    return {name: None if results[name] == "OK" else refusal(name) for name in names}
+
+
+_NONE_SUCH: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
+    """Return state, assignor and members of a consumer group.
+
+    None if the broker does not know the API (before Apache Kafka 3.7), has the protocol disabled, or has no consumer
+    group of that name.
+    """
+    group = patiently(lambda: _consumer_answered(admin, name))
+    if group is None or group.error_code in _NONE_SUCH:
+        return None
+    if group.error_code:
+        raise AdminError(
+            f"cannot describe group {name}: {error_text(code_error(group.error_code), group.error_message)}"
+        )
+    return {
+        "group": name,
+        "state": group.group_state,
+        "type": "consumer",
+        "protocol": "consumer",
+        "assignor": group.assignor_name or None,
+        "epoch": group.group_epoch,
+        "target_epoch": group.assignment_epoch,
+        "members": [_consumer_member(each) for each in group.members],
+    }
+
+
+def _consumer_answered(admin: Any, name: str) -> DescribedGroup | None:
+    """Send one request; raises the client's error for a retriable code."""
+    request = ConsumerGroupDescribeRequest(group_ids=[name])
+    answer = ask_coordinator(admin, name, request, ConsumerGroupDescribeResponse)
+    if answer is None or not answer.groups:
+        return None
+    group = answer.groups[0]
+    error = code_error(group.error_code)
+    if error is not None and error.retriable:
+        raise error(group.error_message)
+    return group
+
+
+def _consumer_member(member: Member) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.client_host,
+        "partitions": _partitions(member.assignment),
+        "epoch": member.member_epoch,
+        "target_partitions": _partitions(member.target_assignment),
+    }
+
+
+def _partitions(assignment: DescribedAssignment) -> list[dict[str, Any]]:
+    return [
+        {"topic": each.topic_name, "partition": partition}
+        for each in sorted(assignment.topic_partitions, key=lambda each: each.topic_name)
+        for partition in sorted(each.partitions)
+    ]

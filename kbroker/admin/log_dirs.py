@@ -13,7 +13,7 @@ from typing import Any
 from kafka.errors import KafkaError
 
 from kbroker.admin.cluster_view import cluster_view
-from kbroker.admin.error_codes import code_error, error_text
+from kbroker.admin.errors import code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.logs import (

@@ -1,11 +1,13 @@
 """The first and last offsets of partitions, and the first records at a time: the current ListOffsets.
 
-Owns the request with all of its special times, of which kafka-python has some. Never prints.
+Owns the request with all of its special times, of which kafka-python has some, and how people write a time: in ms since
+1970, or in ISO 8601, in UTC without a zone. Never prints.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -13,8 +15,7 @@ from kafka.errors import IncompatibleBrokerVersion, KafkaError, OffsetNotAvailab
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import patiently
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, WrongInput, code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.logs import (
@@ -23,6 +24,23 @@ from kbroker.protocol.messages.logs import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
+
+
+def parse_time(text: str) -> int:
+    """Return a time in ms, from ms or ISO 8601; raises WrongInput."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return parse_iso(text)
+    except ValueError:
+        raise WrongInput(f"{text!r} is no time: write ms since 1970 or 2026-01-31T12:00:00Z") from None
+
+
+def parse_iso(text: str) -> int:
+    """Return a time in ms, from ISO 8601; raises ValueError."""
+    when = datetime.datetime.fromisoformat(text)
+    return int(when.replace(tzinfo=when.tzinfo or datetime.UTC).timestamp() * 1000)
+
 
 SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
     "latest": (-1, 1),

@@ -1,6 +1,7 @@
-"""The placement of replicas, and moving them: what `kbroker topic` and `kbroker broker` have in common.
+"""The placement of replicas: moving them, and electing leaders among them.
 
-Owns the requests to the cluster, the form of their results, and where the replicas of a drained broker go.
+Owns the requests to the cluster, the form of their results, where the replicas of a drained broker go, and which
+results of an election are changes and which are failures. Never prints.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, WrongInput, code_error, error_text, raise_any
+from kbroker.admin.told_everywhere import wait_for_preferred_leaders
 
 POLL_SECONDS = 0.5
 Key = tuple[str, int]
@@ -49,8 +50,7 @@ def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
         for where, error in answers.items()
         if error is not None
     ]
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     return [(where.topic, where.partition) for where in answers]
 
 
@@ -101,3 +101,26 @@ def drain_plan(
         load[chosen] += 1
         targets[key] = [chosen if each == broker_id else each for each in known]
     return targets, stuck
+
+
+def elect_leaders(
+    admin: Any, names: Sequence[str] | Mapping[str, Sequence[int]] | None, *, unclean: bool
+) -> tuple[list[Key], list[str]]:
+    """Elect the preferred replicas, or with `unclean` any replica if none in sync is alive; of all topics by default.
+
+    Returns the partitions with a new leader, and the failures; a partition that needs no election is in neither.
+    """
+    wanted = None if not names else dict(names) if isinstance(names, Mapping) else list(names)
+    answer = admin.elect_leaders(int(unclean), wanted, raise_errors=False)
+    failures: list[str] = []
+    changed: list[Key] = []
+    for topic in answer.replica_election_results:
+        for each in topic.partition_result:
+            error = code_error(each.error_code)
+            if error is None:
+                changed.append((topic.topic, each.partition_id))
+            elif error.message != "ELECTION_NOT_NEEDED":
+                failures.append(f"{topic.topic}-{each.partition_id}: {error_text(error, each.error_message)}")
+    if not unclean:
+        wait_for_preferred_leaders(admin, changed)
+    return changed, failures

@@ -1,6 +1,7 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns their place, and a warning if others can read a secret in them. Never connects, and never shows a value.
+Owns their place, a warning if others can read a secret in them, and what overrides what in a connection that is made of
+an address, a profile, a file and single settings. Never connects, and never shows a value.
 
     ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
@@ -11,12 +12,22 @@ from __future__ import annotations
 
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from kbroker.admin.client_properties import Tell, normal, read_file, resolved
+from kbroker.admin.client_properties import (
+    Tell,
+    known_settings,
+    normal,
+    parse_settings,
+    read_file,
+    resolved,
+    settings_of,
+)
+from kbroker.admin.connection import Connection, addresses
 from kbroker.admin.errors import AdminError, WrongInput
 
 _SUFFIX: Final = ".properties"
@@ -65,3 +76,34 @@ def read_profile(name: str, tell: Tell) -> tuple[Path, dict[str, str]]:
 def is_secret(name: str) -> bool:
     """Return whether a setting's value must not be shown."""
     return any(each in normal(name) for each in _SECRETS)
+
+
+def connection_of(
+    bootstrap: str,
+    profile: str | None,
+    file: str | None,
+    settings: Sequence[str],
+    tell: Tell,
+    *,
+    profile_counts: bool,
+) -> Connection:
+    """Return the connection; single settings override the file, which overrides the profile.
+
+    With `profile_counts` the profile's address overrides `bootstrap`. Raises AdminError.
+    """
+    found: dict[str, Any] = {}
+    if profile is not None:
+        path, texts = read_profile(profile, tell)
+        address = _taken(texts, "bootstrap_servers")
+        if address is not None and profile_counts:
+            bootstrap = address
+        found |= known_settings(str(path), texts, tell)
+    found |= {} if file is None else settings_of(file, tell)
+    found |= parse_settings(tuple(settings))
+    return Connection(addresses(bootstrap), found)
+
+
+def _taken(texts: dict[str, str], key: str) -> str | None:
+    """Remove and return a setting, by kafka-python's name; None if it is missing."""
+    names = [name for name in texts if normal(name) == key]
+    return [texts.pop(name) for name in names][-1] if names else None

@@ -1,6 +1,7 @@
-"""Records of partitions: reading them up to the current end, and deleting those before an offset.
+"""Records of partitions: reading them up to the current end, writing one, and deleting those before an offset.
 
-Owns the offsets at which such a read starts and ends. Never prints.
+Owns the offsets at which such a read starts and ends. A record without a partition goes where its key sends it, as in
+Kafka's clients; a missing topic is never created. Never prints.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from kafka.serializer import Serializer
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.did_you_mean import missing_topic
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.topics import (
@@ -111,3 +112,33 @@ def delete_records(
                 else:
                     failures.append(f"{topic.name}-{each.partition_index}: {error_text(error)}")
     return rows, failures
+
+
+_PATIENCE_S: Final = 10.0
+
+
+class _AsItIs(Serializer):  # type: ignore[misc]
+    """The client refuses a null value without a key, but serializers may return null."""
+
+    def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002
+        return data[0]
+
+
+def write_record(
+    connection: Connection,
+    topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Sequence[tuple[str, bytes]] = (),
+    partition: int | None = None,
+) -> tuple[int, int]:
+    """Write a record with acks from all in-sync replicas; return its partition and offset; raises AdminError."""
+    producer: Any = connection.producer(acks=-1, linger_ms=0, value_serializer=_AsItIs(), max_block_ms=5_000)
+    try:
+        known = producer.partitions_for(topic)
+        if partition is not None and partition not in known:
+            raise AdminError(f"topic {topic} has no partition {partition}")
+        told = producer.send(topic, (value,), key, list(headers), partition).get(_PATIENCE_S)
+    finally:
+        producer.close(timeout=1)
+    return int(told.partition), int(told.offset)

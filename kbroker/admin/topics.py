@@ -16,18 +16,15 @@ from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic_config
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, Refusal, Refusals, code_error, error_text
 from kbroker.admin.partition_offsets import told_offsets_at
-from kbroker.admin.told_everywhere import wait_for_topics
+from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 INVALID_CONFIG: Final = "INVALID_CONFIG"
 UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
-Refusals = dict[str, tuple[str, str] | None]
-"""By topic: Kafka's name of the error and its message; None for no error."""
 
 
 def listed_topics(admin: Any) -> list[dict[str, Any]]:
@@ -53,9 +50,9 @@ def create_topics(
     assignment: Sequence[Sequence[int]] = (),
     dry_run: bool = False,
 ) -> Refusals:
-    """Create topics, -1 being the broker's default; an `assignment` places them on these brokers, by partition.
+    """Create topics, -1 being the broker's default, and wait until all brokers know of them.
 
-    `wait_for_topics` then waits until all brokers know of them.
+    An `assignment` places them on these brokers, by partition.
     """
     asked = {
         "num_partitions": partitions,
@@ -64,21 +61,32 @@ def create_topics(
         "configs": dict(configs or {}),
     }
     result = admin.create_topics(dict.fromkeys(names, asked), validate_only=dry_run, raise_errors=False)
-    return _judged(result["topics"])
+    refusals = _refusals("create", result["topics"])
+    if not dry_run:
+        wait_for_topics(admin, _without(refusals))
+    return refusals
 
 
 def delete_topics(admin: Any, names: Sequence[str]) -> Refusals:
-    """Delete topics with all their records."""
-    return _judged(admin.delete_topics(list(names), raise_errors=False)["topics"])
+    """Delete topics with all their records, and wait until no broker knows of them any more."""
+    refusals = _refusals("delete", admin.delete_topics(list(names), raise_errors=False)["topics"])
+    wait_for_deletion(admin, _without(refusals))
+    return refusals
 
 
-def _judged(topics: Sequence[Mapping[str, Any]]) -> Refusals:
-    found: Refusals = {}
-    for topic in topics:
+def _refusals(verb: str, topics: Sequence[Mapping[str, Any]]) -> Refusals:
+    def refusal(topic: Mapping[str, Any]) -> Refusal | None:
         error = code_error(topic["error_code"])
-        said = None if error is None else (str(error.message), error_text(error, topic.get("error_message")))
-        found[topic["name"]] = said
-    return found
+        if error is None:
+            return None
+        text = f"cannot {verb} {topic['name']}: {error_text(error, topic.get('error_message'))}"
+        return Refusal(str(error.message), text)
+
+    return {topic["name"]: refusal(topic) for topic in topics}
+
+
+def _without(refusals: Refusals) -> list[str]:
+    return [name for name, refusal in refusals.items() if refusal is None]
 
 
 def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:

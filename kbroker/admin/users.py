@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.admin.error_codes import code_error, error_text
-from kbroker.admin.errors import AdminError
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.own_request import ask_controller
 from kbroker.protocol.messages.access import (
     AlterUserScramCredentialsRequest,

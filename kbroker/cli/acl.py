@@ -9,11 +9,10 @@ import click
 
 from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_groups, complete_topics
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_groups, complete_topics
+from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,
@@ -134,8 +133,7 @@ def add(connection: Connection, **options: Any) -> None:
                 click.echo(f"added: {acl}")
             else:
                 failures.append(f"cannot add {acl}: {failure}")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
 
 
 @command.command("list")
@@ -183,7 +181,6 @@ def remove(connection: Connection, **options: Any) -> None:
         removed, failures = remove_acls(admin, filters)
     for acl in removed:
         click.echo(f"removed: {acl}")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     if not removed:
         click.echo("no ACL is like that")

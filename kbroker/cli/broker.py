@@ -18,9 +18,8 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
 from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completing import complete_brokers, complete_topics
-from kbroker.cli.output import Column, Facts, Output, Table, output_option, print_table
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_brokers, complete_topics
+from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table
 
 _AT_ONCE = 50
 """Partitions that are moved at a time."""

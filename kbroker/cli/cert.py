@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Verbs
 
 
 @click.group("cert", cls=Verbs)

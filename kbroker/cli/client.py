@@ -20,9 +20,9 @@ from click.core import ParameterSource
 from kafka.errors import KafkaError
 
 from kbroker.admin.connection import Connection, in_words
-from kbroker.admin.connection_options import connection_of
-from kbroker.cli.completing import complete_profiles
-from kbroker.cli.exit_status import of_signal
+from kbroker.admin.profiles import connection_of
+from kbroker.cli.completion import complete_profiles
+from kbroker.cli.main import of_signal
 
 Result = TypeVar("Result")
 

@@ -14,10 +14,9 @@ import click
 
 from kbroker.admin.configs import Subject, alter_configs, described_configs, listed_subjects
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Column, Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Column, Output, Verbs, output_option
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import IncrementalConfig
 
@@ -134,8 +133,7 @@ def describe(names: tuple[str, ...], output: Output, connection: Connection) -> 
         found = [_described(admin, name) for name in names or known if name in known]
     output.rows(found, "name", Column("interval ms"), "metrics", "match")
     missing = [_missing(name, known) for name in names if name not in known]
-    if missing:
-        raise Failures(missing)
+    raise_any(missing)
 
 
 @command.command("delete")
@@ -158,8 +156,7 @@ def _names(admin: Any) -> list[str]:
 def _require(admin: Any, names: tuple[str, ...]) -> None:
     known = _names(admin)
     missing = [_missing(name, known) for name in names if name not in known]
-    if missing:
-        raise Failures(missing)
+    raise_any(missing)
 
 
 def _missing(name: str, known: list[str]) -> str:

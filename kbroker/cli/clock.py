@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from kbroker.cli.control_client import Control, control_option
-from kbroker.cli.output import Facts, Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Facts, Output, Verbs, output_option
 
 
 @click.group("clock", cls=Verbs)

@@ -16,8 +16,7 @@ from typing import Any
 import click
 
 from kbroker.cli.log_output import log_options
-from kbroker.cli.output import Output, output_option, print_table
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Output, Verbs, output_option, print_table
 from kbroker.launcher.addresses import parse_listen
 from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until

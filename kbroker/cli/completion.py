@@ -1,12 +1,21 @@
-"""`kbroker completion`: the scripts for shells to complete verbs, options and their choices.
+"""`kbroker completion`: the scripts for shells to complete verbs, options, their choices and names in the cluster.
 
-Owns the verb alone: the scripts, and their requests to this command, are click's.
+The scripts, and their requests to this command, are click's. Owns how names are completed (topics, groups, brokers and
+profiles, from the cluster that the verb would use), and how long a shell may wait for it, which is a moment. Never
+reports a failure: then there is nothing to complete.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
 import click
-from click.shell_completion import get_completion_class
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem, get_completion_class
 
 PROGRAM = "kbroker"
 VARIABLE = "_KBROKER_COMPLETE"
@@ -29,3 +38,71 @@ def command(shell: str) -> None:
     made = get_completion_class(shell)
     assert made is not None
     click.echo(made(click.get_current_context().find_root().command, {}, PROGRAM, VARIABLE).source())
+
+
+_PATIENCE_S: Final = 2.0
+_HASTE: Final = {"bootstrap_timeout_ms": 1_000, "request_timeout_ms": 1_500, "reconnect_backoff_max_ms": 100}
+
+
+def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a topic; internal topics only if the text begins like them."""
+    return _fitting(ctx, incomplete, lambda admin: [str(topic["name"]) for topic in admin.describe_topics()])
+
+
+def complete_groups(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a group."""
+    return _fitting(ctx, incomplete, lambda admin: [str(group["group_id"]) for group in admin.list_groups()])
+
+
+def complete_brokers(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of a live broker."""
+
+    def ids(admin: Any) -> list[str]:
+        brokers = admin.describe_cluster()["brokers"]
+        return [str(each["broker_id"] if "broker_id" in each else each["node_id"]) for each in brokers]
+
+    return _fitting(ctx, incomplete, ids)
+
+
+def complete_profiles(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a profile."""
+    from kbroker.admin.profiles import names
+
+    return [CompletionItem(name) for name in names() if name.startswith(incomplete)]
+
+
+def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[str]]) -> list[CompletionItem]:
+    """Ask in a thread, and wait for it only a moment."""
+    found: list[str] = []
+
+    def run() -> None:
+        try:
+            with _connection(ctx).admin() as admin:
+                found.extend(ask(admin))
+        except Exception:  # noqa: BLE001 - there is no place to report it
+            return
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    names = sorted(name for name in list(found) if name.startswith(incomplete))
+    if not incomplete:
+        names = [name for name in names if not name.startswith("__")] or names
+    return [CompletionItem(name) for name in names]
+
+
+def _connection(ctx: click.Context) -> Any:
+    """Return the connection for the options that are typed already."""
+    from kbroker.admin.profiles import connection_of
+
+    logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
+    told = ctx.params
+    made = connection_of(
+        told["bootstrap"],
+        told.get("profile"),
+        told.get("file"),
+        told.get("settings") or (),
+        lambda _line: None,
+        profile_counts=ctx.get_parameter_source("bootstrap") is not ParameterSource.COMMANDLINE,
+    )
+    return replace(made, settings={**_HASTE, **made.settings})

@@ -19,9 +19,8 @@ from kbroker.admin.configs import (
 )
 from kbroker.admin.connection import Connection
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completing import complete_brokers, complete_groups, complete_topics
-from kbroker.cli.output import Column, Output, output_option, wide
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_brokers, complete_groups, complete_topics
+from kbroker.cli.output import Column, Output, Verbs, output_option, wide
 from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import DescribeConfigsResourceResult, IncrementalConfig

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.cli.client import client_options
-from kbroker.console.listen_address import DEFAULT, listening, parse, require_libraries
+from kbroker.local_http import CONSOLE, parse
 
 PASSWORD: Final = "KBROKER_CONSOLE_PASSWORD"
 """The variable that may hold the password of --user."""
@@ -31,7 +31,7 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option(
     "--listen",
     metavar="HOST:PORT",
-    default=DEFAULT,
+    default=CONSOLE.default,
     show_default=True,
     help="Where to listen; port 0 takes a free one.",
 )
@@ -65,11 +65,10 @@ def command(connection: Connection, **options: Any) -> None:
     if options["hash_password"]:
         _print_hash(options["user"])
         return
-    require_libraries("kbroker console")
+    CONSOLE.require("kbroker console")
     users = users_of(options["user"], options["password_file"], options["users"])
     tls = _tls(options["tls_cert"], options["tls_key"])
-    allowed = "--user" if users else "--console-public" if options["console_public"] else None
-    host, port = parse(options["listen"], "--listen")
+    host, port = parse(options["listen"], "--listen", CONSOLE.default)
     _set_log()
     from kbroker.console.console import Settings
     from kbroker.console.server import ConsoleServer
@@ -84,7 +83,7 @@ def command(connection: Connection, **options: Any) -> None:
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
-    made = listening(host, port, "--listen", allowed=allowed)
+    made = CONSOLE.listening(host, port, "--listen", public=bool(users) or options["console_public"])
     try:
         server = ConsoleServer(connection, made, settings, schemas=options["schemas"], tls=tls)
     except OSError as error:  # also an ssl error

@@ -23,11 +23,11 @@ from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata,
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import unreadable_at
+from kbroker.admin.partition_offsets import parse_time
 from kbroker.admin.records import forget_fetched, known_partitions, named, position
-from kbroker.admin.times import parse_time
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
-from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import whole_match
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 

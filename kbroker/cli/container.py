@@ -15,16 +15,14 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from kbroker.broker.base_node import Node
-from kbroker.cli.console_server import console_options, console_place
-from kbroker.cli.control_server import control_options, control_place
+from kbroker.cli.beside import http_options, metrics_option, places
 from kbroker.cli.log_output import log_options, set_up_log
-from kbroker.cli.metrics_server import metrics_option, metrics_place
-from kbroker.cli.start import Beside, run
+from kbroker.cli.start import run
 from kbroker.config.listeners import Endpoint, parse_endpoint
 from kbroker.config.loggers import parse_level
 from kbroker.config.model import ConfigError
@@ -52,21 +50,16 @@ log = logging.getLogger("kbroker")
 @click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
 @click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
 @click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
-@metrics_option("KBROKER_METRICS_LISTEN")
+@metrics_option(in_container=True)
 @log_options("KBROKER_LOG_FORMAT", "KBROKER_LOG_LEVEL")
-@control_options("KBROKER_CONTROL_LISTEN", "KBROKER_CONTROL_PUBLIC")
-@console_options("KBROKER_CONSOLE_LISTEN", "KBROKER_CONSOLE_PUBLIC")
+@http_options(in_container=True)
 def command(
     mounted: str,
     data_dir: str,
     ready_file: str | None,
-    metrics: str | None,
     log_format: str,
     log_levels: tuple[str, ...],
-    control: str | None,
-    control_public: bool,
-    console: str | None,
-    console_public: bool,
+    **beside: Any,
 ) -> None:
     """Run a broker by the rules of the apache/kafka image."""
     levels, unknown = image_levels(os.environ)
@@ -78,16 +71,13 @@ def command(
     file = Path(mounted)
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     config = BrokerConfig(container_settings(os.environ, text, data_dir, socket.gethostname()))
-    with (
-        metrics_place(metrics or None, config) as seen,
-        control_place(control or None, config, public=control_public) as place,
-        console_place(console or None, public=console_public) as pages,
-    ):
-        if place is not None:
-            log.info("the control API will be at %s", place.url)
-        if pages is not None:
-            log.info("the console will be at %s", pages.url)
-        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), Beside(place, seen, console=pages))
+    for name in ("metrics", "control", "console"):
+        beside[name] = beside[name] or None  # an empty variable is like an unset one
+    with places(config, **beside) as made:
+        for name, what in (("control", "control API"), ("console", "console")):
+            if name in made.urls:
+                log.info("the %s will be at %s", what, made.urls[name])
+        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), made)
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:

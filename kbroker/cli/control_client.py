@@ -1,7 +1,8 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
-Owns the option --control and one HTTP request at a time, with only the standard library. Never knows what is requested;
-a failure becomes the line in its answer.
+Owns the option --control, options made of the API's declared fields, and one HTTP request at a time, with only the
+standard library. The API itself checks the values of fields. Never knows what is requested; a failure becomes the line
+in its answer.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import click
 
-from kbroker.control.listen_address import DEFAULT, parse
-from kbroker.local_http import NoPlace, joined
+from kbroker.control.values import Field
+from kbroker.local_http import CONTROL, NoPlace, joined, parse
 
 _PATIENCE_S: Final = 30.0
 _OTHER: Final = "what answers at {} is no control API"
@@ -115,16 +116,45 @@ def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> Control:
         try:
-            return Control(*parse(text.removeprefix("http://").rstrip("/")))
+            return Control(*parse(text.removeprefix("http://").rstrip("/"), "--control", CONTROL.default))
         except NoPlace as error:
             raise click.UsageError(str(error)) from None
 
     return click.option(
         "--control",
         metavar="HOST:PORT",
-        default=DEFAULT,
+        default=CONTROL.default,
         show_default=True,
         envvar="KBROKER_CONTROL",
         callback=read,
         help="Where `kbroker start --control` serves; also KBROKER_CONTROL.",
     )(function)
+
+
+_TYPES: Final = {"string": str, "integer": int, "number": float}
+_METAVARS: Final = {
+    "when": None,
+    "api": "NAME",
+    "transactional_id": "ID",
+    "client_id": "ID",
+    "group": "ID",
+    "error": "NAME",
+    "topic": "NAME",
+}
+
+
+def field_options(fields: Iterable[Field]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each field; the function gets each by its name, None if it is missing."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for field in reversed(list(fields)):
+            function = click.option(
+                f"--{field.name.replace('_', '-')}",
+                field.name,
+                type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
+                metavar=_METAVARS.get(field.name, "N" if field.kind != "string" else field.name.upper()),
+                help=field.meaning.replace("`", ""),
+            )(function)
+        return function
+
+    return add

@@ -14,8 +14,7 @@ from kbroker.admin.features import (
     described_features,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Output, Verbs, output_option
 
 
 @click.group("feature", cls=Verbs)

@@ -9,16 +9,15 @@ import click
 
 from kbroker.admin.connection import Connection, patience
 from kbroker.admin.did_you_mean import no_such_group
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any, raise_refused
 from kbroker.admin.group_offsets import delete_offsets as delete_offsets_of
 from kbroker.admin.group_offsets import named_partitions
 from kbroker.admin.groups import STATES, TYPES, delete_groups, described_group, listed_groups
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.group_reset import reset
 from kbroker.cli.option_types import compiled, whole_match
-from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 
 _TOOLS: Final = {"share": "kafka-share-groups.sh", "streams": "kafka-streams-groups.sh"}
 """The tools for groups that kbroker cannot describe."""
@@ -101,8 +100,7 @@ def describe(
     for each in found:
         if each["type"] in _TOOLS:
             warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} tells its members and offsets")
-    if missing:
-        raise Failures(missing)
+    raise_any(missing)
 
 
 def _document(group: Mapping[str, Any], chosen: Sequence[str]) -> dict[str, Any]:
@@ -213,12 +211,10 @@ def delete(names: tuple[str, ...], all_groups: bool, yes: bool, connection: Conn
             if names and not yes:
                 click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
         results = delete_groups(admin, names) if names else {}
-    for name, failure in results.items():
-        if failure is None:
+    for name, refusal in results.items():
+        if refusal is None:
             click.echo(f"deleted {name}")
-    failures = [each for each in results.values() if each is not None]
-    if failures:
-        raise Failures(failures)
+    raise_refused(results)
 
 
 # -- patterns -----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import click
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection, patience
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, WrongInput, raise_any
 from kbroker.admin.group_offsets import (
     WITHOUT_MEMBERS,
     Target,
@@ -25,7 +25,7 @@ from kbroker.admin.group_offsets import (
 )
 from kbroker.admin.groups import OF_OTHER_APIS, group_of, listed_groups
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import Ago, Moment, OffsetsInFile
 from kbroker.cli.output import Output, output_option
 
@@ -112,8 +112,7 @@ def reset(
         _export(plans, with_groups=len(names) != 1)
     elif plans or output.is_document or not failures:
         output.rows(plans, "group", "topic", "partition", "old-offset", "new-offset")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     if not execute:
         click.echo("nothing was changed; add --execute to do it", err=True)
 

@@ -14,8 +14,7 @@ from functools import partial
 
 import click
 
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.cluster_state import TopicState
 from kbroker.log.directories.dir_lock import in_use, is_locked
 from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_of

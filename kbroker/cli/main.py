@@ -1,6 +1,7 @@
-"""The `kbroker` command: its verbs, and how errors reach people.
+"""The `kbroker` command: its verbs, how errors reach people, and the exit status.
 
-Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback.
+Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback. The status is 0, 1 for a
+failure, 2 for wrong usage, 130 and 143 for signals; some verbs have more of them.
 """
 
 from __future__ import annotations
@@ -8,13 +9,35 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.cli.exit_status import exit_status
+
+EXITS: Final = (
+    ("0", "All is done."),
+    ("1", "Something failed; a line on standard error says what, and what to do where that is known."),
+    ("2", "The command line is wrong."),
+    ("130", "It was interrupted."),
+)
+"""The texts for the manual pages."""
+
+
+def of_signal(number: int) -> int:
+    """Return the status of a process that a signal ends, as in shells."""
+    return 128 + number
+
+
+def exit_status(error: BaseException) -> int:
+    """Return the status of a process that an error ends."""
+    if isinstance(error, click.exceptions.Exit):
+        return error.exit_code
+    if isinstance(error, click.UsageError):
+        return 2
+    return 130 if isinstance(error, click.Abort | KeyboardInterrupt) else 1
+
 
 GROUPS = {
     "Brokers": {

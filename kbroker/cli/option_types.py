@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 from kafka.structs import TopicPartition
 
-from kbroker.admin.times import parse_iso
+from kbroker.admin.partition_offsets import parse_iso
 
 _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?")
 

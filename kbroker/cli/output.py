@@ -1,22 +1,22 @@
 """The output of verbs that list and describe: the option -o, and the only code that prints rows, facts and documents.
 
 A verb passes its result as a value, and its form for people as parts: tables and facts. This module decides which of
-the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. Never asks a
-cluster.
+the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. YAML is written in
+blocks, and a parser gets exactly the same value from it as from JSON: only texts that every version of YAML reads as a
+text are not in double quotes. `Verbs` prints the help of a group of verbs. Never asks a cluster.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import click
-
-from kbroker.cli.yaml_text import yaml_text
 
 Result = TypeVar("Result")
 
@@ -186,3 +186,83 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
+
+
+_LONGEST = 400
+
+
+class Verbs(click.Group):
+    """A group of verbs, whose help has a whole sentence for each: click's own list cuts it at the end of its line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, each with the first sentence of its help, wrapped if it is long."""
+        below = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, each.get_short_help_str(_LONGEST)) for name, each in below.items() if each and not each.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off", "y", "n", "null"})
+_ESCAPES: Final = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+
+def yaml_text(value: object) -> str:
+    """Return a value of dicts, lists, texts, numbers, booleans and None as a document that ends with a newline."""
+    return "".join(f"{line}\n" for line in _lines(value))
+
+
+def _lines(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping) and value:
+        for key, each in value.items():
+            yield from _entry(f"{_text(str(key))}:", each, "  ")
+    elif _is_list(value) and value:
+        assert isinstance(value, Sequence)
+        for each in value:
+            head, *rest = _lines(each)
+            yield f"- {head}"
+            yield from (f"  {line}" for line in rest)
+    else:
+        yield _scalar(value)
+
+
+def _entry(head: str, value: object, indent: str) -> Iterator[str]:
+    if (isinstance(value, Mapping) or _is_list(value)) and value:
+        yield head
+        yield from (f"{indent}{line}" for line in _lines(value))
+    else:
+        yield f"{head} {_scalar(value)}"
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
+def _scalar(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float):
+        text = repr(value)
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text
+    if isinstance(value, int):
+        return repr(int(value))
+    if isinstance(value, str):
+        return _text(value)
+    return "{}" if isinstance(value, Mapping) else "[]"
+
+
+def _text(text: str) -> str:
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
+        return text
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable() and character != _BYTE_ORDER_MARK:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,4 +1,8 @@
-"""`kbroker produce`: write the lines of standard input to a topic."""
+"""`kbroker produce`: write the lines of standard input to a topic.
+
+Owns how a record is read from a line: headers, key and value, with the separators and the marker of null of
+kafka-console-producer's reader.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import click
 from kafka.admin import ConfigResource
@@ -25,17 +30,66 @@ from kafka.serializer import Serializer
 from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.error_codes import error_text
-from kbroker.admin.errors import AdminError, Unreachable
+from kbroker.admin.errors import AdminError, Unreachable, error_text
 from kbroker.admin.own_request import ask_any
 from kbroker.admin.transactions import brokers
 from kbroker.cli.client import client_options, ending_at_signals, warn
-from kbroker.cli.completing import complete_topics
-from kbroker.cli.line_format import LineFormat, Message
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.outage import SILENCE_S, told_of_outages
 from kbroker.cli.record_format import unescape
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+_OVERHEAD = 64
+Headers = list[tuple[str, bytes]]
+
+
+class Message(NamedTuple):
+    """A record as read from a line."""
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
+
+    @property
+    def size(self) -> int:
+        """Return its approximate size in memory, in bytes."""
+        told = sum(len(name) + len(value) for name, value in self.headers)
+        return _OVERHEAD + len(self.key or b"") + len(self.value) + told
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """The form HEADERS delimiter KEY separator VALUE, of which all but the value may be missing."""
+
+    key_separator: bytes | None = None
+    headers_delimiter: bytes | None = None
+    headers_separator: bytes = b","
+    headers_key_separator: bytes = b":"
+    null_marker: bytes | None = None
+    empty_is_null: bool = False
+
+    def parse(self, line: bytes) -> Message:
+        """Return the record of a line; a null value is kept as typed, `is_null` recognizes it."""
+        value = line.removesuffix(b"\n")
+        headers: Headers = []
+        if self.headers_delimiter is not None and self.headers_delimiter in value:
+            told, _, value = value.partition(self.headers_delimiter)
+            headers = [self._header(each) for each in told.split(self.headers_separator) if each]
+        key = None
+        if self.key_separator is not None and self.key_separator in value:
+            key, _, value = value.partition(self.key_separator)
+        return Message(None if key is None or self.is_null(key) else key, value, headers)
+
+    def is_null(self, data: bytes) -> bool:
+        """Return whether a key or a value stands for null."""
+        return (self.empty_is_null and not data) or (self.null_marker is not None and data == self.null_marker)
+
+    def _header(self, text: bytes) -> tuple[str, bytes]:
+        """Return a header; the client here cannot send null headers."""
+        name, _, value = text.partition(self.headers_key_separator)
+        return name.decode("utf-8", "replace"), value
+
 
 # Enough to fill many requests, and little enough that a large piped file does not fill memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024

@@ -15,8 +15,7 @@ import click
 
 from kbroker.admin.client_properties import normal, read_file
 from kbroker.admin.profiles import existing, file_of, is_secret, names
-from kbroker.cli.output import Column, Facts, Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Column, Facts, Output, Verbs, output_option
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HIDDEN: Final = "(secret)"

@@ -10,8 +10,7 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.quotas import LIMITS, TYPES, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Output, Table, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Output, Table, Verbs, output_option
 from kbroker.quota.configured import IP
 
 _T = TypeVar("_T")

@@ -13,7 +13,7 @@ import click
 from kbroker.admin.brokers import listed_brokers
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import Failures, raise_any
 from kbroker.admin.placement import Key, move, moving, parse_replicas, partitions_of, wait_until_moved
 from kbroker.admin.reassignments import (
     Moves,
@@ -27,7 +27,7 @@ from kbroker.admin.reassignments import (
 from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.admin.topics import existing_topics
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completing import complete_topics
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Column, Output, output_option
 
 _LEAST_RATE = 1_024
@@ -139,8 +139,7 @@ def _known(admin: Any, wanted: Mapping[Key, object]) -> dict[Key, dict[str, Any]
     known = {key: each for key, each in partitions_of(admin, list(there)).items() if key in wanted}
     lost = [key for key in sorted(wanted) if key[0] in there and key not in known]
     missing += [f"topic {topic} has no partition {index}" for topic, index in lost]
-    if missing:
-        raise Failures(missing)
+    raise_any(missing)
     return known
 
 

@@ -13,15 +13,14 @@ import click
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any
+from kbroker.admin.partition_offsets import parse_time
 from kbroker.admin.placement import Key, leaders
 from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at, position
-from kbroker.admin.times import parse_time
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
-from kbroker.cli.completing import complete_topics
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_topics
+from kbroker.cli.output import Output, Verbs, output_option
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -204,8 +203,7 @@ def delete(
         rows, failures = delete_records(admin, wanted, led)
     told = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
     output.rows(told, "topic", "partition", "low watermark")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
 
 
 def _before(offset: int) -> str:

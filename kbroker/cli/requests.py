@@ -12,10 +12,9 @@ from typing import Any
 
 import click
 
-from kbroker.cli.control_client import Control, control_option
-from kbroker.cli.field_options import field_options
+from kbroker.cli.control_client import Control, control_option, field_options
 from kbroker.cli.output import NOTHING, Output, Table, output_option
-from kbroker.control.about import ABOUT, LIMIT
+from kbroker.control.values import ABOUT, LIMIT
 
 
 @click.command("requests")

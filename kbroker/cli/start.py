@@ -19,19 +19,16 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kbroker.broker.base_node import Node
 from kbroker.broker.garbage import GarbageCollection
 from kbroker.broker.node import BrokerNode
-from kbroker.cli.console_server import ConsolePlace, console_options, console_place
-from kbroker.cli.control_server import ControlPlace, control_options, control_place
+from kbroker.cli.beside import Beside, MetricsPlace, http_options, metrics_option, places, traces_options
 from kbroker.cli.log_output import log_options, name_broker, set_up_log
-from kbroker.cli.metrics_server import MetricsPlace, metrics_option, metrics_place
 from kbroker.cli.systemd import Systemd
-from kbroker.cli.traces import TracesPlace, traces_options, traces_place
 from kbroker.clock import Clock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -42,15 +39,6 @@ from kbroker.telemetry.instances import Receiver
 if TYPE_CHECKING:
     from kbroker.log.directories.log_manager import LogManager
     from kbroker.metrics.server import MetricsServer
-
-
-class Beside(NamedTuple):
-    """The services beside the broker that were requested."""
-
-    control: ControlPlace | None = None
-    metrics: MetricsPlace | None = None
-    traces: TracesPlace | None = None
-    console: ConsolePlace | None = None
 
 
 _NOTHING: Final = Beside()
@@ -91,9 +79,8 @@ def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
 @click.option("--ready-file", metavar="FILE", help="Write JSON with the address there while the broker serves.")
 @click.option("--dev", is_flag=True, help=f"For development: {', '.join(f'{k}={v}' for k, v in DEV_SETTINGS.items())}.")
 @metrics_option()
-@traces_options()
-@control_options()
-@console_options()
+@traces_options
+@http_options()
 @click.option("--strict", is_flag=True, help="Refuse unknown keys.")
 @log_options()
 def command(
@@ -106,16 +93,10 @@ def command(
     scram_users: tuple[str, ...],
     ready_file: str | None,
     dev: bool,
-    metrics: str | None,
-    traces: str | None,
-    traces_ratio: float,
-    control: str | None,
-    control_public: bool,
-    console: str | None,
-    console_public: bool,
     strict: bool,
     log_format: str,
     log_levels: tuple[str, ...],
+    **beside: Any,
 ) -> None:
     """Start a broker.
 
@@ -137,31 +118,17 @@ def command(
             strict=strict,
         )
         users = [parse_user(text) for text in scram_users]
-        with (
-            metrics_place(metrics, config) as seen,
-            control_place(control, config, public=control_public) as place,
-            console_place(console, public=console_public) as pages,
-        ):
-            started = partial(
-                announce,
-                kept=not memory,
-                control=None if place is None else place.url,
-                metrics=None if seen is None else seen.url,
-                console=None if pages is None else pages.url,
-            )
-            beside = Beside(place, seen, traces_place(traces, traces_ratio), pages)
-            run(config, cluster_id, ready_file, started, users, beside)
+        with places(config, **beside) as made:
+            run(config, cluster_id, ready_file, partial(announce, kept=not memory, urls=made.urls), users, made)
     finally:
         if private is not None:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def announce(
-    node: Node, *, kept: bool, control: str | None = None, metrics: str | None = None, console: str | None = None
-) -> None:
+def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
     """Print the broker's addresses, its data directories and example commands; data that is not `kept` is temporary.
 
-    `control`, `metrics` and `console` are the addresses of its control API, its metrics and its web console, if any.
+    `urls` are the addresses of its control API, its metrics and its web console, if any.
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
@@ -183,15 +150,15 @@ def announce(
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
             f"  {command} consume hello --from-beginning --count 1 --bootstrap {plain}\n"
         )
-    if control is not None:
+    if "control" in urls:
         click.echo(
-            f"its control API, with a page about it, is at {control}\n\n"
-            f"  {command} requests --follow --control {control.removeprefix('http://')}\n"
+            f"its control API, with a page about it, is at {urls['control']}\n\n"
+            f"  {command} requests --follow --control {urls['control'].removeprefix('http://')}\n"
         )
-    if metrics is not None:
-        click.echo(f"its metrics are at {metrics}/metrics; beside them /healthz and /readyz\n")
-    if console is not None:
-        click.echo(f"its web console is at {console}\n")
+    if "metrics" in urls:
+        click.echo(f"its metrics are at {urls['metrics']}/metrics; beside them /healthz and /readyz\n")
+    if "console" in urls:
+        click.echo(f"its web console is at {urls['console']}\n")
     sys.stdout.flush()
 
 
@@ -263,7 +230,7 @@ async def _serve(
     starting: Callable[[Receiver | None, Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
-    places: Beside,
+    asked: Beside,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -290,16 +257,16 @@ async def _serve(
     control = None
     beside = contextlib.AsyncExitStack()
     try:
-        if places.traces is not None:
-            await beside.enter_async_context(places.traces.of(node))
-        control = None if places.control is None else places.control.serve(node)
-        console = None if places.console is None else await beside.enter_async_context(places.console.served(node))
+        if asked.traces is not None:
+            await beside.enter_async_context(asked.traces.of(node))
+        control = None if asked.control is None else asked.control.serve(node)
+        if asked.console is not None:
+            await beside.enter_async_context(asked.console.served(node))
         if seen is not None:
             seen.node = node
         started(node)
         if ready_file is not None:
-            others = {"control": control, "metrics": seen, "console": console}
-            _write_ready_file(node, ready_file, {name: each.url for name, each in others.items() if each is not None})
+            _write_ready_file(node, ready_file, asked.urls)
         garbage.begin()
         systemd.ready(loop)
         if not await _stopped_or_failed(node, stop):

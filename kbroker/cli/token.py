@@ -15,8 +15,7 @@ import click
 from kbroker.admin.connection import Connection
 from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Column, Facts, Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Column, Facts, Output, Verbs, output_option
 from kbroker.protocol.messages.access import (
     CreatableRenewers,
     CreateDelegationTokenRequest,

@@ -10,13 +10,10 @@ import click
 
 from kbroker.admin.connection import Connection, patiently
 from kbroker.admin.did_you_mean import no_such_topic, no_such_topic_config
-from kbroker.admin.errors import Failures
-from kbroker.admin.leader_elections import elect_leaders
-from kbroker.admin.partition_offsets import SPECIAL, offsets_at
-from kbroker.admin.placement import leaders
+from kbroker.admin.errors import raise_any
+from kbroker.admin.partition_offsets import SPECIAL, offsets_at, parse_time
+from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.reassignments import parse_partitions
-from kbroker.admin.times import parse_time
-from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.admin.topic_details import AILMENTS, ailing, with_details
 from kbroker.admin.topics import (
     EXISTS,
@@ -32,11 +29,10 @@ from kbroker.admin.topics import (
     set_topic_configs,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_topics
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.option_types import ReplicaAssignment, whole_match
-from kbroker.cli.output import Column, Facts, Output, Part, Table, output_option, wide
+from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
 from kbroker.cli.reassign import reassign
-from kbroker.cli.verbs import Verbs
 
 _TIME_HELP = f"{', '.join(SPECIAL)}, or ms since 1970, or 2026-01-31T12:00:00Z."
 
@@ -54,11 +50,6 @@ def _assignments(pairs: tuple[str, ...]) -> dict[str, str]:
             raise click.UsageError(f"--config takes KEY=VALUE, not {pair!r}")
         found[key.strip()] = value.strip()
     return found
-
-
-def _report(failures: list[str]) -> None:
-    if failures:
-        raise Failures(failures)
 
 
 @command.command("create")
@@ -92,7 +83,6 @@ def create(
         raise click.UsageError("--replica-assignment says how many there are: not with --partitions or --replicas")
     set_configs = _assignments(configs)
     failures = []
-    created = []
     with connection.admin() as admin:
         refusals = create_topics(
             admin,
@@ -107,15 +97,13 @@ def create(
             if refusal is None and dry_run:
                 click.echo(f"{name} could be created")
             elif refusal is None:
-                created.append(name)
                 click.echo(f"created {name}")
-            elif if_not_exists and refusal[0] == EXISTS:
+            elif if_not_exists and refusal.name == EXISTS:
                 click.echo(f"{name} exists")
             else:
-                hint = no_such_topic_config(set_configs) if refusal[0] == INVALID_CONFIG else ""
-                failures.append(f"cannot create {name}: {refusal[1]}{hint}")
-        wait_for_topics(admin, created)
-    _report(failures)
+                hint = no_such_topic_config(set_configs) if refusal.name == INVALID_CONFIG else ""
+                failures.append(f"{refusal.text}{hint}")
+    raise_any(failures)
 
 
 @command.command("list")
@@ -178,7 +166,7 @@ def describe(
     order = names or sorted(described)
     found = [described[name] for name in order if name in described]
     output.show(found, *(part for topic in found for part in _parts(topic)))
-    _report(missing)
+    raise_any(missing)
 
 
 @command.command("offsets", short_help="Show at which offsets partitions are at a time.")
@@ -223,7 +211,7 @@ def offsets(
     headers = ("topic", "partition", "offset", "timestamp")
     rows = [[name, index, *map(_there, found.get((name, index), (-1, -1)))] for name, index in sorted(wanted)]
     output.rows([dict(zip(headers, row, strict=True)) for row in rows], *headers)
-    _report(refused)
+    raise_any(refused)
 
 
 def _there(number: int) -> int | None:
@@ -301,7 +289,7 @@ def delete(names: tuple[str, ...], pattern: str | None, yes: bool, if_exists: bo
     """Delete topics with everything in them."""
     if bool(names) == (pattern is not None):
         raise click.UsageError("give either names or --pattern")
-    failures, deleted = [], []
+    failures = []
     with connection.admin() as admin:
         if pattern is not None:
             matches = whole_match(pattern)
@@ -310,14 +298,12 @@ def delete(names: tuple[str, ...], pattern: str | None, yes: bool, if_exists: bo
                 click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
         for name, refusal in delete_topics(admin, names).items() if names else ():
             if refusal is None:
-                deleted.append(name)
                 click.echo(f"deleted {name}")
-            elif refusal[0] != UNKNOWN:
-                failures.append(f"cannot delete {name}: {refusal[1]}")
+            elif refusal.name != UNKNOWN:
+                failures.append(refusal.text)
             elif not if_exists:
                 failures.append(no_such_topic(admin, name))
-        wait_for_deletion(admin, deleted)
-    _report(failures)
+    raise_any(failures)
 
 
 @command.command("elect", short_help="Let first replicas lead again.")
@@ -344,7 +330,7 @@ def elect(
     with connection.admin() as admin:
         changed, failures = elect_leaders(admin, wanted, unclean=unclean)
     click.echo(f"{len(changed)} partitions have another leader")
-    _report(failures)
+    raise_any(failures)
 
 
 command.add_command(reassign)

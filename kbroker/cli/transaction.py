@@ -20,9 +20,8 @@ from kbroker.admin.transactions import (
     terminated,
 )
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_topics
-from kbroker.cli.output import Column, Facts, Output, Table, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.completion import complete_topics
+from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option
 from kbroker.protocol.messages.transactions import ProducerState, TransactionState
 
 _MINUTE_MS = 60_000

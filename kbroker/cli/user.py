@@ -11,11 +11,10 @@ from dataclasses import asdict
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Output, output_option
-from kbroker.cli.verbs import Verbs
+from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.security.sasl.scram_credential import LEAST_ITERATIONS, MOST_ITERATIONS
 
 _mechanisms = click.option(
@@ -59,8 +58,7 @@ def list_users(names: tuple[str, ...], output: Output, connection: Connection) -
         credentials, failures = described_users(admin, names)
     found = [asdict(each) for each in credentials]
     output.rows(found, "user", "mechanism", "iterations")
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
 
 
 @command.command("remove")

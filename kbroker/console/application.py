@@ -202,7 +202,9 @@ class Web:
         try:
             action.check(values)
             done = await self.console.cluster.ask(
-                lambda admin: action.run(self.console, admin, values), reads=False, deadline_s=60
+                lambda admin: action.run(self.console if action.of_console else admin, values),
+                reads=False,
+                deadline_s=60,
             )
         except (AdminError, Slow, Busy) as error:
             note(f"refused: {error}")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.admin.cluster_view import INTERNAL, ClusterView
+from kbroker.console.listing import place
 from kbroker.console.number_text import duration, number, plural
-from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
 from kbroker.console.standing_still import STANDING_S
 

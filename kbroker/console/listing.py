@@ -1,4 +1,4 @@
-"""Long lists, of which a page shows a part: search, the number of pages, and their addresses.
+"""Addresses of pages, with quoted parts, and long lists, of which a page shows a part: search and the number of pages.
 
 Owns how a search for topics, groups and ACLs matches, and the arithmetic. A page beyond the end is the last one.
 """
@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
+from urllib.parse import quote, urlencode
 
-from kbroker.console.page_urls import place
+
+def place(path: str, *parts: object, **query: object) -> str:
+    """Return an address from a path, further parts of it, and a query without None and empty values."""
+    whole = path + "".join(f"/{quote(str(each), safe='')}" for each in parts)
+    asked = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None and value != ""}
+    return f"{whole}?{urlencode(asked)}" if asked else whole
+
 
 T = TypeVar("T")
 PER_PAGE: Final = 50

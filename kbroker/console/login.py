@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from kbroker.console.console import Console, audit
-from kbroker.console.page_urls import place
+from kbroker.console.listing import place
 from kbroker.console.values import Values
 
 

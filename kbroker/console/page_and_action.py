@@ -56,16 +56,18 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """A change: `run` is called in a thread with the console, an admin client and the form's values."""
+    """A change: `run` is called in a thread with an admin client, or the console itself, and the form's values."""
 
     name: str
-    run: Callable[[Console, Any, Values], Done]
+    run: Callable[[Any, Values], Done]
     confirms: str | None = None
     """The field whose value the user must type again to confirm."""
     secret: frozenset[str] = field(default_factory=frozenset)
     """Fields that must not appear in the log."""
     long: frozenset[str] = field(default_factory=frozenset)
     """Fields of which the log has only the length."""
+    of_console: bool = False
+    """Whether it changes the console, or needs its connection, and no admin client."""
 
     @property
     def path(self) -> str:

@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from kbroker.admin.errors import AdminError
 from kbroker.console import charts, number_text
-from kbroker.console.page_urls import place
+from kbroker.console.listing import place
 from kbroker.extras import how_to_install
 
 _HERE: Final = Path(__file__).parent

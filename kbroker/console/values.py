@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 
 from kbroker.admin.errors import WrongInput
-from kbroker.admin.times import parse_time
+from kbroker.admin.partition_offsets import parse_time
 from kbroker.console.guard import MAX_BODY
 
 _MOST_FIELDS: Final = 10_000
@@ -61,11 +61,11 @@ class Values:
         """Return whether a checkbox is ticked."""
         return self.text(name) in ("1", "on", "true", "yes")
 
-    def number(self, name: str, what: str, default: int | None = None, *, least: int = 0) -> int | None:
-        """Return a whole number, `default` if the field is empty."""
+    def optional_number(self, name: str, what: str, *, least: int = 0) -> int | None:
+        """Return a whole number, None if the field is empty."""
         found = self.text(name)
         if not found:
-            return default
+            return None
         try:
             value = int(found)
         except ValueError:
@@ -73,6 +73,16 @@ class Values:
         if not least <= value <= _LARGEST:
             raise WrongInput(f"{what} is a whole number from {least} on, not {found[:50]!r}")
         return value
+
+    def number(self, name: str, what: str, default: int = 0, *, least: int = 0) -> int:
+        """Return a whole number, `default` if the field is empty."""
+        found = self.optional_number(name, what, least=least)
+        return default if found is None else found
+
+    def needed_number(self, name: str, what: str, *, least: int = 0) -> int:
+        """Return a whole number; the field must not be empty."""
+        self.needed(name, what)
+        return self.number(name, what, least=least)
 
     def time(self, name: str) -> int | None:
         """Return a time in ms since 1970; None if the field is empty."""
@@ -88,7 +98,7 @@ class Values:
 
     def page(self) -> int:
         """Return the page number of a list, from 1 on."""
-        return max(self.number("page", "the page", 1) or 1, 1)
+        return max(self.number("page", "the page", 1), 1)
 
 
 def queried(request: Request) -> Values:

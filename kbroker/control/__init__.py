@@ -3,7 +3,6 @@
 faults, clock, requests, topics, groups, snapshots  the operations, a module each
 known_*.py, subject.py                              the faults and snapshots that exist; the controlled broker
 values.py, telling.py                               JSON -> checked values; values of the broker -> JSON
-document.py, overview_page.py                       the same operations as an OpenAPI document, and as a page
+document.py                                         the same operations as an OpenAPI document, and as a page
 guard.py, application.py, server.py                 the checks of a request; HTTP; the thread that runs all of it
-listen_address.py                                   the listen address; the only module loaded without a server
 """

@@ -10,11 +10,9 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.control.about import ABOUT
-from kbroker.control.values import Field, Refused, Values
+from kbroker.control.values import ABOUT, Field, Refused, Values
 from kbroker.testing.faults import Fault, Faults
-from kbroker.testing.filters import INT32, LONGEST_DELAY_MS
-from kbroker.testing.when import When
+from kbroker.testing.filters import INT32, LONGEST_DELAY_MS, When
 
 KEPT: Final = 1_000
 """The most known faults, including finished ones; the oldest finished ones are dropped first."""

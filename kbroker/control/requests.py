@@ -10,10 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from kbroker.control.about import ABOUT, LIMIT, USUAL_LIMIT
 from kbroker.control.operations import Control, Operation, until
 from kbroker.control.telling import json_bytes, told_request
-from kbroker.control.values import TIMEOUT, Field, Refused, Values
+from kbroker.control.values import ABOUT, LIMIT, TIMEOUT, USUAL_LIMIT, Field, Refused, Values
 from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
 

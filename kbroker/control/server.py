@@ -8,6 +8,9 @@ five. While long lists were read one after the other, the median of a Metadata r
 without it; 5.3 ms also in the broker's own loop, where the slowest of a hundred took twice as long as either. Without
 requests, uvicorn wakes up ten times a second.
 
+A connection is uvicorn's, which is closed if no request arrives: uvicorn itself limits the time between two requests,
+but not before the first, and silent connections would keep all others out.
+
 Starlette and uvicorn, and not FastAPI: that needs pydantic, and takes 0.5 s and 25 MB to load instead of 0.13 s and
 13 MB, for checks and a document which a table of operations provides as well (values.py, document.py).
 """
@@ -25,14 +28,47 @@ from types import TracebackType
 from typing import Final, Self
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kbroker.control.application import AT_ONCE, application
-from kbroker.control.connections import Connection
 from kbroker.control.known_faults import KnownFaults
 from kbroker.control.known_snapshots import KnownSnapshots
 from kbroker.control.operations import Control
 from kbroker.control.subject import Subject
 from kbroker.local_http import url_of
+
+HEAD_S: Final = 5.0
+"""How long the head may be incomplete after the connection was made, or after a request began to arrive."""
+
+
+class Connection(H11Protocol):
+    """A connection that closes without a request."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._follow()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._follow()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def _follow(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._forget()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEAD_S, self.timeout_keep_alive_handler)
+
+    def _forget(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
 
 CONNECTIONS: Final = 100
 """The most connections at once; more are answered with 503."""

@@ -1,7 +1,7 @@
 """The values that a caller sends, in a JSON body or in a query, checked against their declaration.
 
-Owns the types of fields, the field for a timeout, and the messages for wrong values. The OpenAPI document uses the same
-declarations. Never knows the purpose of any other value.
+Owns the types of fields, the messages for wrong values, and the fields that several operations share: a timeout, and
+which requests to select. The OpenAPI document and the command line use the same declarations.
 """
 
 from __future__ import annotations
@@ -53,6 +53,17 @@ class Field:
 
 
 LONGEST_WAIT_MS: Final = 600_000
+USUAL_LIMIT: Final = 100
+ABOUT: Final = (
+    Field("api", "string", 'Kafka\'s name of what was asked, as "Produce".'),
+    Field("topic", "string", "Requests that name this topic."),
+    Field("group", "string", "Requests that name this group."),
+    Field("transactional_id", "string", "Requests that name this transactional id."),
+    Field("client_id", "string", "Requests of this client."),
+)
+LIMIT: Final = Field(
+    "limit", "integer", f"No more than the newest so many; without, {USUAL_LIMIT}.", least=0, most=1000
+)
 TIMEOUT: Final = Field(
     "timeout_ms", "integer", "How long to wait, in ms; without, ten seconds.", least=0, most=LONGEST_WAIT_MS
 )

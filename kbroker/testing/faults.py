@@ -18,11 +18,10 @@ from typing import Any, Final, Self, Unpack
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.calling import NOT_RUNNING
-from kbroker.testing.filters import LONGEST_DELAY_MS, LONGEST_THROTTLE_MS, Filter, Seen, check_values
+from kbroker.testing.filters import LONGEST_DELAY_MS, LONGEST_THROTTLE_MS, Filter, Seen, When, check_values
 from kbroker.testing.known import check_apis, check_filters, error_code
 from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.storm import USUAL_RATE, squall
-from kbroker.testing.when import When
 
 WRITING: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",

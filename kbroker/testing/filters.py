@@ -1,4 +1,4 @@
-"""Which requests a fault is for: a request as faults see it, and the filters that select requests.
+"""Which requests a fault is for, and when in their life: a request as faults see it, and the filters that select them.
 
 Owns the filters and their bounds: a value that no request could match is refused at once. Never looks at a request.
 """
@@ -7,10 +7,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, TypedDict
 
 from kbroker.testing.numbers import check_number, check_whole
 from kbroker.testing.subjects import Subjects
+
+
+class When(Enum):
+    """Where in a request's life its connection breaks.
+
+    REQUEST  the request was read, but nothing was done
+    BEFORE   the request was done, but not a byte of the answer was sent
+    MIDDLE   half of the answer was sent
+    AFTER    all of the answer was sent
+    """
+
+    REQUEST = "request"
+    BEFORE = "before"
+    MIDDLE = "middle"
+    AFTER = "after"
+
+    @classmethod
+    def of(cls, given: When | str) -> When:
+        """Return a member from itself or its value. Raises ValueError that lists the members."""
+        try:
+            return cls(given)
+        except ValueError:
+            raise ValueError(f"when is one of {', '.join(each.value for each in cls)}, not {given!r}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,13 +24,12 @@ from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kbroker.testing.faults import End, Faults, Kind, Plan
-from kbroker.testing.filters import Seen
+from kbroker.testing.filters import Seen, When
 from kbroker.testing.gate import Entrance, steps_behind
 from kbroker.testing.recorder import Recorder, joined_bytes, message_of
 from kbroker.testing.refusals import refusal
 from kbroker.testing.requests import Request, Requests
 from kbroker.testing.subjects import Subjects, joined, part_of, subjects_of
-from kbroker.testing.when import When
 
 _SIZE = struct.Struct(">i")
 _API_VERSIONS = 18

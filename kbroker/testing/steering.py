@@ -144,8 +144,7 @@ class Steering(Calling):
                     await to_its_end(lambda: remove_files(left))
 
     async def _put_back(self, snapshot: Snapshot, made: dict[Key, MadeAhead]) -> None:
-        from kbroker.testing.restored_groups import empty_groups
-        from kbroker.testing.restored_transactions import known_now, settle
+        from kbroker.testing.restored_coordinators import empty_groups, known_now, settle
         from kbroker.testing.restoring import changed_logs, highest_epoch, make_files, put_back
 
         node = self._node

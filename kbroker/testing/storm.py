@@ -10,7 +10,7 @@ import random
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode as E
-from kbroker.testing.when import When
+from kbroker.testing.filters import When
 
 USUAL_RATE: Final = 0.05
 """The default share of requests that a storm hits."""

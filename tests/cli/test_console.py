@@ -13,6 +13,7 @@ import pytest
 from kbroker.admin.connection import Connection
 from kbroker.console.passwords import matches
 from kbroker.extras import how_to_install
+from kbroker.local_http import Service
 from tests.cli.conftest import CommandLine
 from tests.console.conftest import served
 from tests.console.visitor import Visitor
@@ -114,6 +115,6 @@ def test_secrets_of_the_connection_are_in_no_line(monkeypatch):
         seen["cli"] = console._cli(connection)
         raise SystemExit(0)
 
-    monkeypatch.setattr(console, "require_libraries", lambda _: stop(Connection("127.0.0.1:1", {})))
+    monkeypatch.setattr(Service, "require", lambda *_: stop(Connection("127.0.0.1:1", {})))
     CommandLine("127.0.0.1:1")("console", "-X", "sasl.password=hidden")
     assert seen["cli"] == ("--bootstrap", "127.0.0.1:1")

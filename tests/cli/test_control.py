@@ -13,9 +13,9 @@ from contextlib import ExitStack
 import pytest
 
 from kbroker import Broker
-from kbroker.control.about import ABOUT, LIMIT
 from kbroker.control.known_faults import FILTERS, KINDS
 from kbroker.control.server import CONNECTIONS
+from kbroker.control.values import ABOUT, LIMIT
 from tests.cli.conftest import CommandLine
 from tests.control.conftest import Http, controlled
 

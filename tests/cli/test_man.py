@@ -10,7 +10,7 @@ import click
 import pytest
 
 from kbroker.cli.main import VERBS, cli
-from kbroker.cli.manual import pages
+from kbroker.cli.man import pages
 from tests.cli.conftest import CommandLine
 
 MAN = Path(__file__).parents[2] / "man"

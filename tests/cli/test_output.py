@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kbroker.cli.main import VERBS, cli
-from kbroker.cli.output import Column, Facts, Output, Table, wide
-from kbroker.cli.yaml_text import yaml_text
+from kbroker.cli.output import Column, Facts, Output, Table, wide, yaml_text
 from tests.tries import tries
 
 ROWS = [{"name": "orders", "partitions": 3, "in sync": True}, {"name": "true", "partitions": 12, "in sync": None}]

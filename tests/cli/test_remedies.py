@@ -9,7 +9,7 @@ import click
 import pytest
 
 from kbroker import Broker
-from kbroker.admin.error_codes import error_text
+from kbroker.admin.errors import error_text
 from kbroker.cli import remedies
 from kbroker.cli.main import VERBS, cli
 from kbroker.cli.remedies import verb_of, with_remedy

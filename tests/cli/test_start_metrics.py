@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from compat_tests.wire.client import WireClient
 from kbroker.cli import start
-from kbroker.cli.metrics_server import _pushed
+from kbroker.cli.beside import _pushed
 from kbroker.cli.systemd import Systemd
 from kbroker.clock import SystemClock
 from kbroker.local_http import NoPlace, parse
@@ -120,7 +120,7 @@ def test_without_the_extra_clients_are_not_asked_for_metrics(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "kbroker.metrics.pushed", None)
-    with caplog.at_level("INFO", "kbroker.cli.metrics_server"):
+    with caplog.at_level("INFO", "kbroker.cli.beside"):
         assert _pushed(SystemClock()) is None
     assert [each.getMessage() for each in caplog.records] == [
         "clients are not asked for their metrics, for which an extra is missing: "

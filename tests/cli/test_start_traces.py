@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from compat_tests.wire.client import WireClient
-from kbroker.cli import start, traces
-from kbroker.cli.traces import traces_place
+from kbroker.cli import beside, start
+from kbroker.cli.beside import traces_place
 from kbroker.config.model import ConfigError
 from kbroker.protocol.messages.cluster import MetadataRequest
 from tests.cli.conftest import CommandLine
@@ -46,6 +46,6 @@ def test_what_is_no_url(url: str) -> None:
 def test_without_the_extra_the_start_is_one_line(
     cli: CommandLine, monkeypatch: pytest.MonkeyPatch, lacking: str
 ) -> None:
-    monkeypatch.setattr(traces, "_NEEDED", ("kbroker", lacking))
+    monkeypatch.setattr(beside, "_OF_TRACES", ("kbroker", lacking))
     line = cli.fails("start", "--memory", "--listen", "127.0.0.1:0", "--traces")
     assert line.startswith("--traces needs more than kbroker alone: pip install '.[traces]'")

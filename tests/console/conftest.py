@@ -13,8 +13,8 @@ import pytest
 from kbroker import Broker
 from kbroker.admin.connection import Connection
 from kbroker.console.console import Settings
-from kbroker.console.listen_address import listening
 from kbroker.console.server import ConsoleServer
+from kbroker.local_http import CONSOLE
 from tests.console import world
 from tests.console.browser import Browser, browser, missing
 from tests.console.visitor import Visitor
@@ -44,7 +44,7 @@ def served(bootstrap: str, **settings: Any) -> Iterator[ConsoleServer]:
     """Serve a console of a cluster, on a free port of this machine."""
     own = {key: settings.pop(key) for key in ("schemas", "tls", "connection") if key in settings}
     connection = Connection(bootstrap, own.pop("connection", {}))
-    made = listening("127.0.0.1", 0, "--listen", allowed=None)
+    made = CONSOLE.listening("127.0.0.1", 0, "--listen", public=False)
     told = Settings(**{"cli": ("--bootstrap", bootstrap), "period_s": 0.5, **settings})
     with ConsoleServer(connection, made, told, **own) as server:
         assert server.console.sampler.wait_for_rounds(1, 30)

@@ -11,8 +11,8 @@ import pytest
 from kbroker.admin.cluster_view import is_misled
 from kbroker.console import console as consoles
 from kbroker.console.configs_shown import meaning
+from kbroker.console.listing import place
 from kbroker.console.number_text import span
-from kbroker.console.page_urls import place
 from kbroker.console.pages import PAGES
 from kbroker.console.render import breakable
 from kbroker.console.sampler import Sampler

@@ -12,13 +12,12 @@ import pytest
 
 from kbroker.admin.errors import AdminError
 from kbroker.console.guard import POLICY, refusal
-from kbroker.console.listen_address import listening, parse
 from kbroker.console.login_tries import LoginTries
 from kbroker.console.pages import ACTIONS
 from kbroker.console.passwords import hashed, is_users, matches, read_users
 from kbroker.console.sessions import Sessions
-from kbroker.embed_certificates import Certificates
-from kbroker.local_http import NoPlace
+from kbroker.embed_security import Certificates
+from kbroker.local_http import CONSOLE, NoPlace, parse
 from tests.console.visitor import Visitor
 
 
@@ -276,13 +275,13 @@ def test_passwords_are_kept_as_scrypt_has_them(tmp_path):
 
 def test_others_are_let_reach_it_only_if_that_was_said():
     with pytest.raises(NoPlace, match="no user would have to log in"):
-        listening("0.0.0.0", 0, "--listen", allowed=None)
-    listening("0.0.0.0", 0, "--listen", allowed="--user").close()
+        CONSOLE.listening("0.0.0.0", 0, "--listen", public=False)
+    CONSOLE.listening("0.0.0.0", 0, "--listen", public=True).close()
     with pytest.raises(NoPlace, match="unknown host"):
-        listening("no.such.host.invalid", 0, "--listen", allowed=None)
+        CONSOLE.listening("no.such.host.invalid", 0, "--listen", public=False)
     with pytest.raises(NoPlace, match="takes HOST:PORT"):
-        parse("8080", "--listen")
-    assert parse("[::1]:80", "--listen") == ("::1", 80)
+        parse("8080", "--listen", CONSOLE.default)
+    assert parse("[::1]:80", "--listen", CONSOLE.default) == ("::1", 80)
 
 
 def test_changes_are_noted_without_secrets(web, caplog):

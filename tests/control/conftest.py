@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from kbroker import Broker
-from kbroker.control.listen_address import listening
 from kbroker.control.server import ControlServer
+from kbroker.local_http import CONTROL
 
 
 class Http:
@@ -53,7 +53,7 @@ class Http:
 
 @contextmanager
 def controlled(broker: Broker, *, public: bool = False) -> Iterator[Http]:
-    with ControlServer(broker, listening("127.0.0.1", 0, public=public), public=public) as server:
+    with ControlServer(broker, CONTROL.listening("127.0.0.1", 0, "--control", public=public), public=public) as server:
         yield Http(server.url)
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from kbroker import Broker
 from kbroker.control.guard import MAX_BODY, refusal
-from kbroker.control.listen_address import listening, parse
-from kbroker.local_http import NoPlace
+from kbroker.local_http import CONTROL, NoPlace, parse
 from tests.control.conftest import Http, controlled
 
 HOST = ("host", "127.0.0.1:9690")
@@ -116,7 +115,7 @@ def test_other_paths_and_methods_are_named(api: Http) -> None:
     [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:9690", ("::1", 9690)), ("localhost:1", ("localhost", 1))],
 )
 def test_where_it_listens(text: str, wanted: tuple[str, int]) -> None:
-    assert parse(text) == wanted
+    assert parse(text, "--control", CONTROL.default) == wanted
 
 
 @pytest.mark.parametrize(
@@ -124,17 +123,20 @@ def test_where_it_listens(text: str, wanted: tuple[str, int]) -> None:
 )
 def test_where_it_cannot_listen(text: str) -> None:
     with pytest.raises(NoPlace, match=r"--control takes HOST:PORT, as 127.0.0.1:9690, not"):
-        parse(text)
+        parse(text, "--control", CONTROL.default)
 
 
 def test_others_than_this_machine_are_let_in_by_an_option_alone() -> None:
     with pytest.raises(NoPlace, match=r"--control-public .* allows that"):
-        listening("0.0.0.0", 0, public=False)
-    listening("0.0.0.0", 0, public=True).close()
-    with listening("127.0.0.1", 0, public=False) as held, pytest.raises(NoPlace, match="already in use"):
-        listening("127.0.0.1", held.getsockname()[1], public=False)
+        CONTROL.listening("0.0.0.0", 0, "--control", public=False)
+    CONTROL.listening("0.0.0.0", 0, "--control", public=True).close()
+    with (
+        CONTROL.listening("127.0.0.1", 0, "--control", public=False) as held,
+        pytest.raises(NoPlace, match="already in use"),
+    ):
+        CONTROL.listening("127.0.0.1", held.getsockname()[1], "--control", public=False)
     with pytest.raises(NoPlace, match="unknown host"):
-        listening("no..host", 0, public=False)
+        CONTROL.listening("no..host", 0, "--control", public=False)
 
 
 def test_the_lock_of_the_interpreter_changes_hands_often_while_it_serves() -> None:

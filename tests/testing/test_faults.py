@@ -17,8 +17,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.clients import AlterClientQuotasRequest, AlteredEntity, AlteredEntry, OpData
 from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
-from kbroker.testing.filters import Seen
-from kbroker.testing.when import When
+from kbroker.testing.filters import Seen, When
 
 PATIENCE_S = 20.0
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import click
 
+from kbroker.cli.output import Verbs
 from kbroker.cli.perf.consume import consume
 from kbroker.cli.perf.latency import latency
 from kbroker.cli.perf.produce import produce
-from kbroker.cli.verbs import Verbs
 
 
 @click.group("perf", cls=Verbs)

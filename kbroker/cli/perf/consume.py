@@ -17,7 +17,7 @@ from kafka.errors import KafkaError
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_topics
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.perf.figures import MB, Run
 from kbroker.cli.perf.live import Live, live

@@ -16,7 +16,7 @@ import click
 
 from kbroker.admin.connection import Connection
 from kbroker.cli.client import client_options
-from kbroker.cli.completing import complete_topics
+from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.perf.figures import Run
 from kbroker.cli.perf.live import Live, live

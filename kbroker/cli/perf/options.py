@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from kbroker.cli.output import Facts, Output
-from kbroker.cli.perf.percentiles import PERCENTILES
+from kbroker.cli.perf.figures import PERCENTILES
 from kbroker.cli.perf.senders import CLIENTS
 
 INTERVAL_MS: Final = 5_000

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from kbroker.cli.exit_status import of_signal
+from kbroker.cli.main import of_signal
 
 
 class Stop:

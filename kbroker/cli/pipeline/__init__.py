@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from kbroker.cli.output import Verbs
 from kbroker.cli.pipeline.archive import archive, optimize, verify
 from kbroker.cli.pipeline.demo import demo
 from kbroker.cli.pipeline.events import command as events
 from kbroker.cli.pipeline.replay import replay
 from kbroker.cli.pipeline.visits import recount, visits
-from kbroker.cli.verbs import Verbs
 
 
 @click.group("pipeline", cls=Verbs)

@@ -7,7 +7,7 @@ from operator import itemgetter
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Output, Table, output_option
 from kbroker.cli.pipeline.options import interval, names_of, require_archive, spark_options
@@ -82,8 +82,7 @@ def verify(topics: str | None, root: str, output: Output, connection: Connection
         report = Verification(session, Cluster(connection), root, names_of(topics)).run()
     rows = [dict(zip(HEADERS, state.row(), strict=True)) for state in report.partitions]
     output.show(report.encode(), Table(rows, [Column(header, itemgetter(header)) for header in HEADERS]))
-    if report.faults:
-        raise Failures(report.faults)
+    raise_any(report.faults)
     click.echo("nothing is wrong", err=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import Failures
+from kbroker.admin.errors import raise_any
 from kbroker.cli.output import print_table
 from kbroker.cli.pipeline.options import spark_options
 from kbroker.pipeline.demo.tour import Tour, TourOptions, by_day, tour
@@ -32,8 +32,7 @@ def demo(out: str, days: int, records: int, spark: SparkOptions) -> None:
             found = tour(session, connection, Path(folder), options, lambda text: click.echo(text, err=True))
         picture, page = _kept(found, Path(out))
     print_table(_HEADERS, by_day(found))
-    if found.faults:
-        raise Failures(found.faults)
+    raise_any(found.faults)
     click.echo(f"the stream and the archive agree; the chart is in {picture} and {page}")
 
 

@@ -22,10 +22,10 @@ from typing import Any, Final
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.error_codes import code_error, error_text
+from kbroker.admin.errors import code_error, error_text
 from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.cli.client import client_options
-from kbroker.cli.exit_status import of_signal
+from kbroker.cli.main import of_signal
 from kbroker.pipeline.errors import PipelineError
 from kbroker.pipeline.events.access_log import AccessLog, LogEvent
 from kbroker.pipeline.events.generator import Arrival, Counts, EventOptions, EventSource, visitor_name

@@ -17,14 +17,13 @@ from kbroker.console.pages import (
     overview,
     quotas,
     reset,
-    schemas,
     topic,
     topics,
     transactions,
 )
 
 _SUBJECTS: Final = (
-    overview, topics, topic, messages, groups, reset, transactions, cluster, configs, access, quotas, schemas,
+    overview, topics, topic, messages, groups, reset, transactions, cluster, configs, access, quotas,
 )  # fmt: skip
 PAGES: Final[tuple[Page, ...]] = tuple(page for subject in _SUBJECTS for page in subject.PAGES)
 ACTIONS: Final[tuple[Action, ...]] = tuple(each for subject in _SUBJECTS for each in subject.ACTIONS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from kbroker.admin.acls import add_acls, described_acls, remove_acls
-from kbroker.admin.errors import AdminError, Failures, WrongInput
+from kbroker.admin.errors import AdminError, WrongInput, raise_any
 from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.console.console import Console
@@ -93,18 +93,16 @@ def _acl(values: Values) -> Acl:
     return Acl(Pattern(kind, name, pattern_type), entry)
 
 
-def acl_add(console: Console, admin: Any, values: Values) -> Done:
+def acl_add(admin: Any, values: Values) -> Done:
     """Add an ACL."""
-    del console
     ((acl, failure),) = add_acls(admin, [_acl(values)])
     if failure is not None:
         raise AdminError(f"cannot add {acl}: {failure}")
     return Done(f"Added: {acl}", "/acls")
 
 
-def acl_remove(console: Console, admin: Any, values: Values) -> Done:
+def acl_remove(admin: Any, values: Values) -> Done:
     """Remove exactly one ACL."""
-    del console
     pattern, entry = _acl(values)
     wanted = AclFilter(
         pattern.resource_type,
@@ -116,8 +114,7 @@ def acl_remove(console: Console, admin: Any, values: Values) -> Done:
         entry.permission,
     )
     removed, failures = remove_acls(admin, [wanted])
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     if not removed:
         raise AdminError("this ACL does not exist any more")
     return Done(f"Removed: {removed[0]}", "/acls")
@@ -142,9 +139,8 @@ async def find_users(console: Console, values: Values) -> Facts:
     }
 
 
-def user_add(console: Console, admin: Any, values: Values) -> Done:
+def user_add(admin: Any, values: Values) -> Done:
     """Set a user's password."""
-    del console
     name = values.needed("name", "the name")
     password = values.raw("password")
     if not password:
@@ -158,9 +154,8 @@ def user_add(console: Console, admin: Any, values: Values) -> Done:
     return Done(f"{name} has a password.", "/users")
 
 
-def user_remove(console: Console, admin: Any, values: Values) -> Done:
+def user_remove(admin: Any, values: Values) -> Done:
     """Delete a user's passwords."""
-    del console
     name = values.needed("name", "the name")
     gone = remove_user(admin, name)
     return Done(f"{name} has no password any more for {', '.join(gone)}.", "/users")
@@ -187,9 +182,8 @@ async def find_tokens(console: Console, values: Values) -> Facts:
     return {"list": Listing(rows, values.page(), "/tokens"), "failure": failure, "tab": "tokens"}
 
 
-def token_expire(console: Console, admin: Any, values: Values) -> Done:
+def token_expire(admin: Any, values: Values) -> Done:
     """Expire a token now."""
-    del console
     token = values.needed("id", "the token's id")
     request = ExpireDelegationTokenRequest(hmac_of(admin, token), -1)
     ask_of_tokens(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")

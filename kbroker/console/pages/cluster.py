@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from kbroker.admin.brokers import listed_brokers, served_apis
 from kbroker.admin.cluster_view import ClusterView, is_misled
-from kbroker.admin.errors import AdminError, Failures, NotThere, WrongInput
-from kbroker.admin.leader_elections import elect_leaders
+from kbroker.admin.errors import AdminError, NotThere, WrongInput, raise_any
 from kbroker.admin.log_dirs import LogDir, log_dirs
-from kbroker.admin.placement import Key, drain_plan, move, moving, parse_replicas, partitions_of
+from kbroker.admin.placement import Key, drain_plan, elect_leaders, move, moving, parse_replicas, partitions_of
 from kbroker.console.console import Console
 from kbroker.console.health import can_move
 from kbroker.console.listing import Listing
@@ -104,7 +103,7 @@ def _progress(moves: Mapping[Key, Mapping[str, list[int]]], dirs: list[LogDir]) 
 
 async def find_broker(console: Console, values: Values) -> Facts:
     """Return a broker."""
-    number = values.number("id", "the broker's id", 0) or 0
+    number = values.number("id", "the broker's id")
     view = await console.view()
     broker = next((each for each in view.brokers if each.node_id == number), None)
     if broker is None:
@@ -135,7 +134,7 @@ async def find_broker(console: Console, values: Values) -> Facts:
 async def find_move(console: Console, values: Values) -> Facts:
     """Return a partition, and the effect of moving it."""
     name = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition", 0) or 0
+    partition = values.number("partition", "the partition")
     view, topic = await console.view(), await console.topic(name)
     now = next((each for each in topic.partitions if each.partition_index == partition), None)
     if now is None:
@@ -171,7 +170,7 @@ def _checked(text: str, view: ClusterView) -> list[int]:
 
 async def find_drain(console: Console, values: Values) -> Facts:
     """Return the plan of a drain: the new place of each replica of a broker."""
-    number = values.number("broker", "the broker's id", 0) or 0
+    number = values.number("broker", "the broker's id")
     view = await console.view()
     targets, stuck, before = _plan(number, view)
     rows = [
@@ -195,35 +194,26 @@ def _plan(number: int, view: ClusterView) -> tuple[dict[Key, list[int]], list[Ke
     return targets, stuck, before
 
 
-def move_partition(console: Console, admin: Any, values: Values) -> Done:
+def move_partition(admin: Any, values: Values) -> Done:
     """Start moving a partition."""
-    del console
     name = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition")
-    if partition is None:
-        raise WrongInput("the partition is missing")
+    partition = values.needed_number("partition", "the partition")
     replicas = parse_replicas(values.needed("to", "the replicas to have"))
     move(admin, {(name, partition): replicas})
     return Done(f"{name}-{partition} is being moved.", "/cluster")
 
 
-def cancel(console: Console, admin: Any, values: Values) -> Done:
+def cancel(admin: Any, values: Values) -> Done:
     """Cancel a move: return to the previous replicas."""
-    del console
     name = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition")
-    if partition is None:
-        raise WrongInput("the partition is missing")
+    partition = values.needed_number("partition", "the partition")
     move(admin, {(name, partition): None})
     return Done(f"{name}-{partition} goes back to its replicas from before.", "/cluster")
 
 
-def drain(console: Console, admin: Any, values: Values) -> Done:
+def drain(admin: Any, values: Values) -> Done:
     """Start moving replicas away from a broker, some at a time."""
-    del console
-    number = values.number("broker", "the broker's id")
-    if number is None:
-        raise WrongInput("the broker's id is missing")
+    number = values.needed_number("broker", "the broker's id")
     replicas = {key: list(each["replica_nodes"]) for key, each in partitions_of(admin).items()}
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}
     targets, stuck = drain_plan(number, replicas, racks)
@@ -238,12 +228,10 @@ def drain(console: Console, admin: Any, values: Values) -> Done:
     return Done(f"{len(piece)} replicas of broker {number} are being moved.{more}", "/cluster")
 
 
-def elect(console: Console, admin: Any, values: Values) -> Done:
+def elect(admin: Any, _: Values) -> Done:
     """Elect the preferred leaders of all topics."""
-    del console, values
     changed, failures = elect_leaders(admin, None, unclean=False)
-    if failures:
-        raise Failures(failures[:20])
+    raise_any(failures[:20])
     return Done(f"{len(changed)} partitions have another leader.", "/cluster")
 
 

@@ -13,9 +13,8 @@ from kbroker.admin.features import SAFE_DOWNGRADE, UPGRADE, change_features, des
 from kbroker.config.operations import Op
 from kbroker.console.configs_shown import rows_of
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 from kbroker.protocol.messages.configs import IncrementalConfig
 
@@ -86,9 +85,8 @@ async def find_features(console: Console, values: Values) -> Facts:
     return {"list": Listing(found, values.page(), "/features", per_page=200), "failure": failure, "tab": "features"}
 
 
-def change(console: Console, admin: Any, values: Values) -> Done:
+def change(admin: Any, values: Values) -> Done:
     """Set a config, or reset it to the inherited value."""
-    del console
     kind = values.one_of("kind", tuple(TYPES))
     everyone = values.flag("everyone")
     name = "" if everyone else _checked(kind, values.needed("name", "the name"))
@@ -102,13 +100,10 @@ def change(console: Console, admin: Any, values: Values) -> Done:
     return Done(f"{key} of {subject} {said}.", where)
 
 
-def feature(console: Console, admin: Any, values: Values) -> Done:
+def feature(admin: Any, values: Values) -> Done:
     """Change the level of a feature."""
-    del console
     name = values.needed("feature", "the feature")
-    level = values.number("level", "the level")
-    if level is None:
-        raise WrongInput("the level is missing")
+    level = values.needed_number("level", "the level")
     known = {each["feature"]: each["level"] for each in described_features(admin)}
     kind = UPGRADE if level >= known.get(name, 0) else SAFE_DOWNGRADE
     change_features(admin, {name: level}, kind, dry_run=False)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, NotThere
+from kbroker.admin.errors import NotThere, raise_refused
 from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
 from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing, has_words
+from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.standing_still import STANDING_S
 from kbroker.console.values import Values
 
@@ -101,19 +100,15 @@ def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def delete(console: Console, admin: Any, values: Values) -> Done:
+def delete(admin: Any, values: Values) -> Done:
     """Delete a group without members."""
-    del console
     name = values.needed("name", "the group")
-    failure = delete_groups(admin, [name])[name]
-    if failure is not None:
-        raise AdminError(failure)
+    raise_refused(delete_groups(admin, [name]))
     return Done(f"Group {name} is deleted.", "/groups")
 
 
-def forget(console: Console, admin: Any, values: Values) -> Done:
+def forget(admin: Any, values: Values) -> Done:
     """Delete a group's committed offsets of a topic."""
-    del console
     name, topic = values.needed("name", "the group"), values.needed("topic", "the topic")
     delete_offsets(admin, name, named_partitions(admin, [topic]))
     return Done(f"{name} has no offsets of {topic} any more.", place("/group", name=name))

@@ -1,6 +1,7 @@
 """The records of a topic: browsing, searching, inspecting, following and writing them.
 
-Owns the meaning of the page's fields, and the `kbroker consume` line that prints the same record.
+Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of schemas,
+by which values are shown.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from starlette.responses import Response
 from kbroker.admin.cluster_view import TopicView, cluster_view
 from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.fetching import Found, fetch
-from kbroker.admin.producing import write_record
+from kbroker.admin.records import write_record
 from kbroker.console.console import Console
+from kbroker.console.decoding.schemas import from_form
 from kbroker.console.decoding.shown import shown, ways
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page, Raw
-from kbroker.console.page_urls import place
 from kbroker.console.records import filters
 from kbroker.console.records.search import MOST_RECORDS, MOST_SHOWN, Cursor, Search, parse_cursor
 from kbroker.console.records.tail import Tail
@@ -49,7 +51,7 @@ class Look:
         for way in (self.kform, self.vform):
             if way not in ways(self.schemas):
                 raise WrongInput(f"{way[:50]!r} is no way to show a value")
-        self.partition = values.number("partition", "the partition")
+        self.partition = values.optional_number("partition", "the partition")
         known = [each.partition_index for each in topic.partitions]
         if self.partition is not None and self.partition not in known:
             raise WrongInput(f"topic {topic.name} has no partition {self.partition}")
@@ -133,8 +135,8 @@ async def _found(console: Console, look: Look, values: Values) -> Facts:
     """Do one step of the search."""
     cursor = None
     if values.text("at"):
-        read = values.number("read", "the number of records") or 0
-        found = values.number("found", "the number of records") or 0
+        read = values.number("read", "the number of records")
+        found = values.number("found", "the number of records")
         cursor = Cursor(look.search.forward, parse_cursor(values.text("at")), read, found)
     step = await console.ask(lambda admin: look.search.step(admin, cursor))
     path = place("/topics", look.topic.name, "messages")
@@ -142,7 +144,7 @@ async def _found(console: Console, look: Look, values: Values) -> Facts:
     more = None if step.over else place(path, **{**look.query(), "at": now, "read": now.read, "found": now.found})
     # It continues on its own until a page is full, or until it has read so much that a person should confirm.
     goes_on = bool(look.wanted) and more is not None and now.found < look.limit
-    bound = now.read - (values.number("asked", "the number of records") or 0) >= MOST_RECORDS
+    bound = now.read - values.number("asked", "the number of records") >= MOST_RECORDS
     rows = await console.cluster.work(lambda: [look.row(each) for each in step.records[:MOST_SHOWN]])
     return {
         "rows": rows,
@@ -186,8 +188,8 @@ async def find_one(console: Console, values: Values) -> Facts:
 
 async def _record(console: Console, values: Values) -> Found:
     name = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition") or 0
-    offset = values.number("offset", "the offset") or 0
+    partition = values.number("partition", "the partition")
+    offset = values.number("offset", "the offset")
     return await console.ask(partial(_fetched, name, partition, offset))
 
 
@@ -240,9 +242,8 @@ async def tail(console: Console, request: Request) -> Response:
     return Tail(console, look.search, look.row, at)
 
 
-def produce(console: Console, admin: Any, values: Values) -> Done:
+def produce(console: Console, values: Values) -> Done:
     """Write a record."""
-    del admin
     topic = values.needed("topic", "the topic")
     key = None if values.flag("no_key") else values.raw("key").encode("utf-8", "surrogateescape")
     value = None if values.flag("tombstone") else values.raw("value").encode("utf-8", "surrogateescape")
@@ -253,17 +254,45 @@ def produce(console: Console, admin: Any, values: Values) -> Done:
             if not equals or not name.strip():
                 raise WrongInput(f"a header is NAME=TEXT, not {line.strip()[:80]!r}")
             headers.append((name.strip(), text.encode("utf-8", "surrogateescape")))
-    where = values.number("partition", "the partition")
+    where = values.optional_number("partition", "the partition")
     partition, offset = write_record(console.cluster.connection, topic, key, value, headers, where)
     return Done(f"The record is at offset {offset} of partition {partition}.", place("/topics", topic, "messages"))
+
+
+# -- the schemas by which values are shown, which belong to this console and not to the cluster
+
+
+async def find_schemas(console: Console, values: Values) -> Facts:
+    """Return a page of the schemas."""
+    return {"list": Listing(console.schemas.all(), values.page(), "/schemas")}
+
+
+def add_schema(console: Console, values: Values) -> Done:
+    """Add a schema until the console stops."""
+    name = values.needed("name", "the name")
+    kind = values.one_of("kind", ("avro", "protobuf"))
+    from_form(console.schemas, name, kind, values.needed("text", "the schema"))
+    return Done(f"Schema {name} is added, until the console is started again.", "/schemas")
+
+
+def remove_schema(console: Console, values: Values) -> Done:
+    """Remove a schema."""
+    name = values.needed("name", "the name")
+    console.schemas.remove(name)
+    return Done(f"Schema {name} is forgotten.", "/schemas")
 
 
 PAGES: Final = (
     Page("/topics/{topic}/messages", "messages.html", find),
     Page("/topics/{topic}/records/{partition}/{offset}", "record.html", find_one),
+    Page("/schemas", "schemas.html", find_schemas),
 )
 RAW: Final = (
     Raw("/topics/{topic}/records/{partition}/{offset}/download", download),
     Raw("/topics/{topic}/tail", tail),
 )
-ACTIONS: Final = (Action("produce", produce, long=frozenset({"key", "value", "headers"})),)
+ACTIONS: Final = (
+    Action("produce", produce, long=frozenset({"key", "value", "headers"}), of_console=True),
+    Action("schema-add", add_schema, long=frozenset({"text"}), of_console=True),
+    Action("schema-remove", remove_schema, of_console=True),
+)

@@ -60,9 +60,8 @@ def _entity(values: Values) -> Entity:
     return found
 
 
-def change(console: Console, admin: Any, values: Values) -> Done:
+def change(admin: Any, values: Values) -> Done:
     """Set a limit."""
-    del console
     entity = _entity(values)
     key = values.one_of("key", tuple(LIMITS))
     try:
@@ -75,9 +74,8 @@ def change(console: Console, admin: Any, values: Values) -> Done:
     return Done(f"{entity_text(entity)}: {key} is {number_text(value)}.", "/quotas")
 
 
-def remove(console: Console, admin: Any, values: Values) -> Done:
+def remove(admin: Any, values: Values) -> Done:
     """Remove a limit."""
-    del console
     entity = _entity(values)
     key = values.one_of("key", tuple(LIMITS))
     alter_quotas(admin, entity, {key: None})

@@ -21,8 +21,8 @@ from kbroker.admin.group_offsets import (
 )
 from kbroker.admin.groups import group_of
 from kbroker.console.console import Console
+from kbroker.console.listing import place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 
 WAYS: Final = ("earliest", "latest", "time", "shift", "offset", "current")
@@ -65,9 +65,7 @@ def _target(values: Values) -> Target:
             raise WrongInput(f"a shift is a number of records, back if negative, not {text[:50]!r}")
         return Target(shift=int(text))
     if way == "offset":
-        offset = values.number("offset", "the offset")
-        if offset is None:
-            raise WrongInput("the offset is missing")
+        offset = values.needed_number("offset", "the offset")
         return Target(offset=offset)
     return Target(earliest=way == "earliest", latest=way == "latest", current=way == "current")
 
@@ -93,9 +91,8 @@ def _preview(admin: Any, name: str, values: Values, target: Target) -> list[dict
     ]
 
 
-def reset(console: Console, admin: Any, values: Values) -> Done:
+def reset(admin: Any, values: Values) -> Done:
     """Commit the offsets that were shown."""
-    del console
     name = values.needed("name", "the group")
     new: dict[TopicPartition, int] = {}
     for text in values.all("set"):

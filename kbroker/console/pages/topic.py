@@ -9,20 +9,17 @@ from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView, cluster_view, is_misled
 from kbroker.admin.configs import Subject, alter_configs, described_configs
-from kbroker.admin.errors import AdminError, Failures, NotThere, WrongInput
-from kbroker.admin.leader_elections import elect_leaders
+from kbroker.admin.errors import AdminError, NotThere, raise_any, raise_refused
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import known_offsets_at
-from kbroker.admin.placement import leaders
+from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.records import TO_THE_END, delete_records
-from kbroker.admin.told_everywhere import wait_for_deletion
 from kbroker.admin.topics import add_partitions, delete_topics
 from kbroker.config.operations import Op
 from kbroker.console.configs_shown import Row, rows_of
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 from kbroker.protocol.messages.configs import IncrementalConfig
 from kbroker.protocol.wire import uuid_text
@@ -105,9 +102,8 @@ async def find_configs(console: Console, values: Values) -> Facts:
     }
 
 
-def set_config(console: Console, admin: Any, values: Values) -> Done:
+def set_config(admin: Any, values: Values) -> Done:
     """Set a config, or reset it to the inherited value."""
-    del console
     name, key = values.needed("topic", "the topic"), values.needed("key", "the config")
     op = (
         IncrementalConfig(key, Op.DELETE, None)
@@ -119,63 +115,51 @@ def set_config(console: Console, admin: Any, values: Values) -> Done:
     return Done(f"{key} of {name} {said}.", place("/topics", name, "configs"))
 
 
-def add(console: Console, admin: Any, values: Values) -> Done:
+def add(admin: Any, values: Values) -> Done:
     """Add partitions to a topic."""
-    del console
     name = values.needed("topic", "the topic")
-    count = values.number("count", "the number of partitions", least=1)
-    if count is None:
-        raise WrongInput("the number of partitions is missing")
+    count = values.needed_number("count", "the number of partitions", least=1)
     add_partitions(admin, name, count)
     return Done(f"{name} has {count} partitions.", place("/topics", name))
 
 
-def delete(console: Console, admin: Any, values: Values) -> Done:
+def delete(admin: Any, values: Values) -> Done:
     """Delete a topic."""
-    del console
     name = values.needed("topic", "the topic")
-    refusal = delete_topics(admin, [name])[name]
-    if refusal is not None:
-        raise AdminError(f"cannot delete {name}: {refusal[1]}")
-    wait_for_deletion(admin, [name])
+    raise_refused(delete_topics(admin, [name]))
     return Done(f"Topic {name} is deleted.", "/topics")
 
 
-def truncate(console: Console, admin: Any, values: Values) -> Done:
+def truncate(admin: Any, values: Values) -> Done:
     """Delete the records of a partition, or of all, before an offset."""
-    del console
     name = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition")
-    before = values.number("offset", "the offset")
+    partition = values.optional_number("partition", "the partition")
+    before = values.optional_number("offset", "the offset")
     led = leaders(admin, name, partition)
     without = sorted(key[1] for key, leader in led.items() if leader < 0)
     if without:
         raise AdminError(f"partition {without[0]} has no leader")
     rows, failures = delete_records(admin, dict.fromkeys(led, TO_THE_END if before is None else before), led)
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     where = ", ".join(f"{index} at {at}" for _, index, at in sorted(rows)[:5])
     return Done(f"Records of {name} are deleted: partition {where}.", place("/topics", name))
 
 
-def elect(console: Console, admin: Any, values: Values) -> Done:
+def elect(admin: Any, values: Values) -> Done:
     """Elect the preferred leaders of a topic."""
-    del console
     name = values.needed("topic", "the topic")
     return _elected(name, elect_leaders(admin, [name], unclean=False))
 
 
-def elect_unclean(console: Console, admin: Any, values: Values) -> Done:
+def elect_unclean(admin: Any, values: Values) -> Done:
     """Elect any replica if no in-sync one is alive; records may be lost."""
-    del console
     name = values.needed("topic", "the topic")
     return _elected(name, elect_leaders(admin, [name], unclean=True))
 
 
 def _elected(name: str, found: tuple[list[tuple[str, int]], list[str]]) -> Done:
     changed, failures = found
-    if failures:
-        raise Failures(failures)
+    raise_any(failures)
     count = len(changed)
     said = "1 partition has" if count == 1 else f"{count} partitions have"
     return Done(f"{said} another leader.", place("/topics", name))

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView
-from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.admin.told_everywhere import wait_for_topics
+from kbroker.admin.errors import WrongInput, raise_refused
 from kbroker.admin.topics import create_topics
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing, has_words
+from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.sampler import Samples
 from kbroker.console.values import Values
 
@@ -89,9 +87,8 @@ def _ails(topic: TopicView, health: str, below: set[str]) -> bool:
     return True
 
 
-def create(console: Console, admin: Any, values: Values) -> Done:
+def create(admin: Any, values: Values) -> Done:
     """Create a topic."""
-    del console
     name = values.needed("name", "the topic's name")
     partitions = values.number("partitions", "the number of partitions", -1, least=1)
     replicas = values.number("replicas", "the number of replicas", -1, least=1)
@@ -102,12 +99,7 @@ def create(console: Console, admin: Any, values: Values) -> Done:
             if not equals or not key.strip():
                 raise WrongInput(f"a config is KEY=VALUE, not {line.strip()[:80]!r}")
             configs[key.strip()] = value.strip()
-    assert partitions is not None
-    assert replicas is not None
-    refusal = create_topics(admin, [name], partitions, replicas, configs)[name]
-    if refusal is not None:
-        raise AdminError(f"cannot create {name}: {refusal[1]}")
-    wait_for_topics(admin, [name])
+    raise_refused(create_topics(admin, [name], partitions, replicas, configs))
     return Done(f"Topic {name} is created.", place("/topics", name))
 
 

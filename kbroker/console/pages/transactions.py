@@ -11,9 +11,8 @@ from kbroker.admin.errors import AdminError, NotThere, WrongInput
 from kbroker.admin.placement import leaders
 from kbroker.admin.transactions import Listed, abort_at, described, hanging, listed, producers, terminated
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing
+from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.page_urls import place
 from kbroker.console.values import Values
 
 _STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Empty")
@@ -34,7 +33,7 @@ async def find(console: Console, values: Values) -> Facts:
         found, failure = [], str(error)
     chosen = [each for each in found if text in each.transactional_id.lower()]
     hung = None
-    minutes = values.number("minutes", "the minutes", 15) or 0
+    minutes = values.number("minutes", "the minutes", 15)
     if values.text("look") == "hanging":
         view = await console.view()
         led = view.leaders()
@@ -67,7 +66,7 @@ async def find_one(console: Console, values: Values) -> Facts:
 async def find_producers(console: Console, values: Values) -> Facts:
     """Return the producers of a partition."""
     topic = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition", 0) or 0
+    partition = values.number("partition", "the partition")
 
     def ask(admin: Any) -> list[Any]:
         where = leaders(admin, topic, partition)
@@ -78,9 +77,8 @@ async def find_producers(console: Console, values: Values) -> Facts:
     return {"topic": topic, "partition": partition, "producers": found[:1000]}
 
 
-def terminate(console: Console, admin: Any, values: Values) -> Done:
+def terminate(admin: Any, values: Values) -> Done:
     """Abort the open transaction of a transactional id, and fence its producer."""
-    del console
     name = values.needed("id", "the transactional id")
     found = described(admin, name)
     if found is None:
@@ -91,12 +89,11 @@ def terminate(console: Console, admin: Any, values: Values) -> Done:
     )
 
 
-def abort(console: Console, admin: Any, values: Values) -> Done:
+def abort(admin: Any, values: Values) -> Done:
     """Write the marker that ends a hanging transaction in a partition."""
-    del console
     topic = values.needed("topic", "the topic")
-    partition = values.number("partition", "the partition")
-    start = values.number("start", "the offset at which it begins")
+    partition = values.optional_number("partition", "the partition")
+    start = values.optional_number("start", "the offset at which it begins")
     if partition is None or start is None:
         raise WrongInput("partition and offset are needed")
     producer = abort_at(admin, (topic, partition), start, force=values.flag("force"))

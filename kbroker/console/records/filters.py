@@ -12,8 +12,7 @@ from typing import Final
 from kbroker.admin.fetching import Found
 from kbroker.console.decoding.schemas import Schemas
 from kbroker.console.decoding.shown import shown
-from kbroker.console.records.paths import condition
-from kbroker.console.records.patterns import compiled
+from kbroker.console.records.paths import compiled, condition
 from kbroker.console.values import Values
 
 Test = Callable[[Found], bool]

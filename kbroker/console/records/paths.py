@@ -1,7 +1,8 @@
 """A small language of conditions on values that have fields: `.user.id == "7" and .items[].price > 10`.
 
 Owns the language. A condition is parsed once into functions; it runs no foreign code, and its time is bounded by the
-size of the value.
+size of the value. Regular expressions are RE2's, in linear time: what RE2 lacks (back-references, look-around) raises
+WrongInput, as does an invalid pattern.
 
     condition   any of these joined by `and`, `or`, `not` and parentheses:
                 PATH                         something is there, and is neither null nor false
@@ -20,11 +21,30 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import re2
+
 from kbroker.admin.errors import WrongInput
-from kbroker.console.records.patterns import compiled
+
+LONGEST: Final = 1_000
+_MOST_MEMORY: Final = 4 * 1024 * 1024
+
+
+def compiled(text: str) -> Any:
+    """Return a pattern that searches bytes; raises WrongInput."""
+    if len(text) > LONGEST:
+        raise WrongInput(f"a regular expression has at most {LONGEST} characters")
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    try:
+        return re2.compile(text.encode("utf-8", "surrogateescape"), options)
+    except re2.error as error:
+        said = error.args[0] if error.args else ""
+        reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        raise WrongInput(f"{text[:100]!r} is no regular expression: {reason}") from None
+
 
 Condition = Callable[[Any], bool]
-LONGEST: Final = 1_000
 _DEEPEST: Final = 40
 _TOKEN: Final = re.compile(
     r"""\s*(?:

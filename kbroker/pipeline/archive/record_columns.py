@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from kbroker.pipeline.ranges import Partition, Sums
-from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.spark.tasks import small_frame
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 SCHEMA: Final = (

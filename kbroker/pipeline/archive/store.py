@@ -23,10 +23,9 @@ from kbroker.failpoints import passed
 from kbroker.pipeline.archive.manifest import MANY_ENTRIES, Entry, File, Manifest
 from kbroker.pipeline.archive.record_columns import COLUMNS, FOLDERS, SCHEMA
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.small_frame import small_frame
-from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.spark.tasks import small_frame
+from kbroker.pipeline.storage.files import Files, require_shared
 from kbroker.pipeline.storage.lock import WriterLock
-from kbroker.pipeline.storage.shared_folder import require_shared
 
 MANIFEST: Final = "_manifest"
 STAGING: Final = "_staging"

@@ -5,16 +5,28 @@ a topic into one task and leaves others empty: usually a third of the tasks, and
 one. Second, `spark.task.maxFailures=1` does not prevent the repetition of a task that sends records: an attempt whose
 executor was lost with its worker, was decommissioned, or had not reported its start yet, does not count as a failure
 (TaskSetManager.executorLost), and goes to another executor, which would send all of it from the start.
+
+A DataFrame of few rows that the driver has is created without `createDataFrame`, which would need the executors'
+Python; a cluster need not have it.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+import json
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from kbroker.pipeline.ranges import Partition
-from kbroker.pipeline.spark.small_frame import small_frame
+
+
+def small_frame(session: Any, rows: Sequence[Mapping[str, Any]], schema: str) -> Any:
+    """Return rows of JSON's types as a DataFrame with a schema such as `name string, number bigint`."""
+    from pyspark.sql import functions as f
+
+    found = f.from_json(f.lit(json.dumps(list(rows))), f"array<struct<{schema}>>")
+    return session.range(1).select(f.explode(found).alias("row")).select("row.*")
+
 
 DONE_AGAIN: Final = "KBROKER_TASK_DONE_AGAIN"
 FIRST: Final = r"task [0-9]+\.0 in stage [0-9]+\.0 "

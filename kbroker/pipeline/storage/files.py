@@ -2,6 +2,10 @@
 
 Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file written here appears
 atomically, as far as the file system's rename is atomic; on a local file system it is on the disk when `write` returns.
+
+`require_shared` tries whether a cluster's executors write to the folder that the driver reads. A local folder that is
+not shared causes no error in Spark: each executor writes to its own disk, the driver finds nothing, and assumes that
+there were no records.
 """
 
 from __future__ import annotations
@@ -239,3 +243,32 @@ class _HadoopFiles:
 def _reason(err: Exception) -> str:
     """Return the reason of a failure, in one line."""
     return (err.strerror if isinstance(err, OSError) else None) or first_line(err)
+
+
+_TASKS_A_CORE: Final = 2
+
+
+def require_shared(session: Any, files: Files, folder: str) -> None:
+    """Have every core of a cluster write a file to a folder, and check them; raises PipelineError.
+
+    The folder is deleted before and afterwards. Without a cluster, or without local paths, nothing is tried.
+    """
+    context = session.sparkContext
+    if context.master.startswith("local") or not files.url().startswith("file:"):
+        return
+    tasks = _TASKS_A_CORE * max(context.defaultParallelism, 2)
+    files.delete(folder)
+    try:
+        session.range(0, tasks, 1, tasks).selectExpr("cast(id as string)").write.text(files.url(folder))
+        found = sum(each.name.rpartition("/")[2].startswith("part-") for each in files.walk(folder, hidden=True))
+    except PipelineError:
+        raise
+    except Exception as err:
+        raise PipelineError(f"the executors cannot write to {files.url()}: {first_line(err)}") from err
+    finally:
+        files.delete(folder)
+    if found < tasks:
+        raise PipelineError(
+            f"{files.root} is a folder of this machine, and the executors write to another one of that name:"
+            " on a cluster it must be shared"
+        )

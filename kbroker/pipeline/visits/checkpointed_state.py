@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.errors import PipelineError
-from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files
 from kbroker.pipeline.visits.rules import Clock
 

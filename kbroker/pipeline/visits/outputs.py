@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from kbroker.failpoints import passed
 from kbroker.pipeline.kafka.cluster import Cluster
-from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.spark.tasks import small_frame
 from kbroker.pipeline.storage.files import Files
 
 TABLE: Final = "organisation string, visits bigint, events bigint, late bigint, final boolean, day date"

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.pipeline.spark.small_frame import small_frame
+from kbroker.pipeline.spark.tasks import small_frame
 
 FUTURE_MS: Final = 3_600_000
 GAP_MS: Final = 1_800_000

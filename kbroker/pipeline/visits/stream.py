@@ -25,9 +25,8 @@ from kbroker.pipeline.kafka.cluster import Cluster
 from kbroker.pipeline.progress import Progress
 from kbroker.pipeline.ranges import Partition
 from kbroker.pipeline.spark.checkpoint import Checkpoint
-from kbroker.pipeline.storage.files import Files
+from kbroker.pipeline.storage.files import Files, require_shared
 from kbroker.pipeline.storage.lock import WriterLock
-from kbroker.pipeline.storage.shared_folder import require_shared
 from kbroker.pipeline.visits.checkpointed_state import EVENTS, TOTALS, Idle, StateFiles, VisitsState, joined
 from kbroker.pipeline.visits.lookup import fingerprint, read_lookup, with_organisation
 from kbroker.pipeline.visits.outputs import KEY, Outputs

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.cli.perf.figures import Run
-from kbroker.cli.perf.percentiles import PERCENTILES, Times
+from kbroker.cli.perf.figures import PERCENTILES, Run, Times
 from tests.tries import tries
 
 

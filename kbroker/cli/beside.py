@@ -1,0 +1,310 @@
+"""What runs beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
+
+Owns the options, and what must exist before the broker: sockets, so that an address in use is reported at once, and a
+client of the metrics learns that the broker is starting while logs are being read; the clock that the control API
+moves; the check that packages are installed. The servers are loaded on demand only. The console connects to the broker
+like any client, to a listener without TLS and login.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import click
+
+from kbroker.broker.base_node import Node
+from kbroker.broker.node import BrokerNode
+from kbroker.clock import Clock, SystemClock
+from kbroker.config.model import ConfigError
+from kbroker.config.server_config import BrokerConfig
+from kbroker.extras import how_to_install
+from kbroker.local_http import CONSOLE, CONTROL, parse, url_of
+from kbroker.network.server import bind, server_limits
+from kbroker.testing.steered_clock import SteeredClock
+from kbroker.traces.traces import Traces, exporting_to
+
+if TYPE_CHECKING:
+    from kbroker.console.server import ConsoleServer
+    from kbroker.control.server import ControlServer
+    from kbroker.metrics.pushed import PushedMetrics
+    from kbroker.metrics.server import MetricsServer
+
+_METRICS: Final = "127.0.0.1:9404"
+_BACKLOG: Final = 128
+_OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+_CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
+"""The loggers of the client behind the pages: it logs each connection, which would be in the broker's own log."""
+_Option = Callable[[Callable[..., Any]], Callable[..., Any]]
+log = logging.getLogger(__name__)
+
+
+# -- options
+
+
+def metrics_option(*, in_container: bool = False) -> _Option:
+    """Add --metrics."""
+    return _address("metrics", _METRICS, "Serve /metrics, /healthz and /readyz over HTTP", in_container)
+
+
+def traces_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --traces and --traces-ratio."""
+    function = click.option(
+        "--traces-ratio",
+        type=click.FloatRange(0, 1),
+        default=1.0,
+        help="Share of the requests that have a span, 0 to 1.",
+    )(function)
+    return click.option(
+        "--traces",
+        metavar="[URL]",
+        is_flag=False,
+        flag_value="",
+        help="Export a span for each request over OTLP/HTTP; without URL to where OTEL_EXPORTER_OTLP_* says.",
+    )(function)
+
+
+def http_options(*, in_container: bool = False) -> _Option:
+    """Add --control, --control-public, --console and --console-public."""
+    control = "For tests: serve faults, time, requests and reset over HTTP"
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        function = _public("console", in_container)(function)
+        function = _address("console", CONSOLE.default, "Serve a web console", in_container)(function)
+        function = _public("control", in_container)(function)
+        return _address("control", CONTROL.default, control, in_container)(function)
+
+    return add
+
+
+def _address(name: str, default: str, text: str, in_container: bool) -> _Option:
+    """Add the option for the address of a server, in a container with an environment variable as an alternative."""
+    return click.option(
+        f"--{name}",
+        metavar="[HOST:PORT]",
+        is_flag=False,
+        flag_value=default,
+        envvar=f"KBROKER_{name.upper()}_LISTEN" if in_container else None,
+        help=f"{text}, without HOST:PORT at {default}.",
+    )
+
+
+def _public(name: str, in_container: bool) -> _Option:
+    return click.option(
+        f"--{name}-public",
+        is_flag=True,
+        envvar=f"KBROKER_{name.upper()}_PUBLIC" if in_container else None,
+        help=f"Let --{name} listen where others reach it: whoever does can do everything.",
+    )
+
+
+# -- before the broker
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A listening socket for a server."""
+
+    socket: socket.socket
+
+    @property
+    def url(self) -> str:
+        """Its address, as "http://127.0.0.1:9404"."""
+        return url_of(self.socket)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPlace(_Place):
+    """Where metrics and health are served."""
+
+    @contextlib.asynccontextmanager
+    async def served(self, clock: Clock | None, *, takes_clients: bool) -> AsyncIterator[MetricsServer]:
+        """Serve in the broker's loop, with the metrics that clients push if they are accepted."""
+        from kbroker.metrics.server import MetricsServer
+
+        server = MetricsServer(self.socket, asyncio.get_running_loop())
+        if takes_clients:
+            server.pushed = _pushed(clock or SystemClock())
+        server.start()
+        try:
+            yield server
+        finally:  # in a thread, because its requests may wait for this loop
+            await asyncio.to_thread(server.stop)
+
+
+def _pushed(clock: Clock) -> PushedMetrics | None:
+    """Return the receiver of clients' metrics; None without the extra that reads them."""
+    try:
+        from kbroker.metrics.pushed import PushedMetrics
+    except ImportError:
+        log.info(
+            "clients are not asked for their metrics, for which an extra is missing: %s", how_to_install("telemetry")
+        )
+        return None
+    return PushedMetrics(clock)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlace(_Place):
+    """Where the control API is served, and the broker's clock."""
+
+    clock: SteeredClock
+    public: bool
+
+    def serve(self, node: Node) -> ControlServer:
+        """Serve the control API of a broker; called in its loop."""
+        from kbroker.control.server import ControlServer
+        from kbroker.control.subject import RunningBroker
+
+        assert isinstance(node, BrokerNode)
+        return ControlServer(RunningBroker(node, self.clock), self.socket, public=self.public).start()
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePlace(_Place):
+    """Where the web console is served."""
+
+    public: bool
+
+    @contextlib.asynccontextmanager
+    async def served(self, node: Node) -> AsyncIterator[ConsoleServer]:
+        """Serve as long as the broker does. Raises ConfigError without a suitable listener."""
+        from kbroker.admin.connection import Connection
+        from kbroker.console.console import Settings
+        from kbroker.console.server import ConsoleServer
+
+        for name in _CLIENTS_LOGGERS:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        where = _plain_address(node)
+        settings = Settings(public=self.public, cli=("--bootstrap", where))
+        server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
+        try:
+            yield server
+        finally:  # in a thread, because its requests may wait for this loop
+            await asyncio.to_thread(server.stop)
+
+
+def _plain_address(node: Node) -> str:
+    """Return the address of a listener without login; raises ConfigError."""
+    listeners = node.config.listeners
+    for listener, address in zip(listeners.bind, node.addresses, strict=True):
+        if listeners.protocols[listener.name] == "PLAINTEXT":
+            return str(address).replace("0.0.0.0:", "127.0.0.1:", 1)
+    raise ConfigError("--console needs a listener of PLAINTEXT; `kbroker console --command-config FILE` logs in")
+
+
+@dataclass(frozen=True, slots=True)
+class TracesPlace:
+    """The destination of spans, and the share of requests that have one."""
+
+    url: str
+    ratio: float
+
+    @contextlib.asynccontextmanager
+    async def of(self, node: Node) -> AsyncIterator[None]:
+        """Trace the requests of a broker; raises OSError."""
+        about = {"service.instance.id": str(node.node_id), "kafka.cluster.id": node.cluster_id}
+        traces = await asyncio.to_thread(Traces, exporting_to(self.url, about))
+        node.server.dispatcher.trace(traces.note, self.ratio)
+        try:
+            yield
+        finally:
+            node.server.dispatcher.trace(None)
+            await asyncio.to_thread(traces.close)  # it may wait for a collector
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The services beside the broker that were requested."""
+
+    control: ControlPlace | None = None
+    metrics: MetricsPlace | None = None
+    console: ConsolePlace | None = None
+    traces: TracesPlace | None = None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The addresses of those with a server, by name."""
+        servers = {"control": self.control, "metrics": self.metrics, "console": self.console}
+        return {name: each.url for name, each in servers.items() if each is not None}
+
+
+@contextlib.contextmanager
+def places(
+    config: BrokerConfig,
+    *,
+    metrics: str | None,
+    control: str | None,
+    control_public: bool,
+    console: str | None,
+    console_public: bool,
+    traces: str | None = None,
+    traces_ratio: float = 1.0,
+) -> Iterator[Beside]:
+    """Prepare all before the broker starts, from the values of the options. Raises NoPlace, ConfigError and OSError."""
+    with contextlib.ExitStack() as stack:
+
+        def closing(made: socket.socket) -> socket.socket:
+            return stack.enter_context(contextlib.closing(made))
+
+        of_metrics = None if metrics is None else MetricsPlace(closing(_metrics_socket(metrics, config)))
+        of_control = of_console = None
+        if _is_wanted("control", control, public=control_public):
+            if config.in_cluster:
+                raise ConfigError(
+                    "--control is for a broker that is alone, and zookeeper.connect makes it one of a cluster"
+                )
+            made = closing(_http_socket("control", str(control), public=control_public))
+            of_control = ControlPlace(made, SteeredClock(), control_public)
+        if _is_wanted("console", console, public=console_public):
+            made = closing(_http_socket("console", str(console), public=console_public))
+            of_console = ConsolePlace(made, console_public)
+        yield Beside(of_control, of_metrics, of_console, traces_place(traces, traces_ratio))
+
+
+def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
+    if at is None and public:
+        raise ConfigError(f"--{name}-public says nothing without --{name}")
+    return at is not None
+
+
+def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
+    service = {"control": CONTROL, "console": CONSOLE}[name]
+    host, port = parse(at, f"--{name}", service.default)
+    service.require(f"--{name}")
+    import_module(f"kbroker.{name}.server")  # here, because it takes longer than a broker's loop may block
+    return service.listening(host, port, f"--{name}", public=public)
+
+
+def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:
+    host, port = parse(at, "--metrics", _METRICS)
+    import_module("kbroker.metrics.server")  # here, because it takes longer than a broker's loop may block
+    with contextlib.suppress(ImportError):  # it needs an extra
+        import_module("kbroker.metrics.pushed")
+    made = bind(host, port, server_limits(config))
+    made.setblocking(True)
+    made.listen(_BACKLOG)
+    return made
+
+
+def traces_place(url: str | None, ratio: float) -> TracesPlace | None:
+    """Return the destination of spans; None without a URL. Raises ConfigError for an invalid one."""
+    if url is None:
+        return None
+    if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        raise ConfigError(f"--traces takes a URL, as http://127.0.0.1:4318, not {url!r}")
+    try:
+        missing = next((each for each in _OF_TRACES if find_spec(each) is None), None)
+    except ImportError as error:  # not even its parent package
+        missing = error.name
+    if missing is not None:
+        raise ConfigError(f"--traces needs more than kbroker alone: {how_to_install('traces')} (no {missing})")
+    return TracesPlace(url, ratio)

@@ -1,0 +1,90 @@
+"""The groups and transactional ids of a broker whose content was restored, and the clients that use them.
+
+Owns what happens to each. All members of groups leave: one that still runs learns it with its next heartbeat, and joins
+again; one that is gone would block the others until its session expires. A transaction that was open in the snapshot is
+aborted. A producer without an open transaction, neither then nor at the restore, keeps its id and epoch and goes on.
+Every other producer is fenced. Never touches committed offsets, and never writes a record itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kbroker.broker.node import BrokerNode
+from kbroker.clock import Clock
+from kbroker.cluster_state import OFFSETS_TOPIC
+from kbroker.long_work import awaited
+from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest
+from kbroker.protocol.messages.groups import DescribeGroupsRequest, LeaveGroupRequest, ListGroupsRequest, MemberIdentity
+from kbroker.testing.asking import handled
+from kbroker.testing.waiting import until
+from kbroker.txn.coordinator import TransactionCoordinator
+from kbroker.txn.states import AT_REST, ONGOING
+from kbroker.txn.transaction import LAST_CLIENT_EPOCH, NO_EPOCH, Transaction
+
+_LEAVES = -1
+_Ask = Callable[[Any], Awaitable[Any]]
+
+
+async def empty_groups(node: BrokerNode) -> None:
+    """Remove all members of all groups; on the broker's loop."""
+    if OFFSETS_TOPIC not in node.controller.state.topics:
+        return
+
+    def ask(request: Any) -> Awaitable[Any]:
+        return handled(node.services, node.config.listeners.bind[0].name, request)
+
+    listed = (await ask(ListGroupsRequest())).groups
+    with_members = [each for each in listed if each.group_state not in ("Empty", "Dead")]
+    consumer = [each.group_id for each in with_members if each.group_type.lower() == "consumer"]
+    classic = [each.group_id for each in with_members if each.group_type.lower() == "classic"]
+    if classic:
+        await _empty_classic(ask, classic)
+    if consumer:
+        await _empty_consumer(ask, consumer)
+
+
+async def _empty_classic(ask: _Ask, groups: list[str]) -> None:
+    for group in (await ask(DescribeGroupsRequest(groups=groups))).groups:
+        members = [MemberIdentity(each.member_id, each.group_instance_id) for each in group.members]
+        if members:
+            await ask(LeaveGroupRequest(group_id=group.group_id, member_id="", members=members))
+
+
+async def _empty_consumer(ask: _Ask, groups: list[str]) -> None:
+    described = (await ask(ConsumerGroupDescribeRequest(group_ids=groups))).groups
+    for group in described:
+        for each in group.members:
+            leaves = ConsumerGroupHeartbeatRequest(group.group_id, each.member_id, _LEAVES, each.instance_id)
+            await ask(leaves)
+
+
+def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:
+    """Return the state of each transactional id, before it is replaced."""
+    return {each.transactional_id: each for each in coordinator.all()}
+
+
+async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Transaction], clock: Clock) -> None:
+    """Reconcile the restored transactional ids with the producers that exist now."""
+    opened = {each.transactional_id for each in coordinator.all() if each.state is ONGOING}
+    for name in opened:
+        await awaited(coordinator.abandon(name))
+    await until(lambda: all(each.state in AT_REST for each in coordinator.all()), "transactions have not ended")
+    for restored in coordinator.all():
+        known = before.get(restored.transactional_id)
+        if known is None or known.producer_id != restored.producer_id:
+            continue  # its producer has to initialize again
+        wanted = _wanted(restored, known, clock.now_ms(), was_open=restored.transactional_id in opened)
+        if wanted != restored:
+            await awaited(coordinator.adopt(wanted))
+
+
+def _wanted(restored: Transaction, known: Transaction, now_ms: int, *, was_open: bool) -> Transaction:
+    if known.is_prepared:
+        known = known.completed(now_ms)
+    if known.state in AT_REST and not was_open:
+        return known
+    epoch = min(max(restored.producer_epoch, known.producer_epoch) + 1, LAST_CLIENT_EPOCH)
+    return replace(restored, producer_epoch=epoch, last_epoch=NO_EPOCH)
