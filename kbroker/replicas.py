@@ -17,17 +17,16 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import TOPIC
 from kbroker.config.values import to_text
-from kbroker.few_at_once import FewAtOnce
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened, TakesLonger
-from kbroker.long_work import step, turn
+from kbroker.long_work import FewAtOnce, step, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
-from kbroker.replication import leader_epoch_check, min_insync_replicas
+from kbroker.replication.leadership import compare_epochs, needed_in_sync
 from kbroker.topic_metrics import TopicMetrics, Traffic
 
 log = logging.getLogger(__name__)
@@ -180,7 +179,7 @@ class Partition:
         """Compare a client's leader epoch (-1: none) with the partition's (KIP-320)."""
         if not self.leading:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return leader_epoch_check.compared(epoch, self.leader_epoch)
+        return compare_epochs(epoch, self.leader_epoch)
 
 
 class Replicas:
@@ -463,7 +462,7 @@ class Replicas:
                 partition.log.update_config(config)
             partition.isr = state.isr
             partition.alone = len(state.isr) == 1
-            partition.min_isr = min_insync_replicas.needed(config.min_insync_replicas, len(state.replicas))
+            partition.min_isr = needed_in_sync(config.min_insync_replicas, len(state.replicas))
             if partition.leader_epoch != state.leader_epoch:
                 partition.count()
                 partition.leader_epoch = state.leader_epoch

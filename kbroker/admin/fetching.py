@@ -15,7 +15,7 @@ from kbroker.admin.error_codes import code_error, error_text
 from kbroker.admin.errors import AdminError
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
-from kbroker.breaks import Breaks
+from kbroker.long_work import Breaks
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records

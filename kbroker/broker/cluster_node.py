@@ -54,8 +54,8 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.network.server import bind, server_limits
-from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.connection import TcpPeers
+from kbroker.peers.interface import PeersByNode
 from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition

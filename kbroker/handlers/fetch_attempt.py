@@ -25,8 +25,7 @@ from kbroker.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kbroker.replica_manager.replica_selector import nearest
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
+from kbroker.replica_manager.replicated_partition import ReplicatedPartition, nearest
 from kbroker.replicas import Partition, Waiter
 from kbroker.topic_metrics import TopicMetrics, Traffic
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.outcome import answerable
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import awaited, turn

@@ -10,7 +10,7 @@ old producers do not expect.
 from __future__ import annotations
 
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
-from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.outcome import answerable
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.offset_commit import are_still_there
 from kbroker.handlers.registry import RequestContext, handles

@@ -8,9 +8,10 @@ requests: proposals to the controller go to `Surroundings.propose`, and fetchers
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from kbroker.clock import Clock
 from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
@@ -19,11 +20,9 @@ from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
-from kbroker.replica_manager.replica_selector import Readable
 from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replicas import Partition, Waiter
-from kbroker.replication import leader_epoch_check, min_insync_replicas
-from kbroker.replication.leadership import Granted, Leadership, Proposal
+from kbroker.replication.leadership import Granted, Leadership, Proposal, compare_epochs, needed_in_sync
 
 _FEW_DEAD = 64
 """Cancelled waits that may stay in the queue before it is cleaned up."""
@@ -172,7 +171,7 @@ class ReplicatedPartition(Partition):
 
     def check_epoch(self, epoch: int) -> ErrorCode:
         """Compare a request's leader epoch (-1: none) with ours, whoever leads."""
-        return leader_epoch_check.compared(epoch, self.leader_epoch)
+        return compare_epochs(epoch, self.leader_epoch)
 
     def check_follower(self, broker: int, leader_epoch: int) -> ErrorCode:
         """Return the error if another broker may not follow because it has no replica."""
@@ -234,7 +233,7 @@ class ReplicatedPartition(Partition):
 
     def set_min_isr(self, configured: int) -> None:
         """Apply min.insync.replicas, bounded by the number of replicas."""
-        self.min_isr = min_insync_replicas.needed(configured, len(self.leadership.replicas))
+        self.min_isr = needed_in_sync(configured, len(self.leadership.replicas))
 
     def _take_isr(self) -> None:
         leadership = self.leadership
@@ -412,3 +411,20 @@ class ReplicatedPartition(Partition):
 
     def _tell_deleted(self) -> None:
         self.deletions.tell(self.low_watermark, lambda _offset: ErrorCode.NONE)
+
+
+class Readable(NamedTuple):
+    """An in-sync follower that has the requested offset; `caught_up_ms` is when it last had everything."""
+
+    broker: int
+    end_offset: int
+    caught_up_ms: int
+
+
+def nearest(rack: str, leader_rack: str | None, followers: Iterable[Readable], racks: Mapping[int, str]) -> int | None:
+    """Return the most advanced follower in the client's rack; None for the leader, if there is none or it is there."""
+    if not rack or rack == leader_rack:
+        return None
+    near = [each for each in followers if racks.get(each.broker) == rack]
+    best = max(near, key=lambda each: (each.end_offset, each.caught_up_ms, each.broker), default=None)
+    return None if best is None else best.broker

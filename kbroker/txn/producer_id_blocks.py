@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kbroker.clock import Clock
-from kbroker.peers.by_node import PeersByNode
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerGone, PeersByNode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.to_controller import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.batches import record_batch
+from kbroker.coordination.encoding import record_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches
 from kbroker.txn.config import TransactionConfig

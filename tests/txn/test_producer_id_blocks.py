@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.to_controller import AllocateProducerIdsResponse
 from kbroker.txn.producer_id_blocks import RETRY_MS, ProducerIdBlocks
