@@ -18,18 +18,17 @@ from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
+from kbroker.broker.base_node import Node, load_logs, log_dirs
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
-from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.broker.membership import Membership, connect, prepare, steadily
-from kbroker.broker.periodic_work import PeriodicWork
+from kbroker.broker.periodic_work import ExpiredTokens, PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster.cluster_controller import ClusterController
-from kbroker.controller.cluster.config import ControllerConfig
+from kbroker.controller.cluster.term import ControllerConfig
 from kbroker.controller.features import REGISTERED
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.finalized_features import FinalizedFeatures
@@ -38,6 +37,7 @@ from kbroker.controller.member.registration import BrokerRegistration, patience_
 from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
+from kbroker.controller.topic_plans import topic_defaults
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import (
     BROKER_IDS,
@@ -68,7 +68,7 @@ from kbroker.security.tokens.token import token_settings
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.peer_markers import MarkerTargets
-from kbroker.txn.producer_id_blocks import ProducerIdBlocks
+from kbroker.txn.producer_ids import ProducerIdBlocks
 
 log = logging.getLogger(__name__)
 

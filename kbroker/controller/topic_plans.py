@@ -1,23 +1,59 @@
 """The planning of requests for new topics or more partitions, before anything is stored.
 
-Owns the checks of such a request, a broker's defaults in it, and the choice of replicas on a single node. Pure except
-for new topic ids; never stores.
+Owns the checks of such a request, a broker's defaults in it, the settings with which the coordinators' internal topics
+are created at first use, and the choice of replicas on a single node. Pure except for new topic ids; never stores.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker import topic_names
-from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, PartitionState, TopicState
+from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import assignments as assignments_of
-from kbroker.controller.internal_topics import InternalTopic
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.uuids import new_uuid
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """The settings of an internal topic."""
+
+    num_partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
+    """Return the settings of each from the broker's config; a node that is alone has at most one replica."""
+    most = sys.maxsize if config.in_cluster else 1
+    offsets = InternalTopic(
+        config.get_int("offsets.topic.num.partitions"),
+        min(config.get_int("offsets.topic.replication.factor"), most),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+    transactions = InternalTopic(
+        config.get_int("transaction.state.log.num.partitions"),
+        min(config.get_int("transaction.state.log.replication.factor"), most),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
+            "segment.bytes": str(config.get_int("transaction.state.log.segment.bytes")),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +63,13 @@ class TopicDefaults:
     num_partitions: int
     replication_factor: int
     internal: Mapping[str, InternalTopic]
+
+
+def topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    """Return the topic defaults in a broker's configuration, for requests that say -1."""
+    return TopicDefaults(
+        config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
+    )
 
 
 class TopicPlans:

@@ -32,8 +32,7 @@ from kbroker.protocol.messages.transaction_listings import (
     TopicData,
     TransactionState,
 )
-from kbroker.txn.states import NAMES
-from kbroker.txn.transaction import Transaction
+from kbroker.txn.transaction import NAMES, Transaction
 
 MAX_REPEATED = 1_000_000
 """Most partitions that one response lists again because their transaction is named again: some 4 MB."""

@@ -14,8 +14,7 @@ from kbroker.clock import Clock
 from kbroker.long_work import awaited
 from kbroker.testing.waiting import until
 from kbroker.txn.coordinator import TransactionCoordinator
-from kbroker.txn.states import AT_REST, ONGOING
-from kbroker.txn.transaction import LAST_CLIENT_EPOCH, NO_EPOCH, Transaction
+from kbroker.txn.transaction import AT_REST, LAST_CLIENT_EPOCH, NO_EPOCH, ONGOING, Transaction
 
 
 def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:

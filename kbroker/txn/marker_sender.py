@@ -22,8 +22,7 @@ from kbroker.failpoints import passed
 from kbroker.long_work import for_a_while, then
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.shard import TransactionShard
-from kbroker.txn.states import PREPARE_COMMIT
-from kbroker.txn.transaction import TopicPartition, Transaction
+from kbroker.txn.transaction import PREPARE_COMMIT, TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
 

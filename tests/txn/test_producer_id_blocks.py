@@ -9,7 +9,7 @@ import pytest
 from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.to_controller import AllocateProducerIdsResponse
-from kbroker.txn.producer_id_blocks import RETRY_MS, ProducerIdBlocks
+from kbroker.txn.producer_ids import RETRY_MS, ProducerIdBlocks
 from tests.coordination.world import ManualClock
 from tests.peers.memory import MemoryPeers, turns
 

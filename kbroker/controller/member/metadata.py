@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.controller.assignments import alternated, place_replicas
 from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import FOLLOWED, GROUPS, EntityConfigs
@@ -32,7 +33,6 @@ from kbroker.controller.member.topic_changes import (
 )
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
-from kbroker.controller.placement import alternated, place_replicas
 from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
