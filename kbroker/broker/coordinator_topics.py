@@ -17,8 +17,9 @@ from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.partition import Partition
 from kbroker.protocol.records import iter_batches
-from kbroker.replicas import Partition, Replicas
+from kbroker.replicas import Replicas
 from kbroker.txn.coordinator import TransactionCoordinator
 
 _READ_BYTES = 4 * 1024 * 1024

@@ -6,6 +6,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import each, every
+from kbroker.partition import Partition
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
 from kbroker.protocol.messages.transaction_listings import (
     DescribeProducersRequest,
@@ -15,7 +16,6 @@ from kbroker.protocol.messages.transaction_listings import (
     TopicRequest,
     TopicResponse,
 )
-from kbroker.replicas import Partition
 from kbroker.topic_names import topic_name_fault
 
 MAX_REPEATED = 100_000
