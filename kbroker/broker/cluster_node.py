@@ -304,22 +304,7 @@ class ClusterNode(Node):
 
     async def heard_of(self, brokers: Collection[int], seconds: float) -> bool:
         """Wait until the controller has sent this broker all these brokers as live; return False after `seconds`."""
-        told = asyncio.Event()
-
-        def look(*_states: ClusterState) -> None:
-            if self.member.state.brokers.keys() >= set(brokers):
-                told.set()
-
-        self.member.subscribe(look)
-        look()
-        try:
-            async with asyncio.timeout(seconds):
-                await told.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self.member.unsubscribe(look)
-        return True
+        return await self.member.until(lambda state: state.brokers.keys() >= set(brokers), seconds)
 
     async def kill(self) -> None:
         """Stop like a killed process: without notifications or flushes, and with broken connections."""

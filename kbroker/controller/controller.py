@@ -27,7 +27,7 @@ from typing import Any
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import single_broker
 from kbroker.controller.acl_nodes import load_acls, stored_acls
-from kbroker.controller.cluster_metadata import ClusterMetadata, Revise, ReviseToken
+from kbroker.controller.cluster_metadata import Revise, ReviseToken
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
@@ -56,7 +56,7 @@ LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
-class Controller(PublishedState, ClusterMetadata):
+class Controller(PublishedState, TopicPlans):
     """The controller of a cluster, and every broker's view of it."""
 
     def __init__(
@@ -84,6 +84,9 @@ class Controller(PublishedState, ClusterMetadata):
     def check_is_controller(self) -> None:
         """Do nothing: one node is its own controller."""
 
+    def is_whole(self, name: str) -> bool:  # noqa: ARG002 - all are
+        return True
+
     # --- topics
 
     def auto_create(self, name: str) -> None:
@@ -105,11 +108,10 @@ class Controller(PublishedState, ClusterMetadata):
             known = old.get(topic.name)
             changes += _topic_changes(topic, len(known.partitions) if known else 0)
         self.decide(changes, lambda state: state.with_topics(topics))
-        for topic in topics:
-            self._colliding.add(topic.name)
+        self.names_changed([topic.name for topic in topics], ())
         _log_put(old, topics)
 
-    async def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
+    async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
         """Store and publish new topics that were planned earlier, some at a time; return the errors of the others.
 
         Each plan is checked again for changes meanwhile: another topic of its name may have been created.
@@ -126,15 +128,14 @@ class Controller(PublishedState, ClusterMetadata):
     def _still_new(self, plans: Sequence[TopicState], refused: dict[str, ApiError]) -> Iterator[tuple[TopicState, int]]:
         own = {plan.name for plan in plans}
         for plan in plans:
-            if plan.name in self.decided.topics or self._colliding.other(plan.name, own) is not None:
-                try:
-                    self.check_new_name(plan.name, own)
-                except ApiError as error:
-                    refused[plan.name] = error
-                    continue
-            yield plan, len(plan.partitions)
+            try:
+                self.check_new_name(plan.name, own)
+            except ApiError as error:
+                refused[plan.name] = error
+            else:
+                yield plan, len(plan.partitions)
 
-    async def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
+    async def grow_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
         """Store and publish growth that was planned earlier, some at a time; return the errors of the rest.
 
         Each topic grows from its current state: its other partitions may have changed, or it may be another topic.
@@ -175,7 +176,7 @@ class Controller(PublishedState, ClusterMetadata):
                 await turn
         self.put_topics(piece)
 
-    async def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> dict[bytes, ApiError]:
+    async def delete_in_pieces(self, topic_ids: Iterable[bytes], timeout_ms: int = 0) -> dict[bytes, ApiError]:  # noqa: ARG002 - it is done at once
         """Delete some topics at a time; those that another request has deleted meanwhile are skipped."""
         left = iter(topic_ids)
         while piece := list(islice(left, PIECE_TOPICS)):
@@ -196,8 +197,7 @@ class Controller(PublishedState, ClusterMetadata):
         changes += [Put(_deleted_path(each), {"name": name}) for each, name in zip(ids, gone, strict=True)]
         self.decide(changes, lambda state: state.without_topics(gone))
         self._deleted.update(dict.fromkeys(ids))
-        for name in gone:
-            self._colliding.discard(name)
+        self.names_changed((), gone)
         log.info("%s deleted", _named(gone))
 
     @property
@@ -266,14 +266,14 @@ class Controller(PublishedState, ClusterMetadata):
     # --- features
 
     async def update_features(
-        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = 0
+        self,
+        updates: Sequence[FeatureUpdate],
+        *,
+        validate_only: bool,
+        timeout_ms: int = 0,  # noqa: ARG002 - it is done at once
     ) -> None:
         """Change finalized feature levels, in one step."""
-        self.set_features(updates, _node_id, validate_only=validate_only)
-
-    def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
-        """Change finalized feature levels: all or none. Raises ApiError."""
-        levels = updated(self.decided.features, updates, node_id)
+        levels = updated(self.decided.features, updates, self.decided.controller_id)
         if not validate_only:
             self.replace_features(levels)
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker import topic_names
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PartitionState, TopicState
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import assignments as assignments_of
+from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.uuids import new_uuid
 
@@ -72,14 +73,19 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
     )
 
 
-class TopicPlans:
-    """Plans topics on top of the decided state (`decided`), whoever decides."""
-
-    decided: ClusterState
+class TopicPlans(ClusterMetadata):
+    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`), whoever decides."""
 
     def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
         self._defaults = defaults
-        self._colliding = topic_names.CollidingNames(names)
+        self._names = topic_names.CollidingNames(names)
+
+    def names_changed(self, new: Iterable[str], gone: Iterable[str]) -> None:
+        """Note new topics and deleted ones: names that differ only in '.' and '_' collide."""
+        for name in gone:
+            self._names.discard(name)
+        for name in new:
+            self._names.add(name)
 
     def place(
         self,
@@ -99,26 +105,20 @@ class TopicPlans:
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> TopicState:
-        """Return a requested topic, with nothing stored. Raises ApiError as Kafka refuses it.
-
-        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
-        """
         self.check_new_name(name)
         partitions = self._plan_partitions(num_partitions, replication_factor, assignments)
         return TopicState(name, new_uuid(), partitions, dict(configs or {}))
 
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError if no topic of this name can be created; names may collide with those in `beside`."""
         if name in self.decided.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         topic_names.check_topic_name(name)
-        other = self._colliding.other(name, beside)
+        other = self._names.other(name, beside)
         if other is not None:
             text = f"Topic '{name}' collides with existing topic: {other}"
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
     def plan_auto(self, name: str) -> TopicState:
-        """Plan a topic that a client uses, with the broker's defaults or an internal topic's settings."""
         internal = self._defaults.internal.get(name)
         if internal is None:
             return self.plan_topic(name, -1, -1)
@@ -159,10 +159,6 @@ class TopicPlans:
         assignments: Sequence[Sequence[int]] | None,
         most: int = MAX_PARTITIONS_PER_REQUEST,
     ) -> TopicState:
-        """Return the topic with `count` partitions in all, with nothing stored. Raises ApiError as Kafka refuses it.
-
-        At most `most` partitions are added.
-        """
         topic = self.decided.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
