@@ -1,7 +1,7 @@
-"""Long work on the event loop: coroutines that yield to other work.
+"""Long work on the event loop: coroutines that yield to other work, and few at once where they take memory.
 
-Owns `turn`, which yields; the runners of such coroutines; and the length of a slice of time. Never decides which work
-goes first: network/turns.py does so for connections.
+Owns `turn`, which yields; the runners of such coroutines; the length of a slice of time; and the queue of work that
+takes memory while it runs. Never decides which work goes first: network/turns.py does so for connections.
 
 All work shares the event loop. Work that can take longer than about a millisecond (a list of a hundred thousand names,
 a batch of a million records) is a coroutine that awaits `turn` once per element.
@@ -10,17 +10,19 @@ Between two turns nothing else runs; across one, everything may have changed, so
 
 A connection runs its request this way (network/connection.py), without a task; a task uses `in_slices`. Therefore such
 a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group.
-Code that is no coroutine (a callback, a step of a state machine) works `for_a_while`.
+Code that is no coroutine (a callback, a step of a state machine) works `for_a_while`. Work on a thread beside the loop
+rests as long as it works (`Breaks`), so that the loop gets the interpreter whenever it needs it.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from itertools import islice
-from time import perf_counter
+from time import perf_counter, sleep
 from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -28,6 +30,8 @@ SLICE_SECONDS = 0.001
 """How long work runs before other work has a turn."""
 SORTED_AT_ONCE = 2_000
 """Names sorted between two turns: about a millisecond."""
+WORK_BESIDE_SECONDS = 0.0005
+"""How long work on another thread runs before it rests for as long."""
 
 
 class _Turn:
@@ -144,3 +148,105 @@ async def in_order(names: Iterable[str]) -> Iterator[str]:
         pieces.append(piece)
         await turn
     return heapq.merge(*pieces)
+
+
+class Breaks:
+    """Releases the interpreter at short intervals. Never for the loop's own thread."""
+
+    def __init__(self) -> None:
+        self._until = perf_counter() + WORK_BESIDE_SECONDS
+
+    def rest(self) -> None:
+        """Rest if work has run for half a millisecond since the last rest."""
+        if perf_counter() > self._until:
+            sleep(WORK_BESIDE_SECONDS)
+            self._until = perf_counter() + WORK_BESIDE_SECONDS
+
+
+class _Job(Generic[_T]):
+    __slots__ = ("begin", "done", "error", "result", "work")
+
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, _T]]) -> None:
+        self.begin = begin
+        self.work: Coroutine[Any, Any, _T] | None = None
+        self.done = False
+        self.result: _T
+        self.error: Exception | None = None
+
+    def step(self) -> None:
+        assert self.work is not None
+        try:
+            self.work.send(None)
+        except StopIteration as end:
+            self.result, self.done = end.value, True
+        except Exception as error:  # noqa: BLE001 - raised where the result is waited for
+            self.error, self.done = error, True
+
+    def outcome(self) -> _T:
+        """Return the result, or raise the error."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+            return self.result
+        finally:
+            del error
+
+
+class FewAtOnce(Generic[_T]):
+    """Runs work, `most` pieces of it at a time, the others in the order of arrival.
+
+    A caller that waits does steps of the active jobs, so that no slice of time is spent on waiting.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._active: deque[_Job[_T]] = deque()
+        self._waiting: deque[_Job[_T]] = deque()
+
+    def __len__(self) -> int:
+        """Number of jobs that run or wait."""
+        return len(self._active) + len(self._waiting)
+
+    async def run(
+        self, begin: Callable[[], Coroutine[Any, Any, _T]], begun: Coroutine[Any, Any, _T] | None = None
+    ) -> _T:
+        """Run the work of `begin` in its turn; `begun`, the same work already begun, is used if that is at once."""
+        job = _Job(begin)
+        if len(self._active) < self._most:
+            job.work = begun or begin()
+            self._active.append(job)
+        else:
+            self._waiting.append(job)
+            if begun is not None:
+                begun.close()
+        try:
+            while not job.done:
+                self._step()
+                await turn
+        finally:
+            self._leave(job)
+        try:
+            return job.outcome()
+        finally:
+            del job  # or an error, which refers to this frame, and the job would keep each other, with all their memory
+
+    def _step(self) -> None:
+        job = self._active[0]
+        self._active.rotate(-1)
+        job.step()
+        if job.done:
+            self._leave(job)
+
+    def _leave(self, job: _Job[_T]) -> None:
+        """Remove a job that has ended or was cancelled, and start the next ones."""
+        if job.work is not None:
+            job.work.close()
+            job.work = None
+        for line in (self._active, self._waiting):
+            if job in line:
+                line.remove(job)
+        while self._waiting and len(self._active) < self._most:
+            following = self._waiting.popleft()
+            following.work = following.begin()
+            self._active.append(following)

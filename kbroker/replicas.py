@@ -1,14 +1,14 @@
-"""The partitions that this broker hosts: leadership, the high watermark, and the requests that wait for it.
+"""The table of the partitions that this broker hosts, and on a node alone their part in the cluster's state.
 
-Owns `Partition` (a log plus its part in the cluster) and the table of them. Never parses requests and never decides on
-leadership: it follows the controller's published state. All mutable state here belongs to the event loop.
+Owns which partitions are hosted, were lost or are hosted later. Never parses requests and never decides on leadership:
+it follows the controller's published state. All mutable state here belongs to the event loop.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any
 from uuid import UUID
 
 from kbroker.clock import Clock
@@ -17,22 +17,17 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import TOPIC
 from kbroker.config.values import to_text
-from kbroker.few_at_once import FewAtOnce
-from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.producers.verification_guard import UNCHECKED
-from kbroker.log.record_validation import Opened, TakesLonger
-from kbroker.long_work import step, turn
+from kbroker.long_work import FewAtOnce, step, turn
+from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.protocol.wire import Buffer
-from kbroker.replication import leader_epoch_check, min_insync_replicas
-from kbroker.topic_metrics import TopicMetrics, Traffic
+from kbroker.replication.leadership import needed_in_sync
+from kbroker.topic_metrics import TopicMetrics
 
 log = logging.getLogger(__name__)
 
-_UNSET = -1
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics whose partitions a coordinator loads as soon as a change is published. Only their new partitions are hosted
 later, at the latest when the coordinator loads them (`host_now`)."""
@@ -50,137 +45,12 @@ _RETRY_MS = 1000
 """Pause before another try to host partitions for which a descriptor, or room on the disk, was missing."""
 
 
-class Waiter(Protocol):
-    """A waiter for changes of a partition: a delayed Fetch."""
-
-    def poke(self) -> None:
-        """Called when the partition's visible end, its leadership or its existence has changed."""
-
-
 def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
     """Return the log configs of a topic under a broker's config; None is a topic without configs of its own."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
     values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}
     return LogConfig.from_map({name: text for name, text in texts.items() if text is not None})
-
-
-class Partition:
-    """One hosted partition. `leader_epoch` is -1 and `leading` False until the controller decides otherwise.
-
-    `alone`: no other replica is in sync, so that an append is committed at once.
-    """
-
-    __slots__ = (
-        "_counted_to",
-        "alone",
-        "index",
-        "isr",
-        "leader_epoch",
-        "leading",
-        "log",
-        "min_isr",
-        "topic",
-        "topic_id",
-        "traffic",
-        "waiters",
-    )
-
-    is_replicated = False
-    """Whether it may have replicas on other brokers (replica_manager/replicated_partition.py)."""
-
-    def __init__(self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
-        self.index = index
-        self.log = partition_log
-        self.leader_epoch = _UNSET
-        self.leading = False
-        self.isr: tuple[int, ...] = ()
-        self.alone = False
-        self.min_isr = 1
-        self._counted_to = 0
-        self.traffic = Traffic()
-        """The counters that it adds to: its topic's once it is hosted."""
-        self.waiters: dict[Waiter, None] = {}
-        """In the order of arrival: a set of objects has another order in each run."""
-
-    def begin_counting(self) -> None:
-        """Count appends from now on, as this broker begins to lead."""
-        self._counted_to = self.log.log_end_offset
-
-    def count(self) -> None:
-        """Count the records appended as leader since the last call. Counting at each append would cost too much."""
-        if self.leading:
-            end = self.log.log_end_offset
-            self.traffic.messages_in += end - self._counted_to
-            self._counted_to = end
-
-    def append(
-        self,
-        records: Buffer,
-        acks: int,
-        now_ms: int,
-        origin: AppendOrigin = CLIENT,
-        guard: object = UNCHECKED,
-        transaction_version: int = 0,
-        opened: Opened | None = None,
-    ) -> AppendInfo:
-        """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
-
-        acks=-1 needs min.insync.replicas in-sync replicas before anything is written. PartitionLog.append_as_leader
-        describes `guard`, `transaction_version`, `opened`, and TakesLonger, which is raised for a client's batch.
-        """
-        traffic = self.traffic
-        try:
-            if not self.leading:
-                raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            if acks == -1 and len(self.isr) < self.min_isr:
-                raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
-            info = self.log.append_as_leader(
-                records,
-                self.leader_epoch,
-                now_ms,
-                origin=origin,
-                transaction_version=transaction_version,
-                guard=guard,
-                opened=opened,
-                patient=origin is not CLIENT,
-            )
-        except TakesLonger:
-            raise  # the append is repeated, and counted then
-        except Exception as error:
-            traffic.refused(error)
-            raise
-        traffic.produces += 1
-        traffic.bytes_in += len(records)
-        if self.alone:
-            self.log.set_high_watermark(self.log.log_end_offset)
-            if self.waiters:
-                self.poke()
-        return info
-
-    def committed(self, _offset: int) -> Awaitable[None]:
-        """Return an awaitable that ends once everything below an offset is committed; raises ApiError, now or later.
-
-        On a single node every append is committed at once, and anything else never will be.
-        """
-        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-
-    def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends once every possible leader has everything below an offset; None: it has."""
-        return None if self.log.high_watermark >= offset else self.committed(offset)
-
-    def poke(self) -> None:
-        """Notify all waiters."""
-        for waiter in tuple(self.waiters):
-            waiter.poke()
-
-    def check_leader_epoch(self, epoch: int) -> ErrorCode:
-        """Compare a client's leader epoch (-1: none) with the partition's (KIP-320)."""
-        if not self.leading:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return leader_epoch_check.compared(epoch, self.leader_epoch)
 
 
 class Replicas:
@@ -259,10 +129,9 @@ class Replicas:
 
     def put(self, partition: Partition) -> None:
         """Host a partition that the caller has opened."""
-        key = partition.topic, partition.index
-        self._remove(key)
+        self._remove(partition.key)
         partition.traffic = self.traffic.hosts(partition.topic)
-        self._partitions[key] = partition
+        self._partitions[partition.key] = partition
 
     def _remove(self, key: tuple[str, int]) -> Partition | None:
         partition = self._partitions.pop(key, None)
@@ -461,12 +330,12 @@ class Replicas:
                 created = True
             elif partition.log.config is not config:
                 partition.log.update_config(config)
-            partition.isr = state.isr
+            partition.replicas, partition.isr = state.replicas, state.isr
             partition.alone = len(state.isr) == 1
-            partition.min_isr = min_insync_replicas.needed(config.min_insync_replicas, len(state.replicas))
+            partition.min_isr = needed_in_sync(config.min_insync_replicas, len(state.replicas))
             if partition.leader_epoch != state.leader_epoch:
                 partition.count()
-                partition.leader_epoch = state.leader_epoch
+                partition.leader_epoch, partition.leader = state.leader_epoch, state.leader
                 partition.leading = state.leader == self.node_id
                 if partition.leading:
                     partition.begin_counting()
@@ -511,7 +380,7 @@ class Replicas:
             partition.leading = False
             partition.poke()
         try:
-            self.logs.delete_all(((p.topic, p.index) for p in gone), self._clock.now_ms())
+            self.logs.delete_all((each.key for each in gone), self._clock.now_ms())
         except OSError as error:
             # Their directories belong to no topic now, and are moved aside when a topic of the same name is created.
             log.error("files of deleted topics could not be taken away: %s", error)

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.few_at_once import FewAtOnce
-from kbroker.long_work import turn, whole
+from kbroker.long_work import FewAtOnce, turn, whole
 
 
 class Log:

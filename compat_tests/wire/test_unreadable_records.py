@@ -31,8 +31,7 @@ from kbroker.protocol.messages.produce import PartitionProduceData, ProduceReque
 from kbroker.protocol.messages.transactions import InitProducerIdRequest
 from kbroker.protocol.records import build_batch
 from kbroker.txn.records import transaction_record
-from kbroker.txn.states import TxnState
-from kbroker.txn.transaction import Transaction
+from kbroker.txn.transaction import Transaction, TxnState
 
 pytestmark = pytest.mark.java
 

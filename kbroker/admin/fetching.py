@@ -14,7 +14,7 @@ from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
-from kbroker.breaks import Breaks
+from kbroker.long_work import Breaks
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records

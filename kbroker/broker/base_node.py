@@ -17,8 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from uuid import uuid4
 
-from kbroker.broker.coordinator_leadership import CoordinatorLeadership
-from kbroker.broker.coordinator_log import CoordinatorLog
+from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.quotas import BrokerQuotas
@@ -30,8 +29,6 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.controller.features import TRANSACTION_VERSION
-from kbroker.controller.internal_topics import internal_topics
-from kbroker.controller.topic_plans import TopicDefaults
 from kbroker.group_coordinator.config import group_config
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
@@ -246,13 +243,6 @@ class Node:
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
-
-
-def topic_defaults(config: BrokerConfig) -> TopicDefaults:
-    """Return the topic defaults in a broker's configuration, for requests that say -1."""
-    return TopicDefaults(
-        config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
-    )
 
 
 def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:

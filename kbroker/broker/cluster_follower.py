@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from kbroker.broker.coordinator_leadership import CoordinatorLeadership
+from kbroker.broker.coordinator_topics import CoordinatorLeadership
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.cluster_state import ClusterState
 from kbroker.config.server_config import BrokerConfig

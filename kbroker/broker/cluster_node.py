@@ -18,18 +18,17 @@ from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
+from kbroker.broker.base_node import Node, load_logs, log_dirs
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
-from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.broker.membership import Membership, connect, prepare, steadily
-from kbroker.broker.periodic_work import PeriodicWork
+from kbroker.broker.periodic_work import ExpiredTokens, PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.cluster_state import NO_LEADER, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.cluster.cluster_controller import ClusterController
-from kbroker.controller.cluster.config import ControllerConfig
+from kbroker.controller.cluster.term import ControllerConfig
 from kbroker.controller.features import REGISTERED
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.finalized_features import FinalizedFeatures
@@ -38,6 +37,7 @@ from kbroker.controller.member.registration import BrokerRegistration, patience_
 from kbroker.controller.member.topic_changes import partition_counts
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
+from kbroker.controller.topic_plans import topic_defaults
 from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import (
     BROKER_IDS,
@@ -54,8 +54,8 @@ from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.network.server import bind, server_limits
-from kbroker.peers.by_node import PeersByNode
 from kbroker.peers.connection import TcpPeers
+from kbroker.peers.interface import PeersByNode
 from kbroker.replica_manager.config import replication_config
 from kbroker.replica_manager.manager import ReplicaManager
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition
@@ -67,7 +67,7 @@ from kbroker.security.tokens.token import token_settings
 from kbroker.txn.marker_sender import Target
 from kbroker.txn.other_coordinators import OtherCoordinators
 from kbroker.txn.peer_markers import MarkerTargets
-from kbroker.txn.producer_id_blocks import ProducerIdBlocks
+from kbroker.txn.producer_ids import ProducerIdBlocks
 
 log = logging.getLogger(__name__)
 
@@ -303,22 +303,7 @@ class ClusterNode(Node):
 
     async def heard_of(self, brokers: Collection[int], seconds: float) -> bool:
         """Wait until the controller has sent this broker all these brokers as live; return False after `seconds`."""
-        told = asyncio.Event()
-
-        def look(*_states: ClusterState) -> None:
-            if self.member.state.brokers.keys() >= set(brokers):
-                told.set()
-
-        self.member.subscribe(look)
-        look()
-        try:
-            async with asyncio.timeout(seconds):
-                await told.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self.member.unsubscribe(look)
-        return True
+        return await self.member.until(lambda state: state.brokers.keys() >= set(brokers), seconds)
 
     async def kill(self) -> None:
         """Stop like a killed process: without notifications or flushes, and with broken connections."""

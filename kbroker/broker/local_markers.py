@@ -11,15 +11,16 @@ from collections.abc import Awaitable
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC
-from kbroker.coordination.batches import marker_batch
+from kbroker.coordination.encoding import marker_batch
 from kbroker.coordination.outcome import EndOfTransaction
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.long_work import then
+from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.replicas import Partition, Replicas
+from kbroker.replicas import Replicas
 from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 

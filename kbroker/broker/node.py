@@ -19,17 +19,16 @@ from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, load_logs, log_dirs, topic_defaults
+from kbroker.broker.base_node import Node, load_logs, log_dirs
 from kbroker.broker.cluster_follower import ClusterFollower
-from kbroker.broker.deleted_topics import DeletedTopics
 from kbroker.broker.dynamic_configs import configure_dirs, take_configs
-from kbroker.broker.expired_tokens import ExpiredTokens
-from kbroker.broker.periodic_work import PeriodicWork
+from kbroker.broker.periodic_work import DeletedTopics, ExpiredTokens, PeriodicWork
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
+from kbroker.controller.topic_plans import topic_defaults
 from kbroker.log.cleaner.settings import cleaner_settings
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.dir_lock import LogDirError

@@ -1,21 +1,30 @@
-"""A broker's periodic work: the logs' chores, compaction, timers of the coordinators, expired tokens.
+"""A broker's periodic work: the logs' chores, compaction, timers of the coordinators, expired tokens, deleted topics.
 
-Owns the timing, and how much is done before others have their turn. Never does any of the work itself.
+Owns the timing, how much is done before others have their turn, and two chores that belong to no other part: expired
+delegation tokens (every `delegation.token.expiry.check.interval.ms`) are removed, and deleted topics are forgotten once
+no directory on disk has their names any more. Never decides whether a token is valid, and never renames a directory
+(log/directories/deleted_partitions.py).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import islice
 
-from kbroker.broker.deleted_topics import DeletedTopics
-from kbroker.broker.expired_tokens import ExpiredTokens
 from kbroker.clock import Clock
+from kbroker.controller.cluster_metadata import ClusterMetadata
+from kbroker.controller.controller import Controller
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.long_work import in_slices
+from kbroker.long_work import in_slices, turn
+from kbroker.protocol.errors import ApiError
 from kbroker.replicas import Replicas
+from kbroker.security.principal import printable
+from kbroker.security.tokens.token import Token, TokenSettings
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.hanging_transactions import HangingSearch
 
@@ -23,6 +32,8 @@ log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
+_FORGOTTEN_AT_ONCE = 1000
+"""Deleted topics that are forgotten in one go, which takes a millisecond or two."""
 
 
 class PeriodicWork:
@@ -104,3 +115,99 @@ class PeriodicWork:
                 await in_slices(self._logs.follow_cleaning(self._clock.now_ms()))
             except Exception:
                 log.exception("following the compaction failed")
+
+
+class ExpiredTokens:
+    """Removes expired tokens from `metadata`; `is_mine` returns whether this broker is responsible.
+
+    Nobody can log in with an expired token, however long it stays. In a cluster the controller's broker removes them.
+    """
+
+    def __init__(
+        self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock, is_mine: Callable[[], bool]
+    ) -> None:
+        self._metadata = metadata
+        self._interval_ms = settings.check_interval_ms
+        self._clock = clock
+        self._is_mine = is_mine
+        self._next_ms = clock.monotonic_ms() + self._interval_ms
+        self._removing: asyncio.Task[None] | None = None
+
+    def tick(self) -> None:
+        """Begin to remove expired tokens, if it is time."""
+        now = self._clock.monotonic_ms()
+        if now < self._next_ms or self._removing is not None:
+            return
+        self._next_ms = now + self._interval_ms
+        if self._is_mine():
+            self._removing = asyncio.get_running_loop().create_task(self._remove())
+
+    def close(self) -> None:
+        """Stop removing tokens."""
+        if self._removing is not None:
+            self._removing.cancel()
+
+    async def _remove(self) -> None:
+        try:
+            await in_slices(self._remove_all())
+        except (ApiError, OSError) as error:
+            log.warning("expired delegation tokens are not all removed: %s", error)
+        except Exception:
+            log.exception("removing expired delegation tokens failed")
+        finally:
+            self._removing = None
+
+    async def _remove_all(self) -> None:
+        for token in self._metadata.state.tokens:
+            if token.has_ended(self._clock.now_ms()):
+                await self._remove_one(token.info.token_id)
+            await turn
+
+    async def _remove_one(self, token_id: str) -> None:
+        def revise(token: Token | None) -> Token | None:
+            """Check again: the token may have been renewed or removed by now."""
+            return None if token is None or token.has_ended(self._clock.now_ms()) else token
+
+        known = self._metadata.state.tokens.get(token_id)
+        if await self._metadata.change_token(token_id, revise) is None and known is not None:
+            log.info("delegation token %s of %s has expired", token_id, printable(str(known.info.owner)))
+
+
+class DeletedTopics:
+    """Makes the controller forget the ids of deleted topics; call `tick` periodically.
+
+    A deletion is stored first, then published, and then the directories are renamed, those of a large topic in pieces.
+    A crash in between leaves some, and only the id distinguishes them from foreign directories.
+    """
+
+    def __init__(self, controller: Controller, logs: LogManager) -> None:
+        self._controller = controller
+        self._logs = logs
+        self._failed = False
+        self._syncing: tuple[list[bytes], list[Future[None]]] | None = None
+
+    def tick(self) -> None:
+        """Forget topics whose directories are renamed, once the renames are on disk.
+
+        After a disk error nothing is forgotten any more: the next start looks for leftovers.
+        """
+        try:
+            self._go_on()
+        except OSError as error:
+            self._failed = True
+            log.error("deleted topics are looked for again at the next start: %s", error)
+
+    def _go_on(self) -> None:
+        if self._failed:
+            return
+        if self._syncing is not None:
+            ids, synced = self._syncing
+            if not all(each.done() for each in synced):
+                return
+            self._syncing = None
+            for each in synced:
+                each.result()
+            self._controller.forget_deleted(ids)
+        ids = list(islice(self._controller.deleted_topics, _FORGOTTEN_AT_ONCE))
+        if ids and self._controller.is_settled and not self._logs.departing:
+            self._syncing = ids, self._logs.sync_by_threads()

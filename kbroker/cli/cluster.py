@@ -17,14 +17,12 @@ import click
 
 from kbroker.cli.log_output import log_options
 from kbroker.cli.output import Output, Verbs, output_option, print_table
-from kbroker.launcher.addresses import parse_listen
-from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import LauncherError, wait_until
 from kbroker.launcher.control import ControlSocket, ask_launcher, launcher_runs
 from kbroker.launcher.description import ClusterDescription, read_description
-from kbroker.launcher.plan import make_plan, parse_settings, with_metrics
+from kbroker.launcher.plan import make_plan, parse_listen, parse_settings, with_metrics
 from kbroker.launcher.signals import Stopped, StopSignals
-from kbroker.launcher.start_and_stop import LocalCluster
+from kbroker.launcher.start_and_stop import LocalCluster, ask_brokers
 from kbroker.launcher.watch import Supervisor
 
 DEFAULT_DIR = "kbroker-cluster"

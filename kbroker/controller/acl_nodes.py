@@ -1,6 +1,7 @@
 """The paths and encodings of access control lists: Apache Kafka 3.9's znodes, here and on ZooKeeper.
 
-Owns these paths and values, in both directions. Never reads or writes them.
+Owns these paths and values, in both directions, and the ACLs in the store of a single node. Never decides about ACLs,
+and never reads or writes them on ZooKeeper.
 
     /kafka-acl/TYPE/NAME                        {"version": 1, "acls": [{"principal": "User:alice", "permissionType":
                                                 "Allow", "operation": "Read", "host": "*"}, ...]}, literal names
@@ -15,8 +16,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
+from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
 from kbroker.security.authorizer.acls import (
+    Acls,
     Entry,
     Operation,
     Pattern,
@@ -107,3 +111,25 @@ def _upper(name: str) -> str:
     """Return a type's name as in its enum: very old brokers wrote TransactionalId."""
     known = TYPES.get(name)
     return known.name if known is not None else name.upper()
+
+
+def load_acls(store: MetadataStore) -> dict[Pattern, frozenset[Entry]]:
+    """Return all ACLs that a single node has stored."""
+    found: dict[Pattern, frozenset[Entry]] = {}
+    for pattern_type, root in ROOTS.items():
+        for name, resource_type in TYPES.items():
+            for segment in store.children(f"{root}/{name}"):
+                node = store.get(f"{root}/{name}/{segment}")
+                if node is not None:
+                    found[Pattern(resource_type, unquote(segment), pattern_type)] = decode_entries(node.value)
+    return found
+
+
+def stored_acls(acls: Acls, changed: Iterable[Pattern]) -> list[Change]:
+    """Return a single node's writes after the ACLs of some patterns have changed to these."""
+    changes: list[Change] = []
+    for pattern in changed:
+        path = acl_path(pattern._replace(name=quote(pattern.name, safe="*")))
+        entries = acls.get(pattern)
+        changes.append(Put(path, encode_entries(entries)) if entries else Delete(path))
+    return changes

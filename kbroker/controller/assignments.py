@@ -1,19 +1,21 @@
-"""The replicas of new partitions on a controller that is alone, and the checks of assignments by clients.
+"""The replicas of new partitions, on a controller that is alone and in a cluster; the checks of clients' assignments.
 
-Owns the rules of assignments, with Kafka's codes and texts (ReplicationControlManager). Never stores. In a cluster on
-ZooKeeper, placement.py spreads replicas.
+Owns the rules of assignments, with Kafka's codes and texts (ReplicationControlManager), and the spread of replicas over
+brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the start of the walk over the brokers is an
+argument, random for a new topic. Never stores, and never considers how full a broker is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from kbroker.cluster_state import ClusterState, PartitionState
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 
 def place(state: ClusterState, first: int, count: int, replication_factor: int) -> tuple[PartitionState, ...]:
-    """Assign `count` new partitions, the first being number `first`, round robin over the brokers.
+    """Assign `count` new partitions on a node alone, the first being number `first`, round robin over the brokers.
 
     Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
     """
@@ -74,3 +76,47 @@ def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int |
 
 def _partition(replicas: list[int]) -> PartitionState:
     return PartitionState(replicas=tuple(replicas), isr=tuple(replicas), leader=replicas[0], leader_epoch=0)
+
+
+def place_replicas(
+    racks: Mapping[int, str | None], factor: int, partitions: range, start: int, shift: int
+) -> list[tuple[int, ...]]:
+    """Return the replicas of each of `partitions` in a cluster, the preferred leader first.
+
+    `racks` contains the brokers to choose from, at least `factor` of them. The first replicas rotate from `start`; the
+    others follow at a distance that begins with `shift` and grows with every round. As long as a rack has no replica of
+    a partition, no other rack gets a second one. If any rack is unknown, racks are ignored.
+    """
+    known = {broker: rack for broker, rack in racks.items() if rack is not None}
+    rack_of = known if len(known) == len(racks) else dict.fromkeys(racks, "")
+    order = alternated(rack_of)
+    distance = shift
+    placed = []
+    for index in partitions:
+        if index > 0 and index % len(order) == 0:
+            distance += 1
+        placed.append(_replicas(order, rack_of, factor, (index + start) % len(order), distance))
+    return placed
+
+
+def alternated(rack_of: Mapping[int, str]) -> list[int]:
+    """Return the brokers in an order where neighbours are in different racks, as far as possible."""
+    by_rack: dict[str, list[int]] = {}
+    for broker in sorted(rack_of):
+        by_rack.setdefault(rack_of[broker], []).append(broker)
+    rounds = zip_longest(*(by_rack[rack] for rack in sorted(by_rack)))
+    return [broker for each in rounds for broker in each if broker is not None]
+
+
+def _replicas(order: list[int], rack_of: Mapping[int, str], factor: int, first: int, distance: int) -> tuple[int, ...]:
+    chosen = [order[first]]
+    used = {rack_of[order[first]]}
+    all_racks = len(set(rack_of.values()))
+    step = distance * all_racks
+    while len(chosen) < factor:
+        broker = order[(first + 1 + step % (len(order) - 1)) % len(order)]
+        step += 1
+        if broker not in chosen and (rack_of[broker] not in used or len(used) == all_racks):
+            chosen.append(broker)
+            used.add(rack_of[broker])
+    return tuple(chosen)

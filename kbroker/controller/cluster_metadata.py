@@ -1,17 +1,17 @@
 """The interface of a broker's handlers to the cluster state and its changes, on one node and in a cluster.
 
-Owns the interface: controller.py implements it for a single node, member/metadata.py for a node of a cluster.
+Owns the interface: controller.py implements it for a single node, member/metadata.py for a node of a cluster; both plan
+topics in the same way (topic_plans.py).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from kbroker.cluster_state import ClusterState, TopicState
 from kbroker.controller.features import FeatureUpdate
-from kbroker.controller.topic_plans import TopicPlans
 from kbroker.protocol.errors import ApiError
 from kbroker.security.authorizer.acls import Acl, AclFilter, Entry, Pattern
 from kbroker.security.tokens.token import Token
@@ -21,7 +21,7 @@ Revise = Callable[[Mapping[str, str]], dict[str, str]]
 ReviseToken = Callable[[Token | None], Token | None]
 
 
-class ClusterMetadata(TopicPlans, ABC):
+class ClusterMetadata(ABC):
     """The cluster's state as known to this broker, and the methods to change it.
 
     The methods for changes return the refusals. On one node a change may be decided before it is visible; `published`
@@ -30,14 +30,16 @@ class ClusterMetadata(TopicPlans, ABC):
 
     state: ClusterState
     """The state known to all, or about to be."""
+    decided: ClusterState
+    """The state after all decisions, part of which may not be in effect yet: only for making decisions."""
 
     @abstractmethod
     def check_is_controller(self) -> None:
         """Raise NOT_CONTROLLER if another broker decides about topics."""
 
-    def is_whole(self, name: str) -> bool:  # noqa: ARG002 - on one node all are
+    @abstractmethod
+    def is_whole(self, name: str) -> bool:
         """Whether all partitions are known that a topic had when this broker started."""
-        return True
 
     @abstractmethod
     def subscribe(self, listener: Listener) -> None:
@@ -46,6 +48,39 @@ class ClusterMetadata(TopicPlans, ABC):
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
         """Return a future that is done once all decisions so far are in effect; raises OSError, or fails later."""
+
+    # --- topics
+
+    @abstractmethod
+    def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
+        """Raise ApiError if no topic of this name can be created; names may collide with those in `beside`."""
+
+    @abstractmethod
+    def plan_topic(
+        self,
+        name: str,
+        num_partitions: int,
+        replication_factor: int,
+        assignments: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> TopicState:
+        """Return a requested topic, with nothing stored. Raises ApiError as Kafka refuses it.
+
+        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
+        """
+
+    @abstractmethod
+    def plan_auto(self, name: str) -> TopicState:
+        """Plan a topic that a client uses, with the broker's defaults or an internal topic's settings."""
+
+    @abstractmethod
+    def plan_growth(
+        self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, most: int = ...
+    ) -> TopicState:
+        """Return the topic with `count` partitions in all, with nothing stored. Raises ApiError as Kafka refuses it.
+
+        At most `most` partitions are added.
+        """
 
     @abstractmethod
     def auto_create(self, name: str) -> None:
@@ -57,7 +92,7 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def put_in_pieces(
-        self, plans: Sequence[TopicState], _timeout_ms: int = ...
+        self, plans: Sequence[TopicState], timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Create topics that were planned earlier.
 
@@ -70,7 +105,7 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def grow_in_pieces(
-        self, plans: Sequence[TopicState], _timeout_ms: int = ...
+        self, plans: Sequence[TopicState], timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Add partitions that were planned earlier.
 
@@ -79,12 +114,14 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def delete_in_pieces(
-        self, topic_ids: Iterable[bytes], _timeout_ms: int = ...
+        self, topic_ids: Iterable[bytes], timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[bytes, ApiError]]:
         """Delete topics with their configs; return the errors of those not deleted, or too slow.
 
         Missing ones are ignored.
         """
+
+    # --- configs, features, rights, tokens
 
     @abstractmethod
     def change_configs(self, kind: str, name: str, revise: Revise) -> Coroutine[Any, Any, None]:
@@ -95,7 +132,7 @@ class ClusterMetadata(TopicPlans, ABC):
 
     @abstractmethod
     def update_features(
-        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = ...
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool, timeout_ms: int = ...
     ) -> Coroutine[Any, Any, None]:
         """Change finalized feature levels: all or none. Raises ApiError."""
 

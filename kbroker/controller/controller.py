@@ -1,6 +1,6 @@
 """Keeps the cluster's state: decides (topic_plans.py), stores (a MetadataStore), publishes, and then answers.
 
-Owns the handling of each requested change: whether it is allowed, what is stored, and the resulting state;
+Owns the handling of each requested change: whether it is allowed, what is stored_acls, and the resulting state;
 PublishedState owns when that is published. Never touches logs: components that act on a change subscribe to it.
 
 Stored, on Apache Kafka 3.9's paths:
@@ -26,11 +26,11 @@ from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import single_broker
-from kbroker.controller.cluster_metadata import ClusterMetadata, Revise, ReviseToken
+from kbroker.controller.acl_nodes import load_acls, stored_acls
+from kbroker.controller.cluster_metadata import Revise, ReviseToken
 from kbroker.controller.features import BOOTSTRAP, FeatureUpdate, updated
 from kbroker.controller.published_state import PublishedState
 from kbroker.controller.store_interface import Change, Delete, MetadataStore, Put
-from kbroker.controller.stored_acls import load_acls, stored
 from kbroker.controller.token_nodes import load_tokens, stored_token
 from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.long_work import turn
@@ -50,12 +50,12 @@ PRODUCER_IDS = "/kbroker/producer_ids"
 DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS, PIECE_ACLS = 50, 100, 200
-"""Topics, partitions, patterns of ACLs: the most stored and published at once, which takes some milliseconds."""
+"""Topics, partitions, patterns of ACLs: the most stored_acls and published at once, which takes some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 
-class Controller(PublishedState, ClusterMetadata):
+class Controller(PublishedState, TopicPlans):
     """The controller of a cluster, and every broker's view of it."""
 
     def __init__(
@@ -83,6 +83,9 @@ class Controller(PublishedState, ClusterMetadata):
     def check_is_controller(self) -> None:
         """Do nothing: one node is its own controller."""
 
+    def is_whole(self, name: str) -> bool:  # noqa: ARG002 - all are
+        return True
+
     # --- topics
 
     def auto_create(self, name: str) -> None:
@@ -104,11 +107,10 @@ class Controller(PublishedState, ClusterMetadata):
             known = old.get(topic.name)
             changes += _topic_changes(topic, len(known.partitions) if known else 0)
         self.decide(changes, lambda state: state.with_topics(topics))
-        for topic in topics:
-            self._colliding.add(topic.name)
+        self.names_changed([topic.name for topic in topics], ())
         _log_put(old, topics)
 
-    async def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
+    async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
         """Store and publish new topics that were planned earlier, some at a time; return the errors of the others.
 
         Each plan is checked again for changes meanwhile: another topic of its name may have been created.
@@ -125,15 +127,14 @@ class Controller(PublishedState, ClusterMetadata):
     def _still_new(self, plans: Sequence[TopicState], refused: dict[str, ApiError]) -> Iterator[tuple[TopicState, int]]:
         own = {plan.name for plan in plans}
         for plan in plans:
-            if plan.name in self.decided.topics or self._colliding.other(plan.name, own) is not None:
-                try:
-                    self.check_new_name(plan.name, own)
-                except ApiError as error:
-                    refused[plan.name] = error
-                    continue
-            yield plan, len(plan.partitions)
+            try:
+                self.check_new_name(plan.name, own)
+            except ApiError as error:
+                refused[plan.name] = error
+            else:
+                yield plan, len(plan.partitions)
 
-    async def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = 0) -> dict[str, ApiError]:
+    async def grow_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
         """Store and publish growth that was planned earlier, some at a time; return the errors of the rest.
 
         Each topic grows from its current state: its other partitions may have changed, or it may be another topic.
@@ -174,7 +175,7 @@ class Controller(PublishedState, ClusterMetadata):
                 await turn
         self.put_topics(piece)
 
-    async def delete_in_pieces(self, topic_ids: Iterable[bytes], _timeout_ms: int = 0) -> dict[bytes, ApiError]:
+    async def delete_in_pieces(self, topic_ids: Iterable[bytes], timeout_ms: int = 0) -> dict[bytes, ApiError]:  # noqa: ARG002 - it is done at once
         """Delete some topics at a time; those that another request has deleted meanwhile are skipped."""
         left = iter(topic_ids)
         while piece := list(islice(left, PIECE_TOPICS)):
@@ -195,8 +196,7 @@ class Controller(PublishedState, ClusterMetadata):
         changes += [Put(_deleted_path(each), {"name": name}) for each, name in zip(ids, gone, strict=True)]
         self.decide(changes, lambda state: state.without_topics(gone))
         self._deleted.update(dict.fromkeys(ids))
-        for name in gone:
-            self._colliding.discard(name)
+        self.names_changed((), gone)
         log.info("%s deleted", _named(gone))
 
     @property
@@ -257,7 +257,7 @@ class Controller(PublishedState, ClusterMetadata):
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
-            changes.insert(0, Delete(plain))  # stored before names were encoded
+            changes.insert(0, Delete(plain))  # stored_acls before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
         # Without the values: those of brokers and users may be secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
@@ -265,14 +265,14 @@ class Controller(PublishedState, ClusterMetadata):
     # --- features
 
     async def update_features(
-        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = 0
+        self,
+        updates: Sequence[FeatureUpdate],
+        *,
+        validate_only: bool,
+        timeout_ms: int = 0,  # noqa: ARG002 - it is done at once
     ) -> None:
         """Change finalized feature levels, in one step."""
-        self.set_features(updates, _node_id, validate_only=validate_only)
-
-    def set_features(self, updates: Sequence[FeatureUpdate], node_id: int, *, validate_only: bool) -> None:
-        """Change finalized feature levels: all or none. Raises ApiError."""
-        levels = updated(self.decided.features, updates, node_id)
+        levels = updated(self.decided.features, updates, self.decided.controller_id)
         if not validate_only:
             self.replace_features(levels)
 
@@ -327,7 +327,7 @@ class Controller(PublishedState, ClusterMetadata):
             def step(state: ClusterState) -> ClusterState:
                 return replace(state, version=state.version + 1, acls=change(state.acls, some))
 
-            self.decide(stored(change(self.decided.acls, some), some), step)
+            self.decide(stored_acls(change(self.decided.acls, some), some), step)
 
     # --- delegation tokens
 
@@ -354,7 +354,7 @@ class Controller(PublishedState, ClusterMetadata):
         return first
 
     def skip_producer_ids(self, least: int) -> None:
-        """Never again allocate producer ids below `least`; stored only if there is something to skip."""
+        """Never again allocate producer ids below `least`; stored_acls only if there is something to skip."""
         node = self._store.get(PRODUCER_IDS)
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
@@ -427,7 +427,7 @@ def _segment(name: str) -> str:
 
 
 def _name(segment: str) -> str:
-    """Return the name of a path segment: itself, if it was stored before names were encoded."""
+    """Return the name of a path segment: itself, if it was stored_acls before names were encoded."""
     plain = {encoded: name for name, encoded in _RESERVED.items()}.get(segment)
     name = plain or segment.replace("%2F", "/").replace("%25", "%")
     return name if _segment(name) == segment else segment

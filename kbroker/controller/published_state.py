@@ -13,14 +13,40 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 from kbroker.cluster_state import ClusterState
+from kbroker.controller.cluster_metadata import Listener
 from kbroker.controller.store_interface import Change, MetadataStore
 from kbroker.long_work import for_a_while
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[ClusterState, ClusterState], None]
 Step = Callable[[ClusterState], ClusterState]
 """A change, applied to whatever state precedes it."""
+
+
+class Listeners:
+    """The components that follow the state, in the order of their subscription."""
+
+    def __init__(self) -> None:
+        self._all: list[Listener] = []
+
+    def add(self, listener: Listener) -> None:
+        self._all.append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Remove a listener, if it is still one."""
+        if listener in self._all:
+            self._all.remove(listener)
+
+    def clear(self) -> None:
+        self._all.clear()
+
+    def notify(self, old: ClusterState, new: ClusterState) -> None:
+        """Notify all: the change is in effect, and after a failure the others and the waiting callers must get it."""
+        for listener in tuple(self._all):
+            try:
+                listener(old, new)
+            except Exception:
+                log.exception("a change of the cluster was not followed to its end")
 
 
 class PublishedState:
@@ -29,7 +55,7 @@ class PublishedState:
     def __init__(self, store: MetadataStore, state: ClusterState) -> None:
         """Begin with the stored state."""
         self._changes = store
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners()
         self.state = state
         """The state that is stored and published."""
         self.decided = state
@@ -60,7 +86,7 @@ class PublishedState:
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener(old, new)` after every change."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     def decide(self, changes: Sequence[Change], step: Step) -> None:
         """Store changes, and publish the resulting state once they are stored. Raises OSError with nothing decided."""
@@ -124,12 +150,7 @@ class PublishedState:
             self.decided = state  # equal values, one of which is enough
         self.state = state
         self._published += 1
-        for listener in self._listeners:
-            try:
-                listener(old, state)
-            except Exception:
-                # It is stored, and the other listeners and the waiting callers must get it.
-                log.exception("a change of the cluster was not followed to its end")
+        self._listeners.notify(old, state)
         while self._waiting and self._waiting[0][0] <= self._published:
             future = self._waiting.popleft()[1]
             if not future.done():

@@ -1,23 +1,60 @@
 """The planning of requests for new topics or more partitions, before anything is stored.
 
-Owns the checks of such a request, a broker's defaults in it, and the choice of replicas on a single node. Pure except
-for new topic ids; never stores.
+Owns the checks of such a request, a broker's defaults in it, the settings with which the coordinators' internal topics
+are created at first use, and the choice of replicas on a single node. Pure except for new topic ids; never stores.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kbroker import topic_names
-from kbroker.cluster_state import ClusterState, PartitionState, TopicState
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, PartitionState, TopicState
+from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import assignments as assignments_of
-from kbroker.controller.internal_topics import InternalTopic
+from kbroker.controller.cluster_metadata import ClusterMetadata
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import new_uuid
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """The settings of an internal topic."""
+
+    num_partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+
+def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
+    """Return the settings of each from the broker's config; a node that is alone has at most one replica."""
+    most = sys.maxsize if config.in_cluster else 1
+    offsets = InternalTopic(
+        config.get_int("offsets.topic.num.partitions"),
+        min(config.get_int("offsets.topic.replication.factor"), most),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.get_int("offsets.topic.segment.bytes")),
+        },
+    )
+    transactions = InternalTopic(
+        config.get_int("transaction.state.log.num.partitions"),
+        min(config.get_int("transaction.state.log.replication.factor"), most),
+        {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(config.get_int("transaction.state.log.min.isr")),
+            "segment.bytes": str(config.get_int("transaction.state.log.segment.bytes")),
+            "unclean.leader.election.enable": "false",
+        },
+    )
+    return {OFFSETS_TOPIC: offsets, TRANSACTIONS_TOPIC: transactions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +66,26 @@ class TopicDefaults:
     internal: Mapping[str, InternalTopic]
 
 
-class TopicPlans:
-    """Plans topics on top of the decided state (`decided`), whoever decides."""
+def topic_defaults(config: BrokerConfig) -> TopicDefaults:
+    """Return the topic defaults in a broker's configuration, for requests that say -1."""
+    return TopicDefaults(
+        config.get_int("num.partitions"), config.get_int("default.replication.factor"), internal_topics(config)
+    )
 
-    decided: ClusterState
+
+class TopicPlans(ClusterMetadata):
+    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`), whoever decides."""
 
     def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
         self._defaults = defaults
-        self._colliding = topic_names.CollidingNames(names)
+        self._names = topic_names.CollidingNames(names)
+
+    def names_changed(self, new: Iterable[str], gone: Iterable[str]) -> None:
+        """Note new topics and deleted ones: names that differ only in '.' and '_' collide."""
+        for name in gone:
+            self._names.discard(name)
+        for name in new:
+            self._names.add(name)
 
     def place(
         self,
@@ -56,26 +105,20 @@ class TopicPlans:
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> TopicState:
-        """Return a requested topic, with nothing stored. Raises ApiError as Kafka refuses it.
-
-        -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
-        """
         self.check_new_name(name)
         partitions = self._plan_partitions(num_partitions, replication_factor, assignments)
         return TopicState(name, new_uuid(), partitions, dict(configs or {}))
 
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError if no topic of this name can be created; names may collide with those in `beside`."""
         if name in self.decided.topics:
             raise ApiError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         topic_names.check_topic_name(name)
-        other = self._colliding.other(name, beside)
+        other = self._names.other(name, beside)
         if other is not None:
             text = f"Topic '{name}' collides with existing topic: {other}"
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, text)
 
     def plan_auto(self, name: str) -> TopicState:
-        """Plan a topic that a client uses, with the broker's defaults or an internal topic's settings."""
         internal = self._defaults.internal.get(name)
         if internal is None:
             return self.plan_topic(name, -1, -1)
@@ -116,10 +159,6 @@ class TopicPlans:
         assignments: Sequence[Sequence[int]] | None,
         most: int = MAX_PARTITIONS_PER_REQUEST,
     ) -> TopicState:
-        """Return the topic with `count` partitions in all, with nothing stored. Raises ApiError as Kafka refuses it.
-
-        At most `most` partitions are added.
-        """
         topic = self.decided.topics.get(name)
         if topic is None:
             raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

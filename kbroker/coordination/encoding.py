@@ -1,16 +1,21 @@
-"""The bytes of coordinators' records: an int16 (the type in a key, the version in a value), then a message.
+"""The bytes of what coordinators write: their records, and the batches that they append to their own logs.
 
-Reads like Kafka's CoordinatorRecordSerde: bytes behind a message are skipped, and in a string that is not valid UTF-8,
-U+FFFD replaces the invalid bytes.
+A key and a value are an int16 (the type in a key, the version in a value), then a message. Owns this form, the encoding
+of batches and markers, at once or ahead and one by one, and the split of a long list into several batches. Never
+appends. Reads like Kafka's CoordinatorRecordSerde: bytes behind a message are skipped, and in a string that is not
+valid UTF-8, U+FFFD replaces the invalid bytes.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
+from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
 from kbroker.protocol.compiler import encoder, stored_decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
+from kbroker.protocol.records import BatchFields, build_batch, build_marker, enclose, put_record
 
 _UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
 _T = TypeVar("_T")
@@ -39,3 +44,71 @@ def encode(prefix: int, message: Any, version: int) -> bytes:
     except _UNENCODABLE as err:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR) from err
     return bytes(out)
+
+
+SPLIT_BYTES = 256 << 10
+
+
+def record_batch(
+    records: Sequence[CoordinatorRecord], leader_epoch: int, producer: InTransaction | None, now_ms: int
+) -> bytes:
+    """Return a batch of records, which belong to a producer's transaction if there is one."""
+    rows = [(now_ms, key, value, ()) for key, value in records]
+    return build_batch(rows, **_fields_of(producer, leader_epoch))
+
+
+def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields:
+    """Return the header fields of a batch for its leader and for a producer's transaction."""
+    if producer is None:
+        return {"leader_epoch": leader_epoch}
+    return {
+        "leader_epoch": leader_epoch,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+        "base_sequence": 0,
+        "transactional": True,
+    }
+
+
+class EncodedRecords:
+    """Records of one batch that are encoded ahead, as there are many; they get the time of the batch."""
+
+    def __init__(self) -> None:
+        self._body = bytearray()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, record: CoordinatorRecord) -> None:
+        put_record(self._body, self._count, record.key, record.value)
+        self._count += 1
+
+    def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
+        """Return the batch, as `record_batch` does."""
+        return enclose(self._body, self._count, now_ms, now_ms, **_fields_of(producer, leader_epoch))
+
+
+def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
+    """Return the batch that ends a producer's transaction on a partition."""
+    return build_marker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        commit=marker.commit,
+        coordinator_epoch=marker.coordinator_epoch,
+        timestamp=now_ms,
+    )
+
+
+def split(records: Sequence[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
+    """Yield pieces of a list of records, each of which makes a batch of moderate size."""
+    piece: list[CoordinatorRecord] = []
+    size = 0
+    for record in records:
+        size += len(record.key) + len(record.value or b"") + 16
+        piece.append(record)
+        if size >= SPLIT_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 
-from kbroker.coordination.batches import marker_batch, record_batch, split
+from kbroker.coordination.encoding import marker_batch, record_batch, split
 from kbroker.coordination.interfaces import Shard, UnreadableRecord, Writer
 from kbroker.coordination.outcome import CoordinatorRecord, Encoded, EndOfTransaction, InTransaction, Outcome
 from kbroker.long_work import turn

@@ -1,20 +1,27 @@
 """The settings of the group coordinator: the broker's, and a single group's.
 
 Owns the values that apply to a group now. A group's values are Kafka's group configs and were checked when they were
-set; since the broker's bounds may have changed, they are limited to these bounds again. The names in comments are
-Kafka's. Kafka's internal settings among these are constants here.
+set; since the broker's bounds may have changed, they are limited to these bounds again. Owns also the known assignors
+by name, and the choice for a group: the default if its members prefer none. The names in comments are Kafka's. Kafka's
+internal settings among these are constants here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.group_coordinator.assignors.choice import assignor_names
+from kbroker.group_coordinator.assignment import Assign
+from kbroker.group_coordinator.assignors.range import range_assignor
+from kbroker.group_coordinator.assignors.uniform import uniform
 from kbroker.group_coordinator.topics import Topics
 
+ASSIGNORS: dict[str, Assign] = {"uniform": uniform, "range": range_assignor}
+_CLASS_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
+_CLASSES = {_CLASS_PACKAGE + "UniformAssignor": "uniform", _CLASS_PACKAGE + "RangeAssignor": "range"}
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 """How long the first JoinGroup of a classic member may stay parked (KAFKA-7610); no key in Kafka either."""
 
@@ -135,3 +142,17 @@ class Settings:
     def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
         text = self._topics.state.group_configs.get(group_id, {}).get(name)
         return default if text is None else min(max(int(text), low), high)
+
+
+def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
+    """Return the assignors of group.consumer.assignors, where Kafka's two may be class names; raises ValueError."""
+    names = tuple(_CLASSES.get(each, each) for each in configured)
+    for name in names:
+        if name not in ASSIGNORS:
+            raise ValueError(f"{name} is no assignor of this broker; it has {' and '.join(ASSIGNORS)}")
+    return names
+
+
+def choose_assignor(preferred: str | None, configured: Sequence[str]) -> str:
+    """Return the assignor that members prefer, if group.consumer.assignors has it, else the first of these."""
+    return configured[0] if preferred is None or preferred not in configured else preferred

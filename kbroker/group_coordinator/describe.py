@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
+from kbroker.group_coordinator.assignment import Partitions
 from kbroker.group_coordinator.groups.classic_group import DEAD, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.groups.consumer_group import NOTHING
 from kbroker.group_coordinator.groups.consumer_member import CLASSIC_MEMBER, CONSUMER_MEMBER, ConsumerMember
 from kbroker.group_coordinator.groups.store import Group, Groups
-from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ErrorCode

@@ -2,7 +2,7 @@
 
 Owns a group's position in a partition, including positions that an open transaction has written (KIP-447). Changes only
 by replaying records; every deciding method returns the records of its changes. offset_commit.py checks who may commit;
-offset_expiration.py expires offsets.
+offset_removal.py expires offsets.
 
 An offset is kept as (offset of its record, OffsetCommitValue). The record's offset decides between a transactional and
 a plain commit: the later record wins, whichever was completed last.

@@ -25,17 +25,15 @@ from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.regexes import Regexes
 from kbroker.group_coordinator.consumer.sessions import REASONS, Sessions
 from kbroker.group_coordinator.consumer.target import Targets
-from kbroker.group_coordinator.deleted_topics import DeletedTopics
 from kbroker.group_coordinator.groups.classic_group import DEAD, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups
 from kbroker.group_coordinator.offset_commit import OffsetCommits
-from kbroker.group_coordinator.offset_expiration import Expiration
+from kbroker.group_coordinator.offset_removal import DeletedTopics, Expiration, group_tombstones
 from kbroker.group_coordinator.offsets import Offsets
 from kbroker.group_coordinator.records import consumer_group as consumer_records
 from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.records.classic_group import GROUP_METADATA, read_group_key, restore
-from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import (

@@ -143,10 +143,7 @@ async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -
     services = ctx.services
     # The first fault ends the request, so the valid updates are at most as many as the features.
     await services.controller.update_features(
-        list(by_name.values()),
-        services.node_id,
-        validate_only=request.validate_only,
-        _timeout_ms=request.timeout_ms,
+        list(by_name.values()), validate_only=request.validate_only, timeout_ms=request.timeout_ms
     )
     results: list[UpdatableFeatureResult] = []
     if ctx.version <= _LAST_WITH_RESULTS:

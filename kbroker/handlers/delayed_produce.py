@@ -14,10 +14,9 @@ from typing import NamedTuple
 from kbroker.handlers.produce_refusals import add_leader_hints
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.append_info import AppendInfo
+from kbroker.partition import GiveUp, Partition
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Wait
-from kbroker.replicas import Partition
 
 _FIRST_HINT_VERSION = 10
 
@@ -30,7 +29,7 @@ class Uncommitted(NamedTuple):
     answer: PartitionProduceResponse
 
 
-Groups = dict[ReplicatedPartition, tuple[int, list[PartitionProduceResponse]]]
+Groups = dict[Partition, tuple[int, list[PartitionProduceResponse]]]
 """Partition -> the offset below which everything must be committed, and the answers that wait for it."""
 
 
@@ -53,7 +52,6 @@ def all_committed(
 def group(uncommitted: Sequence[Uncommitted], groups: Groups) -> None:
     """Group batches by partition, so that the request waits once for each partition."""
     for partition, offset, answer in uncommitted:
-        assert isinstance(partition, ReplicatedPartition)  # others commit at once
         known, answers = groups.get(partition, (0, []))
         answers.append(answer)
         groups[partition] = max(known, offset), answers
@@ -107,18 +105,18 @@ class _DelayedProduce:
         self._failed = False
         self._timer: asyncio.TimerHandle | None = None
         self._left = {partition: answers for partition, (_, answers) in groups.items()}
-        self._waits: dict[ReplicatedPartition, Wait] = {}
+        self._waits: dict[Partition, GiveUp] = {}
         self.future: asyncio.Future[ProduceResponse] = loop.create_future()
         for partition, (offset, _) in groups.items():
-            wait = partition.when_committed(offset, partial(self._told, partition))
-            if wait is not None:
-                self._waits[partition] = wait
+            give_up = partition.when_committed(offset, partial(self._finish_one, partition))
+            if give_up is not None:
+                self._waits[partition] = give_up
         if self._left:
             self._timer = loop.call_later(max(timeout_ms, 0) / 1000, self._expire)
             ctx.services.replicas.traffic.delayed_produces += 1
             self.future.add_done_callback(self._forget)
 
-    def _told(self, partition: ReplicatedPartition, code: ErrorCode) -> None:
+    def _finish_one(self, partition: Partition, code: ErrorCode) -> None:
         self._note(self._left.pop(partition), code)
         self._waits.pop(partition, None)
         if not self._left:
@@ -146,6 +144,6 @@ class _DelayedProduce:
         self._ctx.services.replicas.traffic.delayed_produces -= 1
         if self._timer is not None:
             self._timer.cancel()
-        for partition, wait in self._waits.items():
-            partition.acks.give_up(wait)
+        for give_up in self._waits.values():
+            give_up()
         self._waits.clear()

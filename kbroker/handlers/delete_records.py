@@ -11,6 +11,7 @@ from typing import NamedTuple
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, every, turn
+from kbroker.partition import GiveUp, Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.topics import (
     DeleteRecordsPartitionResult,
@@ -18,7 +19,6 @@ from kbroker.protocol.messages.topics import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Wait
 from kbroker.topic_names import INTERNAL_TOPICS
 
 _HIGH_WATERMARK = -1
@@ -27,7 +27,7 @@ _HIGH_WATERMARK = -1
 class _Behind(NamedTuple):
     """A partition whose other replicas have not yet deleted the records below `offset`."""
 
-    partition: ReplicatedPartition
+    partition: Partition
     offset: int
     result: DeleteRecordsPartitionResult
 
@@ -64,20 +64,20 @@ async def _deleted_by_all(
 ) -> DeleteRecordsResponse:
     """Return the response once the other replicas have deleted too (Apache Kafka: DelayedDeleteRecords)."""
     loop = asyncio.get_running_loop()
-    waits: list[tuple[_Behind, Wait, asyncio.Future[ErrorCode]]] = []
+    waits: list[tuple[_Behind, GiveUp, asyncio.Future[ErrorCode]]] = []
     for each_one in behind:
         told: asyncio.Future[ErrorCode] = loop.create_future()
-        wait = each_one.partition.when_deleted(each_one.offset, told.set_result)
-        if wait is not None:
-            waits.append((each_one, wait, told))
+        give_up = each_one.partition.when_deleted(each_one.offset, told.set_result)
+        if give_up is not None:
+            waits.append((each_one, give_up, told))
         else:
             _finish(each_one, told.result())
     try:
         if waits:
             await asyncio.wait([told for _, _, told in waits], timeout=max(timeout_ms, 0) / 1000)
     finally:
-        for each_one, wait, _ in waits:
-            each_one.partition.deletions.give_up(wait)
+        for _, give_up, _ in waits:
+            give_up()
     for each_one, _, told in waits:
         _finish(each_one, told.result() if told.done() else ErrorCode.REQUEST_TIMED_OUT)
     return answer
@@ -111,6 +111,6 @@ def _delete(
         return _result(index, err.code)
     partition.poke()
     result = _result(index, ErrorCode.NONE, log.log_start_offset)
-    if isinstance(partition, ReplicatedPartition) and partition.low_watermark < offset:
+    if partition.low_watermark < offset:
         behind.append(_Behind(partition, offset, result))
     return result

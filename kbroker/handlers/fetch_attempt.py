@@ -13,6 +13,7 @@ from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Sess
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.long_work import turn
+from kbroker.partition import Partition, Waiter, nearest
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     AbortedTransaction,
@@ -25,9 +26,6 @@ from kbroker.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kbroker.replica_manager.replica_selector import nearest
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replicas import Partition, Waiter
 from kbroker.topic_metrics import TopicMetrics, Traffic
 
 _READ_COMMITTED = 1
@@ -190,9 +188,7 @@ class Fetch:
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
         """Return the list of waiters for more data: consumers wait for committed records, followers for any."""
-        if self._replica != _CONSUMER and isinstance(partition, ReplicatedPartition):
-            return partition.end_waiters
-        return partition.waiters
+        return partition.waiters if self._replica == _CONSUMER else partition.end_waiters
 
     def read(
         self,
@@ -212,7 +208,7 @@ class Fetch:
             return self.missing(key)
         partition.traffic.fetches += 1
         log = partition.log
-        if isinstance(partition, ReplicatedPartition):
+        if partition.is_replicated:
             code = self._check_replica(partition, want)
             to_end = self._replica != _CONSUMER
         else:
@@ -225,7 +221,7 @@ class Fetch:
         committed_only = self._request.isolation_level == _READ_COMMITTED and not to_end
         stable = log.last_stable_offset
         high_watermark = log.high_watermark
-        if self._request.rack_id and isinstance(partition, ReplicatedPartition):
+        if self._request.rack_id and partition.is_replicated:
             preferred = self._preferred(partition, want.fetch_offset)
             if preferred is not None:
                 return PartitionData(
@@ -242,18 +238,18 @@ class Fetch:
                     )  # fmt: skip
             limit = min(want.partition_max_bytes, left)
             bound = stable if committed_only else log.log_end_offset if to_end else high_watermark
-            if to_end and not self._may_have(partition):
+            if to_end and not partition.may_send(self._replica):
                 bound = want.fetch_offset
             piece = log.read(want.fetch_offset, limit, bound, min_one=first)
             aborted = None
             if committed_only:
                 aborted = [AbortedTransaction(*entry) for entry in log.aborted_in(piece)] if piece else []
-            if is_new and self._replica >= 0 and isinstance(partition, ReplicatedPartition):
+            if is_new and self._replica >= 0:
                 code = partition.follower_fetched(self._replica, want.fetch_offset, want.log_start_offset)
                 if code:
                     return self._failed(key[2], code)
                 high_watermark, stable = log.high_watermark, log.last_stable_offset
-            if to_end and piece.size and isinstance(partition, ReplicatedPartition):
+            if to_end and piece.size:
                 partition.count_sent(self._replica, piece.size)
         except ApiError as err:
             if err.code not in _USUAL:
@@ -280,11 +276,7 @@ class Fetch:
             return self._failed(key[2], code)
         return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
 
-    def _may_have(self, partition: Partition) -> bool:
-        """Whether a follower may receive records now."""
-        return not isinstance(partition, ReplicatedPartition) or partition.may_send(self._replica)
-
-    def _preferred(self, partition: ReplicatedPartition, offset: int) -> int | None:
+    def _preferred(self, partition: Partition, offset: int) -> int | None:
         """Return a replica that a consumer should rather read from than from this one, the leader; or None."""
         cluster = self._ctx.services.cluster
         if cluster is None or not cluster.replica_manager.is_rack_aware:
@@ -296,7 +288,7 @@ class Fetch:
         here = racks.get(self._ctx.services.node_id)
         return nearest(self._request.rack_id, here, partition.readable_followers(offset), racks)
 
-    def _check_replica(self, partition: ReplicatedPartition, want: FetchPartition) -> ErrorCode:
+    def _check_replica(self, partition: Partition, want: FetchPartition) -> ErrorCode:
         """Return the error if a partition of a cluster must not be read; consumers may read from followers, too.
 
         (KIP-392: consumers that send a rack; and tools that compare replicas, -2.)

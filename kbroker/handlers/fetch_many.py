@@ -16,8 +16,8 @@ from itertools import islice
 from kbroker.handlers.fetch_attempt import Fetch, is_due
 from kbroker.handlers.registry import RequestContext
 from kbroker.long_work import turn
+from kbroker.partition import Partition
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
-from kbroker.replicas import Partition
 
 FEW = 64
 """Most topics and partitions together, including those of the session, of a short request."""

@@ -12,7 +12,6 @@ from operator import itemgetter
 
 from kbroker.cluster_state import BrokerEndpoint
 from kbroker.handlers.registry import RequestContext
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
 
 
 class LeaderHints:
@@ -38,7 +37,7 @@ class LeaderHints:
             return None
         found = known.leader, known.leader_epoch
         here = services.replicas.get((name, index))
-        if isinstance(here, ReplicatedPartition) and here.topic_id == state.topics[name].topic_id:
+        if here is not None and here.topic_id == state.topics[name].topic_id:
             found = max(found, (here.leader, here.leader_epoch), key=itemgetter(1))
         if found[0] in self._nodes:
             return found

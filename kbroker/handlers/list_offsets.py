@@ -16,6 +16,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import each, every, turn
+from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.logs import (
     EpochEndOffset,
@@ -30,8 +31,6 @@ from kbroker.protocol.messages.logs import (
     OffsetForLeaderTopic,
     OffsetForLeaderTopicResult,
 )
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replicas import Partition
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
@@ -81,10 +80,8 @@ async def _one(
     partition = ctx.services.replicas.get((topic, wanted.partition_index))
     if partition is None:
         return _answer(wanted, ctx.services.replicas.why_missing(topic, wanted.partition_index))
-    if request.replica_id == _DEBUGGING and isinstance(partition, ReplicatedPartition):
-        code = partition.check_epoch(wanted.current_leader_epoch)
-    else:
-        code = partition.check_leader_epoch(wanted.current_leader_epoch)
+    check = partition.check_epoch if request.replica_id == _DEBUGGING else partition.check_leader_epoch
+    code = check(wanted.current_leader_epoch)
     if code:
         return _answer(wanted, code)
     log = partition.log
@@ -93,7 +90,7 @@ async def _one(
         visible_end = log.log_end_offset
     else:
         visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
-        unknown = isinstance(partition, ReplicatedPartition) and log.high_watermark < partition.leadership.epoch_start
+        unknown = not partition.knows_high_watermark
     try:
         answer = await _looked_up(partition, wanted, visible_end)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):

@@ -19,6 +19,7 @@ from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opening, TakesLonger
 from kbroker.long_work import awaited, turn
+from kbroker.partition import Partition
 from kbroker.protocol.messages.produce import (
     NodeEndpoint,
     PartitionProduceResponse,
@@ -28,7 +29,6 @@ from kbroker.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from kbroker.protocol.wire import Buffer
-from kbroker.replicas import Partition
 
 FEW = 64
 """Most topics and partitions together of a short request."""

@@ -106,28 +106,15 @@ async def _elected(
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
     """Wait until this broker has the new leaders in its metadata; return those that are missing after the timeout."""
-    known = asyncio.Event()
 
-    def look(_old: ClusterState, state: ClusterState) -> None:
+    def are_known(state: ClusterState) -> bool:
         for partition, leader in list(leaders.items()):
             found = state.partition(*partition)
             if found is not None and found.leader == leader:
                 del leaders[partition]
-        if not leaders:
-            known.set()
+        return not leaders
 
-    metadata = cluster.metadata
-    look(metadata.state, metadata.state)
-    if not leaders:
-        return leaders
-    metadata.subscribe(look)
-    try:
-        async with asyncio.timeout(max(timeout_ms, 0) / 1000):
-            await known.wait()
-    except TimeoutError:
-        pass
-    finally:
-        metadata.unsubscribe(look)
+    await cluster.metadata.until(are_known, max(timeout_ms, 0) / 1000)
     return leaders
 
 

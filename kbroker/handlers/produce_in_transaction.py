@@ -20,6 +20,7 @@ from kbroker.log.append_info import CLIENT, AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import TakesLonger
 from kbroker.long_work import awaited, in_slices
+from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
@@ -30,7 +31,6 @@ from kbroker.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from kbroker.protocol.wire import Buffer
-from kbroker.replicas import Partition
 from kbroker.txn.shard import Identity
 from kbroker.txn.transaction import TopicPartition
 

@@ -25,6 +25,7 @@ from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import each, every, turn
+from kbroker.partition import Partition
 from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.protocol.messages.transactions import (
     DescribeProducersRequest,
@@ -41,10 +42,8 @@ from kbroker.protocol.messages.transactions import (
     TopicResponse,
     TransactionState,
 )
-from kbroker.replicas import Partition
 from kbroker.topic_names import topic_name_fault
-from kbroker.txn.states import NAMES
-from kbroker.txn.transaction import Transaction
+from kbroker.txn.transaction import NAMES, Transaction
 
 MAX_REPEATED = 1_000_000
 """Most partitions that one response lists again because their transaction is named again: some 4 MB."""

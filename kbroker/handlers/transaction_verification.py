@@ -18,8 +18,8 @@ from kbroker.handlers.services import Services
 from kbroker.log.append_info import AppendError
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.long_work import then
+from kbroker.partition import Partition
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replicas import Partition
 from kbroker.txn.shard import Identity
 from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition
 

@@ -1,6 +1,7 @@
 """The plan of a cluster: brokers by id and address, their data directories, and their settings.
 
-Owns the layout of a cluster's directory and the settings that the launcher gives to brokers. Pure: starts nothing.
+Owns the layout of a cluster's directory, the settings that the launcher gives to brokers, the form of addresses in
+tables, lines to copy and settings, and the choice of free ports. Starts nothing.
 
     DIR/cluster.json          the running cluster (description.py)
     DIR/control.sock          the socket from `kbroker cluster` to the launcher (control.py)
@@ -11,14 +12,17 @@ Owns the layout of a cluster's directory and the settings that the launcher give
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from kbroker.launcher.addresses import LAST_PORT, bound, free_ports, joined, reached_at
 from kbroker.launcher.child import LauncherError
 
+LAST_PORT: Final = 65_535
+_ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 OWN_KEYS: Final = frozenset(
     {
         "advertised.listeners",
@@ -163,3 +167,39 @@ def require_free(brokers: Iterable[BrokerPlan]) -> None:
             bound(broker.host, broker.port).close()
         except OSError as error:
             raise LauncherError(f"{joined(broker.host, broker.port)}: {error.strerror or error}") from None
+
+
+def reached_at(host: str) -> str:
+    """Return the address at which this machine reaches a listener on `host`."""
+    return _ANYWHERE.get(host, host)
+
+
+def parse_listen(text: str, option: str = "--listen") -> tuple[str, int]:
+    """Read HOST:PORT, as given to an option."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > LAST_PORT:
+        raise LauncherError(f"{option} takes HOST:PORT, not {text!r}")
+    return host.strip("[]"), int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """Format an address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def free_ports(host: str, count: int) -> list[int]:
+    """Return ports that are free at this moment, all different."""
+    with ExitStack() as held:
+        return [held.enter_context(bound(host, 0)).getsockname()[1] for _ in range(count)]
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a socket bound to an address; raises OSError if the address is in use."""
+    probe = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+    except BaseException:
+        probe.close()
+        raise
+    return probe

@@ -1,28 +1,40 @@
 """Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
 
 Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
+Owns also the one request to a broker, which brokers it knows: on a connection of its own, until its timeout at most.
 Never prints; `pause` waits between two checks, and may raise to end the waiting.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
-from kbroker.launcher.addresses import free_ports
-from kbroker.launcher.asking import ask_brokers
 from kbroker.launcher.child import Child, LauncherError, Pause, wait_until
 from kbroker.launcher.description import BrokerDescription, ClusterDescription
-from kbroker.launcher.plan import ClusterPlan, broker_command, require_free
+from kbroker.launcher.plan import ClusterPlan, broker_command, free_ports, require_free
 from kbroker.launcher.zookeeper import HOST, ZooKeeperServer, require_reachable
+from kbroker.protocol.compiler import decode, encode
+from kbroker.protocol.errors import Malformed
+from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
+from kbroker.protocol.messages.connections import RequestHeader
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
 START_TIMEOUT_S: Final = 300.0
 """A broker that reads its logs after a crash needs this long."""
 STOP_TIMEOUT_S: Final = 60.0
+ANSWER_TIMEOUT_S: Final = 2.0
+_METADATA: Final = 3
+_VERSION: Final = 12  # Kafka 3.9 has it as well
+_FLEXIBLE_HEADER: Final = 2
+_HEAD: Final = 5  # of the answer: the correlation id, and an empty tag buffer
+_MAX_ANSWER: Final = 16 * 1024 * 1024
 
 
 class LocalCluster:
@@ -205,3 +217,37 @@ class LocalCluster:
     def _knows(self, node_id: int, expected: frozenset[int]) -> bool:
         known = ask_brokers(self._plans[node_id].contact)
         return known is not None and known.controller >= 0 and known.brokers >= expected
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A broker's view of its cluster; `controller` is -1 if there is none."""
+
+    brokers: frozenset[int]
+    controller: int
+
+
+def ask_brokers(address: tuple[str, int], timeout_s: float = ANSWER_TIMEOUT_S) -> Known | None:
+    """Return the view of the broker at an address; None without an answer, or with an invalid one."""
+    header = encode(RequestHeader(_METADATA, _VERSION, 1, "kbroker-launcher"), _FLEXIBLE_HEADER)
+    body = header + encode(MetadataRequest(topics=[], allow_auto_topic_creation=False), _VERSION)
+    try:
+        with socket.create_connection(address, timeout=timeout_s) as asked:
+            asked.sendall(struct.pack(">i", len(body)) + body)
+            size = struct.unpack(">i", _exactly(asked, 4))[0]
+            if not _HEAD <= size <= _MAX_ANSWER:
+                return None
+            answer = decode(MetadataResponse, _VERSION, memoryview(_exactly(asked, size))[_HEAD:])
+    except (OSError, Malformed, IndexError):
+        return None
+    return Known(frozenset(broker.node_id for broker in answer.brokers), answer.controller_id)
+
+
+def _exactly(asked: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        piece = asked.recv(min(size - len(received), 65536))
+        if not piece:
+            raise ConnectionError("the connection was closed")
+        received += piece
+    return bytes(received)

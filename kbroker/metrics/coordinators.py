@@ -12,7 +12,7 @@ from kbroker.broker.base_node import Node
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all
-from kbroker.txn.states import NAMES
+from kbroker.txn.transaction import NAMES
 
 _KAFKAS = {
     "PreparingRebalance": "numgroupspreparingrebalance",

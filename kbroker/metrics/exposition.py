@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from kbroker.breaks import Breaks
+from kbroker.long_work import Breaks
 from kbroker.metrics.values import Values, put_all
 
 _COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"

@@ -30,7 +30,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from kbroker.breaks import Breaks
+from kbroker.long_work import Breaks
 from kbroker.protocol.errors import Malformed
 
 MOST_POINTS: Final = 1_000

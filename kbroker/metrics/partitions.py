@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from kbroker.broker.base_node import Node
 from kbroker.long_work import turn
 from kbroker.metrics.values import Values, put, put_all
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition
-from kbroker.replicas import Partition
+from kbroker.partition import Partition
 
 
 @dataclass(slots=True)
@@ -27,14 +26,6 @@ class Sums:
     damaged: int = 0
 
 
-def replica_count(node: Node, partition: Partition) -> int:
-    """Return the number of replicas that a partition should have."""
-    if isinstance(partition, ReplicatedPartition):
-        return len(partition.leadership.replicas)
-    state = node.metadata.state.partition(partition.topic, partition.index)
-    return len(partition.isr) if state is None else len(state.replicas)
-
-
 def is_under_min_isr(partition: Partition) -> bool:
     """Whether a partition that is led here refuses acks=all."""
     return partition.leading and len(partition.isr) < partition.min_isr
@@ -45,7 +36,7 @@ async def partitions(node: Node, values: Values, most: int) -> Sums:
     sums = Sums()
     for partition in list(node.replicas):
         partition.count()
-        replicas, in_sync = replica_count(node, partition), len(partition.isr)
+        replicas, in_sync = len(partition.replicas), len(partition.isr)
         leads = int(partition.leading)
         lacks, too_few = leads and in_sync < replicas, int(is_under_min_isr(partition))
         at_min = int(leads and in_sync == partition.min_isr)

@@ -1,10 +1,12 @@
 """The interface between the requesters of other brokers (controller, fetchers, transactions) and the transport.
 
-Owns the two protocols and their errors; connection.py implements them in production, queues in memory in tests.
+Owns the two protocols and their errors, which connection.py implements in production, queues in memory in tests; and
+the peers of brokers by id: one for each requested broker, dropped when the broker has moved. Never retries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 Answer = TypeVar("Answer")
@@ -33,3 +35,40 @@ class Peers(Protocol):
 
     def peer(self, host: str, port: int, client_id: str) -> Peer:
         """Return a new peer for the broker at an address; nothing is connected yet."""
+
+
+Endpoint = tuple[str, int]
+
+
+class PeersByNode:
+    """Sends requests to brokers by id. `endpoint_of` returns an address, None for a broker not known to live."""
+
+    def __init__(self, peers: Peers, endpoint_of: Callable[[int], Endpoint | None], client_id: str) -> None:
+        self._peers = peers
+        self._endpoint_of = endpoint_of
+        self._client_id = client_id
+        self._known: dict[int, tuple[Endpoint, Peer]] = {}
+
+    def knows(self, node_id: int) -> bool:
+        """Whether a broker's address is known."""
+        return self._endpoint_of(node_id) is not None
+
+    async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
+        """Do the same as Peer.ask; raises PeerGone also for an unknown broker."""
+        endpoint = self._endpoint_of(node_id)
+        known = self._known.get(node_id)
+        if known is not None and known[0] != endpoint:
+            known[1].close()
+            del self._known[node_id]
+            known = None
+        if endpoint is None:
+            raise PeerGone(f"broker {node_id} is not known to live")
+        if known is None:
+            known = self._known[node_id] = endpoint, self._peers.peer(*endpoint, self._client_id)
+        return await known[1].ask(request, version, answer, timeout_ms)
+
+    def close(self) -> None:
+        """Stop all requests; waiting callers get PeerGone."""
+        for _, peer in self._known.values():
+            peer.close()
+        self._known.clear()

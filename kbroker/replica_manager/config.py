@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from kbroker.config.server_config import BrokerConfig
 from kbroker.quota.rate import Window
-from kbroker.replica_manager.replica_selector import RACK_AWARE
+
+_RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +46,5 @@ def replication_config(config: BrokerConfig) -> ReplicationConfig:
             config.get_int("replication.quota.window.num"),
             config.get_int("replication.quota.window.size.seconds") * 1000,
         ),
-        rack_aware=config.get_optional_str("replica.selector.class") == RACK_AWARE,
+        rack_aware=config.get_optional_str("replica.selector.class") == _RACK_AWARE,
     )

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 
 from kbroker.clock import Clock
@@ -41,7 +41,7 @@ from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
 from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
 from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
-from kbroker.replicas import Partition, Replicas
+from kbroker.replicas import Replicas
 from kbroker.replication.leadership import Granted
 from kbroker.topic_names import partition_fault, topic_name_fault
 
@@ -148,8 +148,8 @@ class ReplicaManager:
 
     async def let_out_late(self) -> None:
         """Propose to remove lagging followers from the in-sync replicas, partition by partition."""
-        for each in list(self._replicas):
-            if isinstance(each, ReplicatedPartition) and each.leading and not each.alone:
+        for each in self._hosted():
+            if each.leading and not each.alone:
                 each.let_out_late()
             await turn
 
@@ -176,9 +176,8 @@ class ReplicaManager:
         self._spawn(self._brokers_changed)
 
     async def _brokers_changed(self) -> None:
-        for each in list(self._replicas):
-            if isinstance(each, ReplicatedPartition):
-                each.brokers_changed()
+        for each in self._hosted():
+            each.brokers_changed()
             await turn
 
     def _outdated(self, request: LeaderAndIsrRequest | StopReplicaRequest) -> ErrorCode:
@@ -302,13 +301,9 @@ class ReplicaManager:
 
     def _change(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ErrorCode:
         key = topic.topic_name, state.partition_index
-        partition = self._replicas.get(key)
+        partition = self._get(key) or self._host(topic, state)
         if partition is None:
-            hosted = self._host(topic, state)
-            if hosted is None:
-                return ErrorCode.KAFKA_STORAGE_ERROR
-            partition = hosted
-        assert isinstance(partition, ReplicatedPartition)  # a broker of a cluster hosts no others
+            return ErrorCode.KAFKA_STORAGE_ERROR
         told = Granted(state.leader_epoch, state.partition_epoch, frozenset(state.isr))
         if partition.knows_newer(told):
             return ErrorCode.NONE
@@ -356,9 +351,9 @@ class ReplicaManager:
         for topic in request.topic_states:
             for state in topic.partition_states:
                 key = topic.topic_name, state.partition_index
-                partition = self._replicas.get(key)
+                partition = self._get(key)
                 if (
-                    isinstance(partition, ReplicatedPartition)
+                    partition is not None
                     and state.replicas
                     and self.node_id not in state.replicas
                     and state.leader_epoch > partition.leader_epoch
@@ -382,19 +377,19 @@ class ReplicaManager:
             log.warning("StopReplica of controller %d is refused: %s", request.controller_id, refused.name)
             return StopReplicaResponse(refused, [])
         errors: list[StopReplicaPartitionError] = []
-        doomed: dict[Key, StopReplicaPartitionError] = {}
+        to_delete: dict[Key, StopReplicaPartitionError] = {}
         for topic in request.topic_states:
             for state in topic.partition_states:
                 key = topic.topic_name, state.partition_index
                 error = StopReplicaPartitionError(*key, self._outdated(request) or self._stop(key, state))
                 errors.append(error)
                 if state.delete_partition and not error.error_code:
-                    doomed[key] = error
-                if len(doomed) >= _DELETED_AT_ONCE:
-                    self._delete(doomed)
+                    to_delete[key] = error
+                if len(to_delete) >= _DELETED_AT_ONCE:
+                    self._delete(to_delete)
                 await turn
             await turn
-        self._delete(doomed)
+        self._delete(to_delete)
         return StopReplicaResponse(ErrorCode.NONE, errors)
 
     def _stop(self, key: Key, state: StopReplicaPartitionState) -> ErrorCode:
@@ -403,7 +398,7 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_SERVER_ERROR
         if self._replicas.is_offline(key):
             return ErrorCode.KAFKA_STORAGE_ERROR
-        partition = self._replicas.get(key)
+        partition = self._get(key)
         if partition is None:
             return ErrorCode.NONE
         if state.leader_epoch not in _WHATEVER and state.leader_epoch < partition.leader_epoch:
@@ -414,23 +409,29 @@ class ReplicaManager:
         else:
             partition.leading = False
             partition.poke()
-        if isinstance(partition, ReplicatedPartition):
-            self._on_stopped(partition, state.delete_partition)
+        self._on_stopped(partition, state.delete_partition)
         return ErrorCode.NONE
 
-    def _delete(self, doomed: dict[Key, StopReplicaPartitionError]) -> None:
+    def _delete(self, to_delete: dict[Key, StopReplicaPartitionError]) -> None:
         """Delete the logs of partitions, whose files are removed later; an error counts for all of them."""
-        for key in [key for key in doomed if self._replicas.get(key) is not None]:
-            del doomed[key]  # it was assigned again meanwhile, and continues with its log
-        if not doomed:
+        for key in [key for key in to_delete if self._replicas.get(key) is not None]:
+            del to_delete[key]  # it was assigned again meanwhile, and continues with its log
+        if not to_delete:
             return
         try:
-            self._replicas.logs.delete_all(doomed, self._clock.now_ms())
+            self._replicas.logs.delete_all(to_delete, self._clock.now_ms())
         except OSError as error:
             log.error("files of stopped replicas could not be taken away: %s", error)
-            for each in doomed.values():
+            for each in to_delete.values():
                 each.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-        doomed.clear()
+        to_delete.clear()
+
+    def _get(self, key: Key) -> ReplicatedPartition | None:
+        """Return a hosted partition: a broker of a cluster hosts no others."""
+        return cast("ReplicatedPartition | None", self._replicas.get(key))
+
+    def _hosted(self) -> list[ReplicatedPartition]:
+        return cast("list[ReplicatedPartition]", list(self._replicas))
 
     # --- other changes of partitions
 
@@ -464,16 +465,15 @@ class ReplicaManager:
         self._spawn(partial(self._reconfigure, topics))
 
     async def _reconfigure(self, topics: Container[str] | None) -> None:
-        for each in list(self._replicas):
+        for each in self._hosted():
             if topics is None or each.topic in topics:
                 self._reconfigure_one(each)
             await turn
 
-    def _reconfigure_one(self, each: Partition) -> None:
+    def _reconfigure_one(self, each: ReplicatedPartition) -> None:
         settings = self._replicas.settings_of(self._topic(each.topic, each.topic_id))
         if each.log.config is not settings:
             each.log.update_config(settings)
-        if isinstance(each, ReplicatedPartition):
-            self._throttle(each)
-            each.set_min_isr(settings.min_insync_replicas)
-            each.advance()
+        self._throttle(each)
+        each.set_min_isr(settings.min_insync_replicas)
+        each.advance()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heapify, heappop, heappush
 
 from kbroker.clock import Clock
@@ -17,18 +18,14 @@ from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.verification_guard import UNCHECKED
 from kbroker.log.record_validation import Opened
+from kbroker.partition import GiveUp, Notify, Partition, Readable, Waiter
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer
-from kbroker.replica_manager.replica_selector import Readable
 from kbroker.replica_manager.replication_quota import ReplicationQuota
-from kbroker.replicas import Partition, Waiter
-from kbroker.replication import leader_epoch_check, min_insync_replicas
-from kbroker.replication.leadership import Granted, Leadership, Proposal
+from kbroker.replication.leadership import Granted, Leadership, Proposal, compare_epochs, needed_in_sync
 
 _FEW_DEAD = 64
 """Cancelled waits that may stay in the queue before it is cleaned up."""
-
-Tell = Callable[[ErrorCode], None]
 
 
 @dataclass(slots=True)
@@ -50,14 +47,13 @@ class Surroundings:
         return int(self.clock.monotonic_ms())
 
 
-class Wait:
-    """A wait for an offset; `tell` is called once with the outcome, unless the wait is cancelled before."""
+class _Wait:
+    """A wait; `notify` is called once with the outcome, unless the wait is cancelled before."""
 
-    __slots__ = ("offset", "tell")
+    __slots__ = ("notify",)
 
-    def __init__(self, offset: int, tell: Tell) -> None:
-        self.offset = offset
-        self.tell: Tell | None = tell
+    def __init__(self, notify: Notify) -> None:
+        self.notify: Notify | None = notify
 
 
 class Waits:
@@ -66,7 +62,7 @@ class Waits:
     __slots__ = ("_count", "_dead", "_heap")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Wait]] = []
+        self._heap: list[tuple[int, int, _Wait]] = []
         self._count = 0
         self._dead = 0
 
@@ -76,24 +72,24 @@ class Waits:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, offset: int, tell: Tell) -> Wait:
-        wait = Wait(offset, tell)
+    def add(self, offset: int, notify: Notify) -> GiveUp:
+        """Wait for an offset; return the function that cancels the wait."""
+        wait = _Wait(notify)
         self._count += 1
         heappush(self._heap, (offset, self._count, wait))
-        return wait
+        return partial(self._give_up, wait)
 
-    def give_up(self, wait: Wait) -> None:
-        """Cancel a wait."""
-        if wait.tell is None:
+    def _give_up(self, wait: _Wait) -> None:
+        if wait.notify is None:
             return
-        wait.tell = None
+        wait.notify = None
         self._dead += 1
         if self._dead > _FEW_DEAD and self._dead * 2 > len(self._heap):
-            self._heap = [entry for entry in self._heap if entry[2].tell is not None]
+            self._heap = [entry for entry in self._heap if entry[2].notify is not None]
             heapify(self._heap)
             self._dead = 0
 
-    def tell(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
+    def finish(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
         """Finish all waits up to `reached` with the result of `code` for their offsets."""
         while self._heap and self._heap[0][0] <= reached:
             offset, _, wait = heappop(self._heap)
@@ -105,19 +101,19 @@ class Waits:
         for _, _, wait in heap:
             self._finish(wait, code)
 
-    def _finish(self, wait: Wait, code: ErrorCode) -> None:
-        if wait.tell is None:
+    def _finish(self, wait: _Wait, code: ErrorCode) -> None:
+        if wait.notify is None:
             self._dead = max(self._dead - 1, 0)
             return
-        tell, wait.tell = wait.tell, None
-        tell(code)
+        notify, wait.notify = wait.notify, None
+        notify(code)
 
 
-def _future() -> tuple[asyncio.Future[None], Tell]:
+def _future() -> tuple[asyncio.Future[None], Notify]:
     """Return a future, and a function to call with its outcome."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def tell(code: ErrorCode) -> None:
+    def notify(code: ErrorCode) -> None:
         if future.done():
             return
         if code is ErrorCode.NONE:
@@ -125,7 +121,7 @@ def _future() -> tuple[asyncio.Future[None], Tell]:
         else:
             future.set_exception(ApiError(code))
 
-    return future, tell
+    return future, notify
 
 
 class ReplicatedPartition(Partition):
@@ -133,13 +129,12 @@ class ReplicatedPartition(Partition):
 
     __slots__ = (
         "_around",
+        "_end_waiters",
         "acks",
         "copies",
         "deletions",
-        "end_waiters",
         "is_throttled_follower",
         "is_throttled_leader",
-        "leader",
         "leadership",
     )
 
@@ -152,30 +147,29 @@ class ReplicatedPartition(Partition):
         self._around = around
         self.alone = False
         self.leadership = Leadership(around.node_id)
-        self.leader = -1
-        """The leader in `leader_epoch`; -1 without one."""
         self.acks = Waits()
         """Waits for the high watermark."""
         self.copies = Waits()
         """Waits until all in-sync replicas have an offset, even if they are too few for the high watermark."""
         self.deletions = Waits()
         """Waits for the low watermark."""
-        self.end_waiters: dict[Waiter, None] = {}
-        """Followers' fetches that wait for new records."""
+        self._end_waiters: dict[Waiter, None] = {}
         self.is_throttled_leader = False
         self.is_throttled_follower = False
         """Whether copying a replica that is not in sync is limited to a rate, from here or to here (KIP-73)."""
 
     @property
-    def key(self) -> tuple[str, int]:
-        return self.topic, self.index
+    def end_waiters(self) -> dict[Waiter, None]:
+        return self._end_waiters
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        return self.log.high_watermark >= self.leadership.epoch_start
 
     def check_epoch(self, epoch: int) -> ErrorCode:
-        """Compare a request's leader epoch (-1: none) with ours, whoever leads."""
-        return leader_epoch_check.compared(epoch, self.leader_epoch)
+        return compare_epochs(epoch, self.leader_epoch)
 
     def check_follower(self, broker: int, leader_epoch: int) -> ErrorCode:
-        """Return the error if another broker may not follow because it has no replica."""
         if broker in self.leadership.replicas and broker != self._around.node_id:
             return ErrorCode.NONE
         return ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -234,18 +228,17 @@ class ReplicatedPartition(Partition):
 
     def set_min_isr(self, configured: int) -> None:
         """Apply min.insync.replicas, bounded by the number of replicas."""
-        self.min_isr = min_insync_replicas.needed(configured, len(self.leadership.replicas))
+        self.min_isr = needed_in_sync(configured, len(self.replicas))
 
     def _take_isr(self) -> None:
-        leadership = self.leadership
-        self.isr = tuple(sorted(leadership.isr))
-        self.alone = self.leading and leadership.replicas == (self._around.node_id,) == self.isr
+        self.replicas, self.isr = self.leadership.replicas, tuple(sorted(self.leadership.isr))
+        self.alone = self.leading and self.replicas == (self._around.node_id,) == self.isr
         self.set_min_isr(self.log.config.min_insync_replicas)
 
     def poke(self) -> None:
         """Notify all waiting callers that leadership, or the log, has changed."""
         super().poke()
-        for waiter in tuple(self.end_waiters):
+        for waiter in tuple(self._end_waiters):
             waiter.poke()
         if not self.leading:
             self.acks.fail(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -267,7 +260,7 @@ class ReplicatedPartition(Partition):
         """Append as leader, as on one node; the high watermark moves if no other replica is in sync."""
         info = super().append(records, acks, now_ms, origin, guard, transaction_version, opened)
         if not self.alone:
-            for waiter in tuple(self.end_waiters):
+            for waiter in tuple(self._end_waiters):
                 waiter.poke()
             if len(self.isr) == 1:
                 self.advance()  # otherwise it moves when followers fetch the appended records
@@ -286,7 +279,7 @@ class ReplicatedPartition(Partition):
         if moved:
             self.advance()
         if self.deletions:
-            self._tell_deleted()
+            self._finish_deletions()
         return ErrorCode.NONE
 
     def let_out_late(self) -> None:
@@ -308,7 +301,7 @@ class ReplicatedPartition(Partition):
         if self.leading:
             self.advance()
             if self.deletions:
-                self._tell_deleted()
+                self._finish_deletions()
 
     def advance(self) -> None:
         """Move the high watermark as far as possible, and notify its waiters."""
@@ -323,9 +316,9 @@ class ReplicatedPartition(Partition):
             for waiter in tuple(self.waiters):
                 waiter.poke()
         if self.acks:
-            self.acks.tell(log.high_watermark, self._verdict)
+            self.acks.finish(log.high_watermark, self._verdict)
         if self.copies:
-            self.copies.tell(self._copied(), lambda _offset: ErrorCode.NONE)
+            self.copies.finish(self._copied(), lambda _offset: ErrorCode.NONE)
 
     def _copied(self) -> int:
         around = self._around
@@ -337,22 +330,21 @@ class ReplicatedPartition(Partition):
         verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)
         return ErrorCode.NONE if verdict is None else verdict
 
-    def when_committed(self, offset: int, tell: Tell) -> Wait | None:
-        """Call `tell` once everything below `offset` is committed, or fails here; None if it was called at once."""
+    def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
         if not self.leading:
-            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            notify(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.log.high_watermark >= offset:
-            tell(self._verdict(offset))
+            notify(self._verdict(offset))
         else:
-            return self.acks.add(offset, tell)
+            return self.acks.add(offset, notify)
         return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
         """Return a future that is done once everything below `offset` is committed; it fails with ApiError."""
-        future, tell = _future()
-        wait = self.when_committed(offset, tell)
-        if wait is not None:
-            future.add_done_callback(lambda _future: self.acks.give_up(wait))
+        future, notify = _future()
+        give_up = self.when_committed(offset, notify)
+        if give_up is not None:
+            future.add_done_callback(lambda _future: give_up())
         return future
 
     def copied(self, offset: int) -> Awaitable[None] | None:
@@ -365,13 +357,12 @@ class ReplicatedPartition(Partition):
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self._copied() >= offset:
             return None
-        future, tell = _future()
-        wait = self.copies.add(offset, tell)
-        future.add_done_callback(lambda _future: self.copies.give_up(wait))
+        future, notify = _future()
+        give_up = self.copies.add(offset, notify)
+        future.add_done_callback(lambda _future: give_up())
         return future
 
     def readable_followers(self, offset: int) -> list[Readable]:
-        """Return the followers from which a consumer may read at an offset: those in sync that have it."""
         leadership = self.leadership
         return [
             Readable(broker, follower.end_offset, follower.caught_up_ms)
@@ -380,12 +371,10 @@ class ReplicatedPartition(Partition):
         ]
 
     def may_send(self, replica: int) -> bool:
-        """Whether a follower gets records now: one that is not in sync may be throttled."""
         around = self._around
         return not self._holds_back(replica) or not around.sent.is_exceeded(around.clock.monotonic_ms())
 
     def count_sent(self, replica: int, size: int) -> None:
-        """Count the bytes sent to a throttled follower."""
         if self._holds_back(replica):
             self._around.sent.record(size, self._around.clock.monotonic_ms())
 
@@ -397,18 +386,16 @@ class ReplicatedPartition(Partition):
 
     @property
     def low_watermark(self) -> int:
-        """The offset before which all live replicas have deleted their records."""
         return self.leadership.low_watermark(self.log.log_start_offset, self._around.live_brokers())
 
-    def when_deleted(self, offset: int, tell: Tell) -> Wait | None:
-        """Call `tell` once all live replicas have deleted everything below `offset`; None if it was called at once."""
+    def when_deleted(self, offset: int, notify: Notify) -> GiveUp | None:
         if not self.leading:
-            tell(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            notify(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif self.low_watermark >= offset:
-            tell(ErrorCode.NONE)
+            notify(ErrorCode.NONE)
         else:
-            return self.deletions.add(offset, tell)
+            return self.deletions.add(offset, notify)
         return None
 
-    def _tell_deleted(self) -> None:
-        self.deletions.tell(self.low_watermark, lambda _offset: ErrorCode.NONE)
+    def _finish_deletions(self) -> None:
+        self.deletions.finish(self.low_watermark, lambda _offset: ErrorCode.NONE)

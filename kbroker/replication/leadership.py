@@ -1,8 +1,10 @@
-"""The leader's side of a partition: the in-sync followers, and the limit of the high watermark.
+"""The leader's side of a partition: epochs, the in-sync followers, acks=all, and the limit of the high watermark.
 
-Owns the known progress of the followers, the in-sync replicas granted by the controller, and the one pending change of
-them. Pure: it takes offsets and times, and returns proposals to the controller and offsets; it never reads a log, a
-clock or a socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending change.)
+Owns the known progress of the followers, when one has fallen behind and when it may join again, the in-sync replicas
+granted by the controller, and the one pending change of them; also the requirements of `min.insync.replicas` before and
+after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset), which a node alone has as well. Pure:
+it takes offsets and times, and returns proposals to the controller and offsets; it never reads a log, a clock or a
+socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending change.)
 
 A proposed set counts before it is granted wherever that makes the leader more careful: a joining replica holds the high
 watermark back at once, a leaving one does so until the controller has agreed.
@@ -15,8 +17,72 @@ from dataclasses import dataclass
 from typing import Final
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication import min_insync_replicas
-from kbroker.replication.in_sync import NEVER, Follower, at_the_start
+
+
+def compare_epochs(epoch: int, own: int) -> ErrorCode:
+    """Compare the leader epoch of a client or a follower with a replica's own (KIP-320); -1 is always valid.
+
+    FENCED_LEADER_EPOCH is the result for an outdated epoch, UNKNOWN_LEADER_EPOCH for a newer one. Other negative epochs
+    are outdated; in a Fetch they mean -1 (FetchRequest.optionalEpoch), which its handler converts.
+    """
+    if epoch in (-1, own):
+        return ErrorCode.NONE
+    return ErrorCode.FENCED_LEADER_EPOCH if epoch < own else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def needed_in_sync(min_isr: int, replicas: int) -> int:
+    """Return the required number of in-sync replicas: min.insync.replicas, or all replicas if there are fewer."""
+    return min(min_isr, max(replicas, 1))
+
+
+NEVER: Final = -(1 << 62)
+"""A time in ms before all others."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """The leader's state of a follower: offsets are -1 until it has fetched, times are ms of the leader's clock."""
+
+    end_offset: int = -1
+    log_start_offset: int = -1
+    leader_end_offset: int = -1
+    """The leader's log end offset at the last fetch."""
+    fetched_ms: int = NEVER
+    caught_up_ms: int = NEVER
+    """When it last had everything that the leader had at that time."""
+
+    def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
+        """Whether it has everything, or had everything at most `max_lag_ms` ago."""
+        return self.end_offset == end_offset or now_ms - self.caught_up_ms <= max_lag_ms
+
+    def may_come_in(self, high_watermark: int, epoch_start: int) -> bool:
+        """Whether it has caught up with the high watermark, and with the leader epoch.
+
+        A follower that has not reached the epoch's start may lack committed records above the high watermark known
+        here.
+        """
+        return self.end_offset >= max(high_watermark, epoch_start)
+
+    def fetch(self, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> None:
+        """Note a fetch from `offset`, before which it has everything; the leader's log ends at `end_offset`."""
+        if offset >= end_offset:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif offset >= self.leader_end_offset:
+            # Everything up to the end at its last fetch: a steady stream of small batches must not make it fall behind.
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.end_offset = offset
+        self.log_start_offset = log_start_offset
+        self.leader_end_offset = max(self.leader_end_offset, end_offset)
+        self.fetched_ms = now_ms
+
+
+def at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, anew: bool) -> Follower:
+    """Return the state of a follower at the start of a leader epoch: an in-sync one gets the full lag time."""
+    caught_up = now_ms if in_sync else NEVER
+    if anew:
+        return Follower(caught_up_ms=caught_up)
+    return Follower(known.end_offset, known.log_start_offset, end_offset, caught_up, caught_up)
+
 
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 """The controller has not changed anything: the previously granted state still holds."""
@@ -208,7 +274,7 @@ class Leadership:
 
     def enough(self, min_isr: int) -> bool:
         """Whether acks=all is possible: min.insync.replicas are in sync, or all replicas if there are fewer."""
-        return len(self.isr) >= min_insync_replicas.needed(min_isr, len(self.replicas))
+        return len(self.isr) >= needed_in_sync(min_isr, len(self.replicas))
 
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
@@ -234,8 +300,9 @@ class Leadership:
         """Return the result of acks=all for records that end at `required_offset`; None while it waits."""
         if high_watermark < required_offset:
             return None
-        needed = min_insync_replicas.needed(min_isr, len(self.replicas))
-        return min_insync_replicas.verdict(len(self.maximal_isr), needed)
+        # All in-sync replicas have the batch; some may have dropped out meanwhile.
+        enough = len(self.maximal_isr) >= needed_in_sync(min_isr, len(self.replicas))
+        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def low_watermark(self, log_start_offset: int, live: Container[int]) -> int:
         """Return the offset before which all live replicas have deleted their records (DeleteRecords waits for it)."""

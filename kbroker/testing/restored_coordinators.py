@@ -21,8 +21,7 @@ from kbroker.protocol.messages.groups import DescribeGroupsRequest, LeaveGroupRe
 from kbroker.testing.asking import handled
 from kbroker.testing.waiting import until
 from kbroker.txn.coordinator import TransactionCoordinator
-from kbroker.txn.states import AT_REST, ONGOING
-from kbroker.txn.transaction import LAST_CLIENT_EPOCH, NO_EPOCH, Transaction
+from kbroker.txn.transaction import AT_REST, LAST_CLIENT_EPOCH, NO_EPOCH, ONGOING, Transaction
 
 _LEAVES = -1
 _Ask = Callable[[Any], Awaitable[Any]]

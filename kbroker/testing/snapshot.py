@@ -22,7 +22,7 @@ from kbroker.log.directories.partition_dir_names import Key
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, TXN_INDEX_SUFFIX
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.producer_state import ProducerEntry
-from kbroker.replicas import Partition
+from kbroker.partition import Partition
 from kbroker.testing.waiting import until
 
 _GROWING: Final = (LOG_SUFFIX, TXN_INDEX_SUFFIX)

@@ -27,8 +27,15 @@ from __future__ import annotations
 from enum import Enum
 
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.txn.states import COMPLETE, COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING
-from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, LAST_CLIENT_EPOCH, Transaction
+from kbroker.txn.transaction import (
+    BUMPS_EPOCH_SINCE,
+    COMPLETE,
+    COMPLETE_ABORT,
+    COMPLETE_COMMIT,
+    LAST_CLIENT_EPOCH,
+    ONGOING,
+    Transaction,
+)
 
 
 class Verdict(Enum):

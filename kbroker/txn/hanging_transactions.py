@@ -14,8 +14,7 @@ from typing import NamedTuple
 from kbroker.log.producers.producer_state import ProducerState
 from kbroker.long_work import turn
 from kbroker.txn.coordinator import TransactionCoordinator
-from kbroker.txn.states import ONGOING, PREPARED
-from kbroker.txn.transaction import TopicPartition, Transaction
+from kbroker.txn.transaction import ONGOING, PREPARED, TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
 

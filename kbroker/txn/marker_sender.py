@@ -3,7 +3,7 @@
 Owns when markers are sent, and the size of the pieces, which keeps the loop responsive however many partitions or
 transactions there are; the meaning of a leader's response; and the log of refused markers. Never decides an outcome,
 and stores none: the shard gets each round's progress, and requests the rest again, so a marker lost in a crash is
-written afterwards. The bytes of a marker: coordination/batches.py.
+written afterwards. The bytes of a marker: coordination/encoding.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from kbroker.failpoints import passed
 from kbroker.long_work import for_a_while, then
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.shard import TransactionShard
-from kbroker.txn.states import PREPARE_COMMIT
-from kbroker.txn.transaction import TopicPartition, Transaction
+from kbroker.txn.transaction import PREPARE_COMMIT, TopicPartition, Transaction
 
 log = logging.getLogger(__name__)
 

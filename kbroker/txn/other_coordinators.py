@@ -11,8 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kbroker.peers.by_node import PeersByNode
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerGone, PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,

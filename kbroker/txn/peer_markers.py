@@ -13,8 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable
 from typing import Final, NamedTuple
 
-from kbroker.peers.by_node import PeersByNode
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerGone, PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     WritableTxnMarker,

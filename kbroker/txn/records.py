@@ -13,8 +13,7 @@ from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.coordination.partitioning import SHORT_ID
 from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.coordinator_records import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from kbroker.txn.states import TxnState
-from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition, Transaction
+from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition, Transaction, TxnState
 
 TRANSACTION_LOG = 0
 _LATEST_VALUE = 1

@@ -22,8 +22,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn import records
 from kbroker.txn.config import TransactionConfig
 from kbroker.txn.end_txn import Verdict, judge
-from kbroker.txn.states import ONGOING
-from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, NO_EPOCH, NO_PRODUCER_ID, TopicPartition, Transaction
+from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, NO_EPOCH, NO_PRODUCER_ID, ONGOING, TopicPartition, Transaction
 from kbroker.txn.unused_ids import UnusedIds
 
 log = logging.getLogger(__name__)

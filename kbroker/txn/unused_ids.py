@@ -15,8 +15,7 @@ from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn import records
 from kbroker.txn.config import TransactionConfig
-from kbroker.txn.states import AT_REST
-from kbroker.txn.transaction import Transaction
+from kbroker.txn.transaction import AT_REST, Transaction
 
 log = logging.getLogger(__name__)
 

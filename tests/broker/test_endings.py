@@ -15,7 +15,7 @@ from compat_tests.wire.client import CLOSED, WireClient
 from compat_tests.wire.exchanges.produce import batch
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
-from kbroker.broker.deleted_topics import DeletedTopics
+from kbroker.broker.periodic_work import DeletedTopics
 from kbroker.log.checkpoints import RECOVERY_POINTS, CheckpointFile
 from kbroker.log.directories import log_directory as log_manager
 from kbroker.protocol.errors import ErrorCode

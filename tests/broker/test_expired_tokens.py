@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.broker.expired_tokens import ExpiredTokens
+from kbroker.broker.periodic_work import ExpiredTokens
 
 
 def test_a_removal_that_is_stopped_before_it_begins_leaves_nothing_unawaited(recwarn: pytest.WarningsRecorder) -> None:

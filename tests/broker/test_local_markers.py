@@ -9,8 +9,8 @@ from typing import Any
 
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.clock import SystemClock
+from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.replicas import Partition
 from kbroker.txn.marker_sender import Marker
 
 P0 = ("t", 0)

@@ -19,11 +19,11 @@ from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log import record_validation
 from kbroker.log.append_info import COORDINATOR
 from kbroker.long_work import whole
+from kbroker.partition import Partition
 from kbroker.protocol.compression import GZIP, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kbroker.protocol.records import parse_header, read_records
-from kbroker.replicas import Partition
 from tests.broker.in_effect import in_effect
 from tests.log.bombs import numbered
 from tests.log.builders import batch

@@ -21,11 +21,11 @@ from kbroker.handlers.produce import produce
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log import record_validation
 from kbroker.long_work import awaited, in_slices
+from kbroker.partition import Partition
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.connections import RequestHeader
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kbroker.replicas import Partition
 from tests.broker.in_effect import in_effect
 from tests.broker.test_endings import create
 from tests.log.builders import batch

@@ -14,7 +14,7 @@ from kbroker.controller.adopt_producer_ids import first_unused_producer_id
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.topic_plans import TopicDefaults
-from kbroker.coordination.batches import record_batch
+from kbroker.coordination.encoding import record_batch
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.records import build_batch

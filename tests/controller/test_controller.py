@@ -12,9 +12,8 @@ from kbroker.cluster_state import BrokerEndpoint, TopicState
 from kbroker.controller import controller as module
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
-from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.store_interface import Put
-from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.controller.topic_plans import InternalTopic, TopicDefaults
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.topic_names import topic_name_fault

@@ -15,6 +15,7 @@ from kbroker.controller.features import (
     FeatureUpdate,
     updated,
 )
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 from .test_controller import controller_in
@@ -64,11 +65,11 @@ def test_levels_are_kept_and_all_are_changed_or_none(tmp_path: Path) -> None:
     seen: list[ClusterState] = []
     controller.subscribe(lambda _old, new: seen.append(new))
     lower = FeatureUpdate(TRANSACTION_VERSION, 1, SAFE)
-    controller.set_features([lower], 1, validate_only=True)
+    whole(controller.update_features([lower], validate_only=True))
     with pytest.raises(ApiError):
-        controller.set_features([lower, FeatureUpdate("no.such", 1, UP)], 1, validate_only=False)
+        whole(controller.update_features([lower, FeatureUpdate("no.such", 1, UP)], validate_only=False))
     assert seen == []
-    controller.set_features([lower], 1, validate_only=False)
+    whole(controller.update_features([lower], validate_only=False))
     assert [(state.features, state.features_epoch) for state in seen] == [(lowered, 1)]
     again = controller_in(directory)
     assert (again.state.features, again.state.features_epoch) == (lowered, 1)

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kbroker.controller.placement import alternated, place_replicas
+from kbroker.controller.assignments import alternated, place_replicas
 
 
 def test_without_racks_replicas_follow_their_leader_and_every_round_further_away() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from kbroker.coordination.batches import record_batch, split
+from kbroker.coordination.encoding import record_batch, split
 from kbroker.coordination.interfaces import Shard
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked
 from kbroker.coordination.runtime import Runtime

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.client_errors import answerable
+from kbroker.coordination.outcome import answerable
 from kbroker.coordination.partitioning import java_hash, partition_for
 from kbroker.long_work import then
 from kbroker.protocol.errors import ErrorCode

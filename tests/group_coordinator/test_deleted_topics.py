@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.deleted_topics import AT_ONCE
+from kbroker.group_coordinator.offset_removal import AT_ONCE
 from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.long_work import whole

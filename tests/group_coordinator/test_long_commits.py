@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.batches import EncodedRecords, record_batch
+from kbroker.coordination.encoding import EncodedRecords, record_batch
 from kbroker.coordination.outcome import CoordinatorRecord, InTransaction
 from kbroker.group_coordinator.commit_building import (
     FEW_RECORDS,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kbroker.coordination.outcome import Outcome
-from kbroker.group_coordinator import offset_expiration
+from kbroker.group_coordinator import offset_removal
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER
 from kbroker.group_coordinator.groups.store import Group
-from kbroker.group_coordinator.offset_expiration import Expiration
+from kbroker.group_coordinator.offset_removal import Expiration
 from kbroker.group_coordinator.records import offsets as offset_records
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.long_work import whole
@@ -336,7 +336,7 @@ def test_expiry_is_cut_by_time_and_goes_on_behind_a_group_that_fails(monkeypatch
         return before - len(c.classic_groups)
 
     c.now += 2_000
-    monkeypatch.setattr(offset_expiration, "SLICE_SECONDS", 1.0)
+    monkeypatch.setattr(offset_removal, "SLICE_SECONDS", 1.0)
     c.step_s = 0.5
     with monkeypatch.context() as patch:
         patch.setattr(Expiration, "_expired", failing)

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.launcher.addresses import free_ports, parse_listen
 from kbroker.launcher.child import LauncherError
-from kbroker.launcher.plan import broker_command, make_plan, parse_settings, require_free, with_metrics
+from kbroker.launcher.plan import (
+    broker_command,
+    free_ports,
+    make_plan,
+    parse_listen,
+    parse_settings,
+    require_free,
+    with_metrics,
+)
 
 
 def test_brokers_take_neighbouring_ports() -> None:

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.launcher.addresses import free_ports
-from kbroker.launcher.asking import Known, ask_brokers
 from kbroker.launcher.child import Child, LauncherError, wait_until
-from kbroker.launcher.plan import make_plan
-from kbroker.launcher.start_and_stop import LocalCluster
+from kbroker.launcher.plan import free_ports, make_plan
+from kbroker.launcher.start_and_stop import Known, LocalCluster, ask_brokers
 from tests.launcher.up import FAKE
 
 DEADLINE_S = 30.0

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from kbroker.launcher.addresses import free_ports
 from kbroker.launcher.child import LauncherError, wait_until
 from kbroker.launcher.jars import JarsMissing, fetch_jars, kept
+from kbroker.launcher.plan import free_ports
 from kbroker.launcher.zookeeper import HOST, POM, ZooKeeperServer, config_text, zookeeper_jars
 
 DEADLINE_S = 60.0

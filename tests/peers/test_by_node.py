@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from kbroker.peers.by_node import PeersByNode
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerGone, PeersByNode
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 
 from .memory import MemoryPeers

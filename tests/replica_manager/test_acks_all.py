@@ -16,7 +16,7 @@ from kbroker.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from kbroker.replication.in_sync import Follower
+from kbroker.replication.leadership import Follower
 from tests.replica_manager.cluster import CONFIG, Cluster, as_of, batch, values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replication.leadership import Granted, Leadership, Proposal
+from kbroker.replication.leadership import Granted, Leadership, Proposal, compare_epochs
 
 LAG = 1000
 ALL = (1, 2, 3)
@@ -218,3 +218,18 @@ def test_the_low_watermark_is_that_of_all_who_live() -> None:
     assert leadership.low_watermark(6, ALL) == 2
     assert leadership.low_watermark(6, (1, 2)) == 4
     assert leadership.low_watermark(6, (1,)) == 6
+
+
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [
+        (-5, ErrorCode.FENCED_LEADER_EPOCH),
+        (-1, ErrorCode.NONE),
+        (2, ErrorCode.FENCED_LEADER_EPOCH),
+        (3, ErrorCode.NONE),
+        (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_a_clients_leader_epoch_beside_a_replicas_own(epoch: int, code: ErrorCode) -> None:
+    """As Apache Kafka 4.3 answers it."""
+    assert compare_epochs(epoch, 3) is code

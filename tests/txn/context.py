@@ -12,8 +12,7 @@ from kbroker.txn.config import TransactionConfig
 from kbroker.txn.marker_sender import RETRY_MS
 from kbroker.txn.records import transaction_record
 from kbroker.txn.shard import Identity, TransactionShard
-from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT
-from kbroker.txn.transaction import TopicPartition, Transaction
+from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, TopicPartition, Transaction
 from tests.coordination.still import START_MS, Still
 
 P0: TopicPartition = ("t", 0)

@@ -16,7 +16,7 @@ from kbroker.cli.main import cli
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.hanging_transactions import NAMED, Hanging, find_hanging, warn_of
 from kbroker.txn.shard import Identity
-from kbroker.txn.states import ONGOING
+from kbroker.txn.transaction import ONGOING
 
 from .raw import Raw, until
 

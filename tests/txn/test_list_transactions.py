@@ -9,8 +9,7 @@ import pytest
 
 from kbroker.handlers.transaction_listings import list_transactions
 from kbroker.protocol.messages.transactions import ListTransactionsRequest
-from kbroker.txn.states import EMPTY, ONGOING
-from kbroker.txn.transaction import Transaction
+from kbroker.txn.transaction import EMPTY, ONGOING, Transaction
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000])

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.shard import NOBODY, Identity
-from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT, PREPARE_COMMIT
+from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT, PREPARE_COMMIT
 from tests.figures import figure
 from tests.tries import tries
 

@@ -8,8 +8,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from kbroker.peers.by_node import PeersByNode
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerGone, PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,

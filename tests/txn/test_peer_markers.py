@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kbroker.peers.by_node import PeersByNode
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerGone, PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,

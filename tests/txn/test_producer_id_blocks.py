@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import AllocateProducerIdsResponse
-from kbroker.txn.producer_id_blocks import RETRY_MS, ProducerIdBlocks
+from kbroker.txn.producer_ids import RETRY_MS, ProducerIdBlocks
 from tests.coordination.world import ManualClock
 from tests.peers.memory import MemoryPeers, turns
 

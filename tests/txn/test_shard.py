@@ -9,18 +9,20 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.records import read_value, transaction_record
 from kbroker.txn.shard import NOBODY, Identity
-from kbroker.txn.states import (
+from kbroker.txn.transaction import (
     AT_REST,
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,
     FOLLOWS,
+    LAST_CLIENT_EPOCH,
+    MAX_EPOCH,
     ONGOING,
     PREPARE_ABORT,
     PREPARE_COMMIT,
     PREPARED,
+    Transaction,
 )
-from kbroker.txn.transaction import LAST_CLIENT_EPOCH, MAX_EPOCH, Transaction
 
 from .context import P0, P1, START_MS, Context, ended, ongoing, put
 

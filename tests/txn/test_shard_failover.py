@@ -7,7 +7,7 @@ import pytest
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.records import read_value
 from kbroker.txn.shard import NOBODY, Identity
-from kbroker.txn.states import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
+from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
 
 from .context import P0, P1, Context, ongoing
 

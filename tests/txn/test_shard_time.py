@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.shard import Identity
-from kbroker.txn.states import COMPLETE_ABORT, ONGOING, PREPARE_ABORT
+from kbroker.txn.transaction import COMPLETE_ABORT, ONGOING, PREPARE_ABORT
 
 from .context import P0, TIMEOUT_MS, Context, ongoing
 

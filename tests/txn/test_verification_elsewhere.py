@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, verify
-from kbroker.peers.by_node import PeersByNode
+from kbroker.peers.interface import PeersByNode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,

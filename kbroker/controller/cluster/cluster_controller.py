@@ -20,7 +20,6 @@ from kbroker.controller.cluster import (
     deletion,
     elect_leaders,
     features,
-    leader_rebalance,
     log_dirs,
     partitions,
     producer_ids,
@@ -30,12 +29,11 @@ from kbroker.controller.cluster import (
 from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.channel_queue import Leaderships, Outgoing, Stops
 from kbroker.controller.cluster.channels import Channels
-from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.event_queue import Event, EventQueue
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree, Sleep, SteadyTree, claim
 from kbroker.controller.cluster.takeover import take_over
-from kbroker.controller.cluster.term import Term
+from kbroker.controller.cluster.term import ControllerConfig, Term
 from kbroker.controller.features import FeatureUpdate
 from kbroker.controller.tree.znode import Check, Delete, Denied, MetadataTree, Refused, Session, Unreachable
 from kbroker.controller.znodes import CONTROLLER, CONTROLLER_EPOCH, Unreadable
@@ -352,10 +350,10 @@ class ClusterController:
             _stops_answered(term, registered, item, response)
 
     async def _rebalance(self, term: Term) -> None:
-        await self._sleep(leader_rebalance.FIRST_SECONDS)
+        await self._sleep(elect_leaders.FIRST_REBALANCE_SECONDS)
         while True:
             if term.config.auto_rebalance:
-                term.put("rebalance", lambda: leader_rebalance.rebalance(term))
+                term.put("rebalance", lambda: elect_leaders.rebalance(term))
             await self._sleep(term.config.imbalance_check_seconds)
 
 

@@ -1,7 +1,7 @@
 """One term of office: the shared state of an active controller's parts.
 
-Owns only the bundle, and how a part queues its next work. A term ends with the election of another controller, with the
-session, or with the broker; nothing of it is used afterwards.
+Owns only the bundle, the broker's configs that the controller reads, and how a part queues its next work. A term ends
+with the election of another controller, with the session, or with the broker; nothing of it is used afterwards.
 """
 
 from __future__ import annotations
@@ -12,9 +12,39 @@ from typing import Any
 
 from kbroker.controller.cluster.batch import Batch
 from kbroker.controller.cluster.channels import Channels
-from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition
 from kbroker.controller.cluster.fenced_tree import FencedTree
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """The broker's configs that the controller uses; times are ms, except Kafka's own key in seconds.
+
+    A change is a new value of this class.
+    """
+
+    inter_broker_listener: str = "PLAINTEXT"
+    """inter.broker.listener.name: the listener between brokers."""
+    control_plane_listener: str | None = None
+    """control.plane.listener.name: the listener for the controller's requests, if it is a separate one."""
+    unclean_leader_election: bool = False
+    """unclean.leader.election.enable, for topics without their own setting."""
+    delete_topics: bool = True
+    """delete.topic.enable."""
+    auto_rebalance: bool = True
+    """auto.leader.rebalance.enable."""
+    imbalance_percentage: int = 10
+    """leader.imbalance.per.broker.percentage."""
+    imbalance_check_seconds: int = 300
+    """leader.imbalance.check.interval.seconds."""
+    socket_timeout_ms: int = 30_000
+    """controller.socket.timeout.ms: how long the controller waits for a broker's response before it retries."""
+
+    @property
+    def controller_listener(self) -> str:
+        """The listener for this controller's requests to brokers."""
+        return self.control_plane_listener or self.inter_broker_listener
+
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
-from kbroker.controller.cluster_metadata import ClusterMetadata, Listener, Revise, ReviseToken
+from kbroker.controller.assignments import alternated, place_replicas
+from kbroker.controller.cluster_metadata import Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import FOLLOWED, GROUPS, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
@@ -32,8 +33,8 @@ from kbroker.controller.member.topic_changes import (
 )
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.member.zookeeper_tokens import ZooKeeperTokens
-from kbroker.controller.placement import alternated, place_replicas
-from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.controller.published_state import Listeners
+from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.controller.tree.znode import Denied, MetadataTree, Refused, Unreachable
 from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
@@ -60,7 +61,7 @@ _T = TypeVar("_T")
 _K = TypeVar("_K", str, bytes, Pattern)
 
 
-class MemberMetadata(ClusterMetadata):
+class MemberMetadata(TopicPlans):
     """A member's ClusterMetadata. `is_controller` returns whether this broker is currently the controller.
 
     `change_features` makes its controller change feature levels, and returns the resulting version of /feature.
@@ -98,7 +99,7 @@ class MemberMetadata(ClusterMetadata):
             acls={} if acls is None else acls.known,
             tokens=NO_TOKENS if tokens is None else tokens.known,
         )
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners()
         self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them in this order
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
@@ -158,31 +159,33 @@ class MemberMetadata(ClusterMetadata):
         return None if self.state.brokers and not self._expected else asyncio.ensure_future(self._news(timeout_ms))
 
     async def _news(self, timeout_ms: float) -> bool:
-        told = asyncio.Event()
-
-        def look(_old: ClusterState, new: ClusterState) -> None:
-            if new.brokers and not self._expected:
-                told.set()
-
-        self.subscribe(look)
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await told.wait()
-        except TimeoutError:
+        if not await self.until(lambda state: bool(state.brokers and not self._expected), timeout_ms / 1000):
             # The topics missing by now were deleted meanwhile, or there is no controller: nobody waits for them again.
             self._expected.clear()
             return False
-        finally:
-            if look in self._listeners:
-                self.unsubscribe(look)
         return True
 
     def subscribe(self, listener: Listener) -> None:
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """Remove a listener."""
-        self._listeners.remove(listener)
+    async def until(self, holds: Callable[[ClusterState], bool], seconds: float) -> bool:
+        """Wait until this broker knows a state for which `holds` is true; return False after `seconds`."""
+        reached = asyncio.Event()
+
+        def look(_old: ClusterState, new: ClusterState) -> None:
+            if holds(new):
+                reached.set()
+
+        look(self.state, self.state)
+        self.subscribe(look)
+        try:
+            async with asyncio.timeout(seconds):
+                await reached.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._listeners.remove(look)
+        return True
 
     def read_configs(self, names: Iterable[str]) -> Awaitable[None] | None:
         """Return a future that is done once the configs of unknown topics have been read; None if all are known."""
@@ -230,19 +233,11 @@ class MemberMetadata(ClusterMetadata):
     def _publish(self, state: ClusterState) -> None:
         old, self.state, self.decided = self.state, state, state
         if old.topics is not state.topics:
-            for name in old.topics.keys() - state.topics.keys():
-                self._colliding.discard(name)
-            for name in state.topics.keys() - old.topics.keys():
-                self._colliding.add(name)
+            self.names_changed(state.topics.keys() - old.topics.keys(), old.topics.keys() - state.topics.keys())
             for name in [name for name, count in self._untold.items() if _is_told(state.topics.get(name), count)]:
                 del self._untold[name]
                 self._expected.pop(name, None)
-        for listener in tuple(self._listeners):
-            try:
-                listener(old, state)
-            except Exception:
-                # The others must get it, and the controller must not get an error.
-                log.exception("a change of the cluster was not followed to its end")
+        self._listeners.notify(old, state)
         for name in [name for name in self._waiters if old.topics.get(name) is not state.topics.get(name)]:
             self._tell(name)
 
@@ -345,8 +340,8 @@ class MemberMetadata(ClusterMetadata):
             self._hindered[name] = str(error)
             log.warning("topic %s is not created yet: %s", name, error)
 
-    async def put_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
-        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
+    async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
+        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(timeout_ms)
         return await self._asking(_all((plan.name, self._create(plan, deadline, turns)) for plan in plans))
 
     async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
@@ -362,8 +357,8 @@ class MemberMetadata(ClusterMetadata):
             await create_topic(self._tree, plan)
         return await self._until(plan.name, led(len(plan.partitions)), deadline)
 
-    async def grow_in_pieces(self, plans: Sequence[TopicState], _timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
-        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
+    async def grow_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
+        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(timeout_ms)
         return await self._asking(_all((plan.name, self._grow(plan, deadline, turns)) for plan in plans))
 
     async def _grow(self, plan: TopicState, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
@@ -372,9 +367,9 @@ class MemberMetadata(ClusterMetadata):
         return await self._until(plan.name, led(len(plan.partitions)), deadline)
 
     async def delete_in_pieces(
-        self, topic_ids: Iterable[bytes], _timeout_ms: int = PATIENCE_MS
+        self, topic_ids: Iterable[bytes], timeout_ms: int = PATIENCE_MS
     ) -> dict[bytes, ApiError]:
-        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(_timeout_ms)
+        turns, deadline = asyncio.Semaphore(AT_ONCE), _in(timeout_ms)
         return await self._asking(_all((each, self._delete(each, deadline, turns)) for each in topic_ids))
 
     async def _delete(self, topic_id: bytes, deadline: float, turns: asyncio.Semaphore) -> ApiError | None:
@@ -402,10 +397,10 @@ class MemberMetadata(ClusterMetadata):
         await self._configs.change(kind, name, revise, controller.stat.version)
 
     async def update_features(
-        self, updates: Sequence[FeatureUpdate], _node_id: int, *, validate_only: bool, _timeout_ms: int = PATIENCE_MS
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool, timeout_ms: int = PATIENCE_MS
     ) -> None:
         self.check_is_controller()
-        error = await self._asking(_outcome(self._update_features(updates, validate_only, _in(_timeout_ms))))
+        error = await self._asking(_outcome(self._update_features(updates, validate_only, _in(timeout_ms))))
         if error is not None:
             raise error
 
@@ -423,23 +418,9 @@ class MemberMetadata(ClusterMetadata):
             return ApiError(ErrorCode.REQUEST_TIMED_OUT)
         if validate_only:
             return None
-        known = asyncio.Event()
-
-        def look(_old: ClusterState, new: ClusterState) -> None:
-            if new.features_epoch >= epoch:
-                known.set()
-
-        look(self.state, self.state)
-        self.subscribe(look)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await known.wait()
-        except TimeoutError:
-            return ApiError(ErrorCode.FEATURE_UPDATE_FAILED)
-        finally:
-            if look in self._listeners:
-                self.unsubscribe(look)
-        return None
+        left = deadline - asyncio.get_running_loop().time()
+        is_known = await self.until(lambda state: state.features_epoch >= epoch, left)
+        return None if is_known else ApiError(ErrorCode.FEATURE_UPDATE_FAILED)
 
     async def _have_changed(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> int:
         if self._change_features is None:

@@ -7,8 +7,7 @@ not matter; members with instance ids keep their ranges because they keep their 
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
-from kbroker.group_coordinator.partitions import Partitions
+from kbroker.group_coordinator.assignment import Assignment, GroupSpec, Partitions
 
 
 class _Topic:

@@ -7,10 +7,9 @@ partitions.
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
+from kbroker.group_coordinator.assignment import Assignment, GroupSpec, copied, frozen
 from kbroker.group_coordinator.assignors.uniform_heterogeneous import MixedUniform
 from kbroker.group_coordinator.java_order import partitions_in_javas_order, topics_in_javas_order
-from kbroker.group_coordinator.partitions import copied, frozen
 
 
 def uniform(spec: GroupSpec) -> Assignment:

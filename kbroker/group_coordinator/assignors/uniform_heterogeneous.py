@@ -7,8 +7,7 @@ as long as that improves the balance and at most 16 times over all topics.
 
 from __future__ import annotations
 
-from kbroker.group_coordinator.assignors.spec import Assignment, GroupSpec
-from kbroker.group_coordinator.partitions import copied, frozen
+from kbroker.group_coordinator.assignment import Assignment, GroupSpec, copied, frozen
 
 _MAX_ROUNDS = 16
 

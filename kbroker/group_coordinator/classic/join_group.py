@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 
-from kbroker.coordination.client_errors import answerable
-from kbroker.coordination.outcome import Outcome, Parked, Schedule
+from kbroker.coordination.outcome import Outcome, Parked, Schedule, answerable
 from kbroker.group_coordinator.classic.rebalance import (
     Rebalances,
     answer_join,

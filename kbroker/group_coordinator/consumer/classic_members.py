@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
+from kbroker.group_coordinator.assignment import without_epochs
 from kbroker.group_coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, Join
 from kbroker.group_coordinator.classic.rebalance import LOGGED_BY_NAME
 from kbroker.group_coordinator.consumer.classic_subscriptions import (
@@ -28,7 +29,6 @@ from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.consumer_group import CONSUMER, ConsumerGroup
 from kbroker.group_coordinator.groups.consumer_member import UNRELEASED, UNREVOKED, ClassicSide, ConsumerMember
-from kbroker.group_coordinator.partitions import without_epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed

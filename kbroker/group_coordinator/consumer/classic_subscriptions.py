@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kbroker.group_coordinator.assignment import Partitions
 from kbroker.group_coordinator.consumer.reconciliation import Owned
-from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.topics import Topics
 from kbroker.protocol.compiler import decoder, encoder
 from kbroker.protocol.errors import Malformed

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kbroker.coordination.outcome import Outcome
+from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.consumer.identity import (
     check_epoch,
@@ -28,7 +29,6 @@ from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.consumer.target import Targets
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, LEAVE_STATIC_EPOCH, ConsumerMember
 from kbroker.group_coordinator.groups.store import Groups
-from kbroker.group_coordinator.partitions import Epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kbroker.coordination.outcome import Outcome
+from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.consumer.reconciliation import Owned
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_STATIC_EPOCH, ConsumerMember
-from kbroker.group_coordinator.partitions import Epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.protocol.errors import ApiError, ErrorCode
 

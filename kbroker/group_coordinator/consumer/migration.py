@@ -10,6 +10,7 @@ import logging
 from collections.abc import Sequence
 
 from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome
+from kbroker.group_coordinator.assignment import Partitions, copied, frozen, with_epochs, without_epochs
 from kbroker.group_coordinator.classic.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.classic_subscriptions import (
@@ -23,7 +24,6 @@ from kbroker.group_coordinator.groups.classic_group import EMPTY, STABLE, Classi
 from kbroker.group_coordinator.groups.consumer_group import CONSUMER, NOTHING, ConsumerGroup
 from kbroker.group_coordinator.groups.consumer_member import ClassicSide, ConsumerMember
 from kbroker.group_coordinator.groups.store import Groups
-from kbroker.group_coordinator.partitions import Partitions, copied, frozen, with_epochs, without_epochs
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.records.classic_group import group_metadata, group_tombstone
 from kbroker.group_coordinator.topics import Topics

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from kbroker.group_coordinator.assignment import Epochs, Partitions
 from kbroker.group_coordinator.groups.consumer_member import STABLE, UNKNOWN, UNRELEASED, UNREVOKED, ConsumerMember
-from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Owned = Sequence[tuple[bytes, Iterable[int]]] | None

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.coordination.outcome import Cancel, Outcome, Schedule
+from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.consumer_member import UNREVOKED, ConsumerMember, MemberState
 from kbroker.group_coordinator.groups.store import Groups
-from kbroker.group_coordinator.partitions import Epochs
 
 REASONS = {
     "consumer session": "its session is over",

@@ -13,16 +13,14 @@ from collections.abc import Callable
 from functools import partial
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome
-from kbroker.group_coordinator.assignors.choice import ASSIGNORS, choose
-from kbroker.group_coordinator.assignors.spec import GroupSpec, MemberSpec
-from kbroker.group_coordinator.config import Settings
+from kbroker.group_coordinator.assignment import GroupSpec, MemberSpec, Partitions
+from kbroker.group_coordinator.config import ASSIGNORS, Settings, choose_assignor
 from kbroker.group_coordinator.consumer.reconciliation import Owned, reconcile
 from kbroker.group_coordinator.consumer.regexes import Change, MaySee, Regexes, everything
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.groups.consumer_group import NOTHING, ConsumerGroup, is_homogeneous
 from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
 from kbroker.group_coordinator.java_order import in_javas_order
-from kbroker.group_coordinator.partitions import Partitions
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 
@@ -137,7 +135,7 @@ class Targets:
         due = since == 0 or interval == 0 or now_ms >= since + interval
         if group.assignment_epoch >= epoch or not due:
             return group.assignment_epoch, group.target_of(updated.member_id, updated.instance_id)
-        assignor = choose(group.preferred_assignor(member, updated), self._settings.config.consumer_assignors)
+        assignor = choose_assignor(group.preferred_assignor(member, updated), self._settings.config.consumer_assignors)
         target_records, target = next_target(
             group, epoch, assignor, self._topics, updated, now_ms, homogeneous=homogeneous()
         )

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from kbroker.group_coordinator.assignment import Epochs, Partitions
 from kbroker.group_coordinator.groups.consumer_member import UNRELEASED, ConsumerMember
-from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 log = logging.getLogger(__name__)

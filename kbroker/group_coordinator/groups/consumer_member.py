@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from kbroker.group_coordinator.partitions import Epochs
+from kbroker.group_coordinator.assignment import Epochs
 
 LEAVE_EPOCH = -1
 LEAVE_STATIC_EPOCH = -2

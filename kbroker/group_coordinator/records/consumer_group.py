@@ -12,9 +12,9 @@ from typing import Any
 
 from kbroker.coordination.encoding import decode_value, encode
 from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.group_coordinator.assignment import Epochs, Partitions
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, ClassicSide, ConsumerMember, MemberState
-from kbroker.group_coordinator.partitions import Epochs, Partitions
 from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.coordinator_records import (
     ClassicMemberMetadata,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.elect_leaders import PREFERRED, UNCLEAN
-from kbroker.controller.cluster.leader_rebalance import rebalance
+from kbroker.controller.cluster.elect_leaders import PREFERRED, UNCLEAN, rebalance
 from kbroker.controller.tree.znode import Create
 from kbroker.controller.znodes import PREFERRED_ELECTION, encode_partitions
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from kbroker.controller.cluster.cluster_controller import ClusterController
-from kbroker.controller.cluster.config import ControllerConfig
 from kbroker.controller.cluster.context import Context, Partition
+from kbroker.controller.cluster.term import ControllerConfig
 from kbroker.controller.tree.memory import MemoryEnsemble, MemoryTree
 from kbroker.controller.tree.znode import (
     Change,

@@ -426,7 +426,7 @@ def test_a_change_of_features_behind_a_busy_controller_is_answered_when_the_time
 
         async def changed(level, timeout_ms):
             updates = [FeatureUpdate(TRANSACTION_VERSION, level, 1)]
-            await metadata.update_features(updates, 1, validate_only=False, _timeout_ms=timeout_ms)
+            await metadata.update_features(updates, validate_only=False, timeout_ms=timeout_ms)
 
         for level in (1, 2, 1):
             with pytest.raises(ApiError) as caught:

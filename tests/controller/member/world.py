@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 
 from kbroker.broker.membership import prepare
 from kbroker.controller import znodes
-from kbroker.controller.internal_topics import InternalTopic
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.metadata import MemberMetadata
-from kbroker.controller.topic_plans import TopicDefaults
+from kbroker.controller.topic_plans import InternalTopic, TopicDefaults
 from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.tree.znode import Create, Delete
 from kbroker.long_work import in_slices

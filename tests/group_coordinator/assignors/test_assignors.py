@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kbroker.group_coordinator.assignors.choice import ASSIGNORS, assignor_names
+from kbroker.group_coordinator.assignment import Assign, Assignment, GroupSpec, MemberSpec
 from kbroker.group_coordinator.assignors.range import range_assignor
-from kbroker.group_coordinator.assignors.spec import Assign, Assignment, GroupSpec, MemberSpec
 from kbroker.group_coordinator.assignors.uniform import uniform
+from kbroker.group_coordinator.config import ASSIGNORS, assignor_names
 from kbroker.group_coordinator.java_order import in_javas_order
 from tests.tries import tries
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.broker.coordinator_leadership import CoordinatorLeadership
+from kbroker.broker.coordinator_topics import CoordinatorLeadership
 from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterState, PartitionState, TopicState
 
 

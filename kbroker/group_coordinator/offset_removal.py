@@ -1,28 +1,35 @@
-"""The expiration of committed offsets (KIP-211), and of groups with neither members nor offsets.
+"""The removal of committed offsets: expired ones (KIP-211), and those in deleted topics; and of groups with none left.
 
-Owns the rules, and the slices in which a shard's groups are checked.
+Owns the rules, and the slices in which a shard's groups and the offsets in deleted topics are processed. Until then the
+offsets in deleted topics are kept but hidden (`Offsets.fetch`). The rest of them at the broker's end stays, as in
+Kafka, until it expires; a new topic of the same name has another id.
 
-Timer, by key: ("expire",) the next slice.
+Timers, by key: ("expire",) the next slice of groups; ("deleted",) the next tombstones of deleted topics.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 
 from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, STABLE, ClassicGroup
+from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Group, Groups
 from kbroker.group_coordinator.offsets import Offsets
+from kbroker.group_coordinator.records import consumer_group
+from kbroker.group_coordinator.records.classic_group import group_tombstone
 from kbroker.group_coordinator.records.offsets import offset_tombstone
-from kbroker.group_coordinator.records.tombstones import group_tombstones
 from kbroker.long_work import SLICE_SECONDS, for_a_while
 from kbroker.protocol.messages.coordinator_records import OffsetCommitValue
 
 log = logging.getLogger(__name__)
 
-_EXPIRE = ("expire",)
+_EXPIRE, _DELETED = ("expire",), ("deleted",)
+AT_ONCE = 200
+"""How many tombstones are written, or offsets of transactions examined, before other work has a turn: some 2 ms."""
 
 
 class Expiration:
@@ -104,3 +111,40 @@ class Expiration:
             return now_ms - (value.commit_timestamp if since is None else since) >= retention
 
         return is_expired
+
+
+def group_tombstones(group: Group) -> list[CoordinatorRecord]:
+    """Return the tombstones of a group, without its offsets."""
+    if isinstance(group, ConsumerGroup):
+        return consumer_group.group_tombstones(group)
+    return [group_tombstone(group.group_id)]
+
+
+class DeletedTopics:
+    """The deleted topics of a shard with remaining offsets."""
+
+    def __init__(self, offsets: Offsets) -> None:
+        self._offsets = offsets
+        self._work: deque[Iterator[CoordinatorRecord | None]] = deque()
+
+    def begin(self, deleted: Mapping[str, bytes]) -> Outcome:
+        """Delete the offsets in deleted topics (name to id): at once if they are few."""
+        self._work.append(self._offsets.of_deleted_topics(deleted))
+        return self.run() if len(self._work) == 1 else Outcome()
+
+    def run(self) -> Outcome:
+        """Write the next tombstones."""
+        out = Outcome(atomic=False)
+        left = AT_ONCE
+        while self._work and left:
+            for record in self._work[0]:
+                if record is not None:
+                    out.records.append(record)
+                left -= 1
+                if not left:
+                    break
+            else:
+                self._work.popleft()
+        if self._work:
+            out.timers.append(Schedule(_DELETED, 0))
+        return out

@@ -1,8 +1,12 @@
-"""Sets of partitions by topic id, for groups and assignors: immutable values."""
+"""Assignments of partitions to members: sets of partitions by topic id, an assignor's input and its result.
+
+Owns these immutable values, which groups and assignors share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 Partitions = Mapping[bytes, frozenset[int]]
 """Partition numbers by topic id."""
@@ -28,3 +32,27 @@ def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
 def without_epochs(epochs: Epochs) -> Partitions:
     """Return partitions without their epochs."""
     return {topic_id: frozenset(indexes) for topic_id, indexes in epochs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSpec:
+    """One member: the ids of its subscribed topics, its current target, its instance id and its rack."""
+
+    topics: frozenset[bytes]
+    assigned: Partitions
+    instance_id: str | None = None
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSpec:
+    """A group: its members, in Java's order, and whether all subscribe to the same topics."""
+
+    members: Mapping[str, MemberSpec]
+    homogeneous: bool
+    partitions: Mapping[bytes, int]
+    """The number of partitions of each subscribed topic."""
+
+
+Assignment = dict[str, Partitions]
+Assign = Callable[[GroupSpec], Assignment]

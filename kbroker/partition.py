@@ -1,0 +1,226 @@
+"""A partition that this broker hosts: its log, leadership, the high watermark, and the requests that wait for it.
+
+Owns `Partition`, which is all of it on a node alone (replica_manager/replicated_partition.py adds other replicas), and
+the choice of a consumer's replica. Never decides on leadership. All mutable state here belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
+from kbroker.log.partition_log import PartitionLog
+from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.record_validation import Opened, TakesLonger
+from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.wire import Buffer
+from kbroker.replication.leadership import compare_epochs
+from kbroker.topic_metrics import Traffic
+
+Notify = Callable[[ErrorCode], None]
+"""Called once with the outcome of a wait."""
+GiveUp = Callable[[], object]
+"""Cancels a wait."""
+
+
+class Waiter(Protocol):
+    """A waiter for changes of a partition: a delayed Fetch."""
+
+    def poke(self) -> None:
+        """Called when the partition's visible end, its leadership or its existence has changed."""
+
+
+class Readable(NamedTuple):
+    """An in-sync follower that has the requested offset; `caught_up_ms` is when it last had everything."""
+
+    broker: int
+    end_offset: int
+    caught_up_ms: int
+
+
+class Partition:
+    """One hosted partition. `leader` and `leader_epoch` are -1 and `leading` is False until the controller decides.
+
+    `alone`: no other replica is in sync, so that an append is committed at once. This class is a partition of a node
+    alone: nobody follows it, and everything is committed at once or never.
+    """
+
+    __slots__ = (
+        "_counted_to",
+        "alone",
+        "index",
+        "isr",
+        "leader",
+        "leader_epoch",
+        "leading",
+        "log",
+        "min_isr",
+        "replicas",
+        "topic",
+        "topic_id",
+        "traffic",
+        "waiters",
+    )
+
+    is_replicated = False
+    """Whether it may have replicas on other brokers (replica_manager/replicated_partition.py)."""
+
+    def __init__(self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = partition_log
+        self.leader_epoch = -1
+        self.leader = -1
+        self.leading = False
+        self.replicas: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.alone = False
+        self.min_isr = 1
+        self._counted_to = 0
+        self.traffic = Traffic()
+        """The counters that it adds to: its topic's once it is hosted."""
+        self.waiters: dict[Waiter, None] = {}
+        """In the order of arrival: a set of objects has another order in each run."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.topic, self.index
+
+    def begin_counting(self) -> None:
+        """Count appends from now on, as this broker begins to lead."""
+        self._counted_to = self.log.log_end_offset
+
+    def count(self) -> None:
+        """Count the records appended as leader since the last call. Counting at each append would cost too much."""
+        if self.leading:
+            end = self.log.log_end_offset
+            self.traffic.messages_in += end - self._counted_to
+            self._counted_to = end
+
+    def append(
+        self,
+        records: Buffer,
+        acks: int,
+        now_ms: int,
+        origin: AppendOrigin = CLIENT,
+        guard: object = UNCHECKED,
+        transaction_version: int = 0,
+        opened: Opened | None = None,
+    ) -> AppendInfo:
+        """Append as leader and move the high watermark. Raises AppendError with Kafka's code.
+
+        acks=-1 needs min.insync.replicas in-sync replicas before anything is written. PartitionLog.append_as_leader
+        describes `guard`, `transaction_version`, `opened`, and TakesLonger, which is raised for a client's batch.
+        """
+        traffic = self.traffic
+        try:
+            if not self.leading:
+                raise AppendError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if acks == -1 and len(self.isr) < self.min_isr:
+                raise AppendError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            info = self.log.append_as_leader(
+                records,
+                self.leader_epoch,
+                now_ms,
+                origin=origin,
+                transaction_version=transaction_version,
+                guard=guard,
+                opened=opened,
+                patient=origin is not CLIENT,
+            )
+        except TakesLonger:
+            raise  # the append is repeated, and counted then
+        except Exception as error:
+            traffic.refused(error)
+            raise
+        traffic.produces += 1
+        traffic.bytes_in += len(records)
+        if self.alone:
+            self.log.set_high_watermark(self.log.log_end_offset)
+            if self.waiters:
+                self.poke()
+        return info
+
+    def committed(self, _offset: int) -> Awaitable[None]:
+        """Return an awaitable that ends once everything below an offset is committed; raises ApiError, now or later."""
+        raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+    def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
+        """Call `notify` once everything below `offset` is committed, or fails here; None if it was called at once."""
+        is_committed = self.log.high_watermark >= offset
+        notify(ErrorCode.NONE if is_committed else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return None
+
+    def copied(self, offset: int) -> Awaitable[None] | None:
+        """Return an awaitable that ends once every possible leader has everything below an offset; None: it has."""
+        return None if self.log.high_watermark >= offset else self.committed(offset)
+
+    def poke(self) -> None:
+        """Notify all waiters."""
+        for waiter in tuple(self.waiters):
+            waiter.poke()
+
+    def check_leader_epoch(self, epoch: int) -> ErrorCode:
+        """Compare a client's leader epoch (-1: none) with the partition's (KIP-320)."""
+        if not self.leading:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return compare_epochs(epoch, self.leader_epoch)
+
+    def check_epoch(self, epoch: int) -> ErrorCode:
+        """Do the same for a request to any replica, whoever leads."""
+        return self.check_leader_epoch(epoch)
+
+    @property
+    def knows_high_watermark(self) -> bool:
+        """Whether a new leader knows how much its predecessor has shown to consumers (Partition.scala)."""
+        return True
+
+    # --- other replicas
+
+    @property
+    def end_waiters(self) -> dict[Waiter, None]:
+        """The waiters for any new records, committed or not."""
+        return self.waiters
+
+    @property
+    def low_watermark(self) -> int:
+        """The offset before which all live replicas have deleted their records."""
+        return self.log.log_start_offset
+
+    def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
+        """Call `notify` once all live replicas have deleted what is below an offset; None if it was called at once."""
+        notify(ErrorCode.NONE)
+        return None
+
+    def check_follower(self, _broker: int, _leader_epoch: int) -> ErrorCode:
+        """Return the error if another broker may not follow because it has no replica."""
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def follower_fetched(self, _replica: int, _offset: int, _log_start_offset: int) -> ErrorCode:
+        """Note that a follower has everything before an offset; an error if it has no replica of this partition."""
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    def may_send(self, _replica: int) -> bool:
+        """Whether a follower gets records now: one that is not in sync may be throttled."""
+        return True
+
+    def count_sent(self, _replica: int, _size: int) -> None:
+        """Count the bytes sent to a throttled follower."""
+
+    def readable_followers(self, _offset: int) -> Sequence[Readable]:
+        """Return the followers from which a consumer may read at an offset: those in sync that have it."""
+        return ()
+
+
+def nearest(rack: str, leader_rack: str | None, followers: Iterable[Readable], racks: Mapping[int, str]) -> int | None:
+    """Return the most advanced follower in the client's rack; None for the leader, if there is none or it is there.
+
+    (KIP-392; Apache Kafka: RackAwareReplicaSelector.)
+    """
+    if not rack or rack == leader_rack:
+        return None
+    near = [each for each in followers if racks.get(each.broker) == rack]
+    best = max(near, key=lambda each: (each.end_offset, each.caught_up_ms, each.broker), default=None)
+    return None if best is None else best.broker
