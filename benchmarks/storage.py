@@ -25,6 +25,7 @@ from compat_tests.wire.client import WireClient
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import LastStop
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -33,6 +34,7 @@ from kbroker.protocol.messages.group_offsets import (
 )
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.records import build_batch
+from tests.log.builders import first_at
 
 RESULTS = Path(__file__).parent / "results"
 NOW = 1_700_000_000_000
@@ -65,7 +67,7 @@ def recovery(directory: Path, size: int) -> list[Line]:
     config = log.config
     del log
     started, cpu = time.perf_counter(), time.process_time()
-    log = PartitionLog(str(directory / "t-0"), "t", 0, config, now_ms=NOW, clean=False)
+    log = PartitionLog(str(directory / "t-0"), "t", 0, config, now_ms=NOW, stop=LastStop(clean=False))
     seconds, used = time.perf_counter() - started, time.process_time() - cpu
     speed = log.size / seconds / 1e6
     return [(f"recovery of {log.size / GB:.1f} GB", f"{speed:,.0f} MB/s, {used:.1f} s CPU", ">= 400 MB/s on one core")]
@@ -118,7 +120,7 @@ def finding(directory: Path) -> list[Line]:
     end, last = log.log_end_offset, log.segments.active.max_timestamp
     calls: list[tuple[str, Callable[[], object]]] = [
         ("fetch at a random offset", lambda: log.read(rng.randrange(end), 1 << 20, end, min_one=True)),
-        ("ListOffsets by a random time", lambda: log.offset_for_timestamp(rng.randint(NOW, last))),
+        ("ListOffsets by a random time", lambda: first_at(log, rng.randint(NOW, last))),
     ]
     lines = []
     for name, call in calls:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo, AppendOrigin
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.log.record_validation import Opened, TakesLonger
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import Buffer

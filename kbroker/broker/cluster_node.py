@@ -49,8 +49,7 @@ from kbroker.controller.znodes import (
     read,
 )
 from kbroker.handlers.services import ClusterServices, in_cluster
-from kbroker.log.cleaner.settings import cleaner_settings
-from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.network.server import bind, server_limits

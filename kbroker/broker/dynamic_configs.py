@@ -13,8 +13,7 @@ from kbroker.cluster_state import ClusterState
 from kbroker.config.model import ALL_DIRS
 from kbroker.config.server_config import BrokerConfig
 from kbroker.group_coordinator.coordinator import GroupCoordinator
-from kbroker.log.cleaner.settings import cleaner_settings
-from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.network.server import Server, server_limits
 from kbroker.security.tls.of_broker import TlsListeners

@@ -16,7 +16,7 @@ from kbroker.coordination.outcome import EndOfTransaction
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.long_work import then
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ApiError, ErrorCode

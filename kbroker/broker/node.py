@@ -29,8 +29,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
 from kbroker.controller.topic_plans import topic_defaults
-from kbroker.log.cleaner.settings import cleaner_settings
-from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import entries_of

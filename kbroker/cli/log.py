@@ -17,10 +17,10 @@ import click
 from kbroker.cli.output import Output, Verbs, output_option
 from kbroker.cluster_state import TopicState
 from kbroker.log.directories.dir_lock import in_use, is_locked
+from kbroker.log.offline.audit import Checked, Finding, Progress
 from kbroker.log.offline.check import audit, data_dir_of, log_bytes, partitions_of
 from kbroker.log.offline.dump import dump as dump_file
 from kbroker.log.offline.dump import dump_order
-from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.offline.repair import NoSuchRecord
 from kbroker.log.offline.repair import repair as repair_directory
 from kbroker.protocol.wire import uuid_text

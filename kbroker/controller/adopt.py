@@ -26,10 +26,9 @@ from kbroker.log.batch_scan import scan_headers
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.files import LOG_SUFFIX, offset_name, offset_of
+from kbroker.log.offline.audit import OpenFile
 from kbroker.log.offline.check import partitions_of
-from kbroker.log.offline.check_checkpoints import parse_topic_id
-from kbroker.log.offline.check_leader_epochs import parse_epochs
-from kbroker.log.offline.file_reading import OpenFile
+from kbroker.log.offline.check_checkpoints import parse_epochs, parse_topic_id
 from kbroker.protocol.wire import uuid_text
 
 _COMPACTED: Final = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}

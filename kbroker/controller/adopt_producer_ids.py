@@ -13,8 +13,8 @@ from typing import Final
 
 from kbroker.log.batch_scan import scan_batches, scan_headers
 from kbroker.log.files import LOG_SUFFIX, SNAPSHOT_SUFFIX, offset_name, offset_of
+from kbroker.log.offline.audit import OpenFile
 from kbroker.log.offline.check import partitions_of
-from kbroker.log.offline.file_reading import OpenFile
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
 from kbroker.protocol.compiler import decoder

@@ -16,7 +16,7 @@ from kbroker.handlers.delayed_produce import Groups, Uncommitted, all_committed,
 from kbroker.handlers.produce_refusals import check_first_batches, code_of_unexpected, failure, unexpected
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log.append_info import CLIENT, AppendError, AppendInfo
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.log.record_validation import Opening, TakesLonger
 from kbroker.long_work import awaited, turn
 from kbroker.partition import Partition

@@ -17,7 +17,7 @@ from kbroker.handlers.produce_refusals import HEADER_BYTES, TRANSACTIONAL, failu
 from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, refused_produce, verify
 from kbroker.log.append_info import CLIENT, AppendError
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.log.record_validation import TakesLonger
 from kbroker.long_work import awaited, in_slices
 from kbroker.partition import Partition

@@ -5,7 +5,7 @@ TxnOffsetCommit use it.
 
 A partition that already has an open transaction of this producer and epoch needs no question. Otherwise the coordinator
 checks that the partition is part of the transaction; for producers of version 2, which never add partitions themselves,
-the coordinator adds it. The guard that was taken before the question is passed to the append (verification_guard.py).
+the coordinator adds it. The guard that was taken before the question is passed to the append (producer_state.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from kbroker.handlers.services import Services
 from kbroker.log.append_info import AppendError
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.long_work import then
 from kbroker.partition import Partition
 from kbroker.protocol.errors import ErrorCode

@@ -1,17 +1,23 @@
 """The aborted transactions of a log (for Fetch with read_committed, and for compaction).
 
-Owns the lookup over all segments. Never changes a log; transaction_index_checks.py checks that the indexes are true.
+Owns the lookup over all segments, and the checks of their transaction indexes, which have no checksum, against the log
+before their first use: the conditions for trusting an index, which is rebuilt from the log if the two contradict each
+other. Never changes a log's content. One fault stays undetected: an index that was cut off between two entries.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from kbroker.log.checks_at_first_read import batch_at
+from kbroker.log.files import read_at
 from kbroker.log.log_segments import LogExtent, Segments
+from kbroker.log.producers.producer_rebuild import aborted_entry, replay
 from kbroker.log.producers.producer_snapshots import Snapshots
-from kbroker.log.segment.transaction_index import AbortedTxn
-from kbroker.log.transaction_index_checks import TransactionIndexChecks
+from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
+from kbroker.log.segment.transaction_index import AbortedTxn, TxnIndex
 from kbroker.long_work import turn
+from kbroker.protocol.records import BatchHeader, read_marker
 
 _AT_ONCE: Final = 16
 
@@ -26,9 +32,8 @@ class AbortedTransactions(NamedTuple):
     def overlapping(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return (producer id, first offset) of the transactions that overlap [start, end)."""
         found: list[AbortedTxn] = []
-        checks = TransactionIndexChecks(*self)
         for index in self.segments.aborting_from(self.segments.index_at(start_offset)):
-            if checks.proven(index).collect(start_offset, end_offset, found):
+            if self._proven(index).collect(start_offset, end_offset, found):
                 break
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
@@ -38,11 +43,75 @@ class AbortedTransactions(NamedTuple):
         The result is void if segments are removed meanwhile.
         """
         found: list[AbortedTxn] = []
-        checks = TransactionIndexChecks(*self)
         index = 0
         while index < len(self.segments):
-            found += [txn for txn in checks.proven(index).entries if txn.first_offset < offset]
+            found += [txn for txn in self._proven(index).entries if txn.first_offset < offset]
             index += 1
             if index % _AT_ONCE == 0:
                 await turn
         return found
+
+    def _proven(self, index: int) -> TxnIndex:
+        """Return a segment's transaction index, rebuilt from the log if the file contradicts it."""
+        txns = self.segments[index].txns
+        if not txns.proven:
+            entries = txns.entries
+            if txns.missing or not all(self._is_true(index, entry) for entry in entries):
+                self._rebuild(index)
+            txns.accept()
+        return txns
+
+    def _is_true(self, index: int, entry: AbortedTxn) -> bool:
+        """Whether the log does not contradict a transaction's marker or first batch.
+
+        A damaged batch contradicts nothing.
+        """
+        base, behind = self.segments.bases[index], self.segments.end_of(index, self.extent.end_offset)
+        if not base <= entry.last_offset < behind or entry.last_stable_offset > entry.last_offset + 1:
+            return False
+        end = self._batch_at(entry.last_offset)
+        if end is not None:
+            batch, header = end
+            if (header.producer_id, header.last_offset) != (entry.producer_id, entry.last_offset):
+                return False
+            if not _is_abort(batch, header):
+                return False
+        if entry.first_offset < self.segments.bases[0]:
+            return True
+        begin = self._batch_at(entry.first_offset)
+        if begin is None or (self.extent.may_have_holes and begin[1].base_offset > entry.first_offset):
+            return True
+        header = begin[1]
+        if header.is_control or not header.is_transactional:
+            return False
+        return (header.producer_id, header.base_offset) == (entry.producer_id, entry.first_offset)
+
+    def _batch_at(self, offset: int) -> tuple[bytes, BatchHeader] | None:
+        """Return the batch that contains `offset`, or the next one of its segment; None if it cannot be trusted."""
+        found = batch_at(self.segments, self.extent, offset)
+        if found is None or found[0] is not self.segments[self.segments.index_at(offset)]:
+            return None
+        segment, position, header = found
+        return read_at(segment.handle.fd, header.size, position), header
+
+    def _rebuild(self, index: int) -> None:
+        """Rebuild a segment's aborted transactions from a snapshot below it and the log."""
+        segment = self.segments[index]
+        state = ProducerState()
+        snapshot = self.snapshots.newest(segment.base_offset)
+        lowest = self.segments.bases[0]
+        state.reset(snapshot[1] if snapshot else [])
+        segment.txns.reset()
+
+        def note(completed: CompletedTxn) -> None:
+            if completed.aborted and completed.last_offset >= segment.base_offset:
+                segment.txns.append(aborted_entry(completed, state))
+
+        begin = max(snapshot[0], lowest) if snapshot else lowest
+        end = self.segments.end_of(index, self.extent.end_offset)
+        replay(state, self.segments[: index + 1], begin, end, note)
+
+
+def _is_abort(batch: bytes, header: BatchHeader) -> bool:
+    marker = read_marker(batch) if header.is_control else None
+    return marker is not None and not marker.commit

@@ -1,7 +1,9 @@
 """The segments of one log (Kafka's LogSegments).
 
-Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync.
-Never decides which segment is rolled, deleted or replaced, and never reads their batches. A log may have many thousands
+Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync; the
+rules of retention (beyond retention.bytes, older than retention.ms); and the files of deleted segments, until a caller
+removes them, on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and never
+reads their batches. A log may have many thousands
 of segments: each is worked on only when it is needed.
 """
 
@@ -9,14 +11,62 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple, overload
+from weakref import ref
 
-from kbroker.log.deleted_segments import DoomedFiles
 from kbroker.log.files import LOG_SUFFIX, SEGMENT_SUFFIXES, offset_name, offset_of, remove_quietly
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
+
+_UNDATED = -1  # deleted by a caller without a clock: the delay begins at the next call with one
+
+
+def _nobody() -> None:
+    return None
+
+
+class DoomedFiles:
+    """Files of one log that are removed `file.delete.delay.ms` after their segments; times in ms."""
+
+    __slots__ = ("_files", "_undated")
+
+    def __init__(self) -> None:
+        self._files: deque[tuple[int, list[str], Callable[[], Segment | None]]] = deque()
+        self._undated = 0
+
+    def add(self, segment: Segment, paths: list[str], config: LogConfig, now_ms: int) -> None:
+        """Schedule the removal of a deleted segment's files; `now_ms` is 0 if the time is unknown."""
+        self._files.append((now_ms + config.file_delete_delay_ms if now_ms else _UNDATED, paths, ref(segment)))
+        self._undated += not now_ms
+
+    def add_garbage(self, paths: list[str]) -> None:
+        """Schedule the immediate removal of files that nobody can need."""
+        self._files.appendleft((0, paths, _nobody))
+
+    def take(self, config: LogConfig, now_ms: int, most: int) -> list[str]:
+        """Return the files of at most `most` due segments, to be removed now."""
+        if self._undated:
+            due = now_ms + config.file_delete_delay_ms
+            self._files = deque((due if each[0] == _UNDATED else each[0], *each[1:]) for each in self._files)
+            self._undated = 0
+        taken: list[str] = []
+        files = self._files
+        while files and files[0][0] <= now_ms and most:
+            _, paths, of_segment = files.popleft()
+            taken += paths
+            most -= 1
+            segment = of_segment()
+            if segment is not None:  # a slice of it is still being sent
+                with suppress(OSError):
+                    segment.handle  # noqa: B018 - opens it, and it stays open
+        return taken
+
+    def clear(self) -> None:
+        self._files.clear()
 
 
 class LogExtent(NamedTuple):
@@ -203,6 +253,33 @@ class Segments:
         for segment, paths in zip(old, doomed, strict=True):
             self.doomed.add(segment, paths, config, now_ms)
         self.directory_changed = True
+
+    # -- retention --------------------------------------------------------------------------------------------
+
+    def beyond_size(self, config: LogConfig, log_end: int, high_watermark: int, _now_ms: int, most: int) -> int:
+        """Return how many of the first `most` segments can be deleted with at least retention.bytes left."""
+        excess = self.size - config.retention_bytes
+
+        def is_excess(segment: Segment) -> bool:
+            nonlocal excess
+            excess -= segment.size
+            return excess >= 0
+
+        return self._count(log_end, high_watermark, most, is_excess) if config.retention_bytes >= 0 else 0
+
+    def too_old(self, config: LogConfig, log_end: int, high_watermark: int, now_ms: int, most: int) -> int:
+        """Return how many of the first `most` segments are older than retention.ms; raises OSError."""
+        if config.retention_ms < 0:
+            return 0
+        oldest = now_ms - config.retention_ms
+        return self._count(log_end, high_watermark, most, lambda segment: segment.written_ms() < oldest)
+
+    def _count(self, log_end: int, high_watermark: int, most: int, is_due: Callable[[Segment], bool]) -> int:
+        """Return how many are due. None reaches the high watermark or beyond."""
+        for index, segment in enumerate(self.items[:most]):
+            if self.end_of(index, log_end) > high_watermark or segment.size == 0 or not is_due(segment):
+                return index
+        return min(most, len(self.items))
 
     # -- files ------------------------------------------------------------------------------------------------
 

@@ -1,33 +1,116 @@
-"""The parts of a partition's log, its opening, and its flushes.
+"""The state of a partition's log, its opening, its flushes and its truncation.
 
-Owns its offsets, and whether it accepts appends. The subclasses (truncation.py, appending.py, partition_log.py) keep
-segments, producers and leader epochs consistent with them. Never moves the high watermark by itself.
+Owns its offsets, whether it accepts appends, the order of the steps of a truncation, so that no append follows a crash
+or an error half-way, and the rebuilding of the producers afterwards, in pieces. The subclass (partition_log.py)
+appends, reads and deletes. Never moves the high watermark by itself, and never decides where to truncate: followers do,
+from their leaders' answers.
 
 log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from time import perf_counter
+from typing import Any, Final
 
 from kbroker.log import checkpoints
 from kbroker.log.append_info import AppendError
 from kbroker.log.append_validation import BatchRules
 from kbroker.log.disk_errors import DiskTrouble
-from kbroker.log.flush_task import FlushTask
+from kbroker.log.files import FileHandle, sync_directory, sync_file
 from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
-from kbroker.log.recovery import load_log
+from kbroker.log.producers.producer_rebuild import rebuild_in_pieces
+from kbroker.log.producers.producer_state import ProducerState
+from kbroker.log.recovery import NEW_LOG, LastStop, load_log
+from kbroker.log.segment.segment import Segment
 from kbroker.log.timestamp_search import TimestampSearch
-from kbroker.long_work import whole
+from kbroker.long_work import step, turn, whole
 from kbroker.protocol.errors import ErrorCode
 
+AT_ONCE: Final = 8
+"""Segments deleted in one go: each takes five renames, so that this takes about a millisecond."""
 Work = Callable[[], Coroutine[Any, Any, None]]
 """Creates a coroutine of long work."""
+_NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors that prevent opening a file, and that fsync never returns."""
+
+
+@dataclass(slots=True)
+class FlushTask:
+    """The files to flush so that a log is safe up to `end_offset`: work that may block, for any thread.
+
+    It holds names, and the one open file that is being written; its log gets the result from the owner of the log.
+    There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its segment
+    was deleted, or compacted into another one that is on disk, or the log was truncated, which makes the task void. The
+    kernel reports a failed write that nobody has seen to the next opener of the file.
+    """
+
+    active: FileHandle
+    paths: Iterable[str]
+    """Sealed files, oldest first. There may be many thousands, so each name is only built when needed."""
+    directory: str | None
+    end_offset: int
+    snapshots: list[int]
+    """The offsets of the producer snapshots among the files."""
+    truncations: int
+    """The log's number of truncations when the task was made; one more makes it void."""
+    epoch_writes: int = 0
+    """The number of writes of the leader epochs, whose file is among the files where it needs a flush."""
+    above: str | None = None
+    """The parent of `directory`, if the name there may not be on disk yet."""
+    error: OSError | None = None
+    took: float = 0.0
+    """Seconds, once it is done."""
+
+    @property
+    def has_lost_nothing(self) -> bool:
+        """Whether it failed before any fsync, so that it may simply be repeated later."""
+        return self.error is not None and self.error.errno in _NOT_OPENED
+
+    def run(self) -> None:
+        """Do the work; a failure is stored in `error`."""
+        since = perf_counter()
+        try:
+            for path in self.paths:
+                with contextlib.suppress(FileNotFoundError):
+                    sync_file(path)
+            os.fsync(self.active.fd)
+            if self.directory is not None:
+                with contextlib.suppress(FileNotFoundError):  # the partition was deleted meanwhile
+                    sync_directory(self.directory)
+            if self.above is not None:
+                sync_directory(self.above)
+        except OSError as error:
+            self.error = error
+        self.took = perf_counter() - since
+
+
+@dataclass(frozen=True, slots=True)
+class LogHost:
+    """The owner of a log's directory, which may be the owner of other logs."""
+
+    on_disk_error: Callable[[OSError], None] = lambda _error: None
+    """Called at every failure of the disk after the opening; decides what it means for the other logs."""
+    files: OpenFiles | None = None
+    """Bounds how many segments have files open, of all these logs; without it the log has its own bound."""
+    later: Callable[[Work], None] = lambda make: whole(make())
+    """Gets work in pieces that an append must not wait for."""
+    on_holes: Callable[[], None] = lambda: None
+    """Called before the first hole that a leader's log leaves in a log without known holes; may raise OSError."""
+    progress: Callable[[int], None] | None = None
+    """Called with the bytes that recovery has read."""
+
+
+ALONE: Final = LogHost()
+"""Of a log that shares nothing with others."""
 
 
 class LogState:
@@ -68,28 +151,10 @@ class LogState:
         *,
         now_ms: int,
         topic_id: uuid.UUID | None = None,
-        clean: bool = True,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        high_watermark: int = 0,
-        compacted: bool = False,
-        uncompacted_from: int | None = None,
-        progress: Callable[[int], None] | None = None,
-        on_disk_error: Callable[[OSError], None] = lambda _error: None,
-        files: OpenFiles | None = None,
-        later: Callable[[Work], None] = lambda make: whole(make()),
-        on_holes: Callable[[], None] = lambda: None,
+        stop: LastStop = NEW_LOG,
+        host: LogHost = ALONE,
     ) -> None:
-        """Open the directory, which must exist; the offsets come from the checkpoints.
-
-        `compacted` means that the log has been compacted at some time, and may have holes. No segment that begins at
-        `uncompacted_from` or later has holes (None: unknown). `progress` gets the bytes that recovery has read,
-        `on_disk_error` every later failure of the disk: the owner of the directory decides what it means for the other
-        logs. `files` bounds how many segments have files open, of this log and of others; without it the log has its
-        own bound. A log that has just been opened holds no file.
-        `later` gets work in pieces that an append must not wait for. `on_holes` is called before the first hole that a
-        leader's log leaves in a log without known holes, and may raise OSError.
-        """
+        """Open the directory, which must exist. A log that has just been opened holds no file."""
         self.topic = topic
         self.partition = partition
         self.directory = directory
@@ -97,33 +162,31 @@ class LogState:
         """Whether the directory is new, so that a power loss may remove it with all its content."""
         self.config = config
         self._rules = BatchRules(f"{topic}-{partition}", config)
-        self.may_have_holes = compacted or config.compact
+        self.may_have_holes = stop.compacted or config.compact
         """Whether the log is compacted, or has been: then offsets between two batches may be missing."""
         loaded = load_log(
             directory,
             config,
-            recovery_point=recovery_point,
-            log_start_offset=log_start_offset,
-            clean=clean,
-            now_ms=now_ms,
-            files=OpenFiles() if files is None else files,
-            compacted=self.may_have_holes,
-            uncompacted_from=uncompacted_from,
-            progress=progress,
+            stop,
+            host.files or OpenFiles(),
+            now_ms,
+            holes=self.may_have_holes,
+            progress=host.progress,
         )
         self.segments = loaded.segments
         self.leader_epochs = loaded.epochs
         self.producers = loaded.producers
         self._snapshots = loaded.snapshots
-        self._later = later
-        self._on_holes = on_holes
+        self._later = host.later
+        self._on_holes = host.on_holes
         self._rebuilding: Coroutine[Any, Any, None] | None = None  # of the producers, after a truncation
         self._times = TimestampSearch(self.segments)
-        self._trouble = DiskTrouble(self._rules.name, on_disk_error)
+        self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
-        self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
+        """Everything before it is on disk."""
+        self.high_watermark = min(max(stop.high_watermark, self.log_start_offset), self.log_end_offset)
         self.producers.on_high_watermark(self.high_watermark)  # it may never move again
         self.last_flush_ms = now_ms
         self.truncations = 0
@@ -185,6 +248,8 @@ class LogState:
         if self.producers.unreplicated:
             self.producers.on_high_watermark(offset)
 
+    # -- flushes ----------------------------------------------------------------------------------------------
+
     def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
         """Return the work of a flush, which may run on another thread; None if all is on disk.
 
@@ -220,13 +285,9 @@ class LogState:
         elif task.truncations == self.truncations:
             self.name_unsynced = False
             self.leader_epochs.synced(task.epoch_writes)
-            self.set_recovery_point(max(self.recovery_point, task.end_offset))
+            self.recovery_point = max(self.recovery_point, task.end_offset)
             if outlived := self._snapshots.synced(task.snapshots):
                 self.segments.doomed.add_garbage(outlived)
-
-    def set_recovery_point(self, offset: int) -> None:
-        """Count everything before `offset` as on disk, and nothing else."""
-        self.recovery_point = offset
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
         """Write everything to disk, or all but the producers' snapshots; raises AppendError(KAFKA_STORAGE_ERROR)."""
@@ -236,3 +297,126 @@ class LogState:
             self.end_flush(task, now_ms)
             if task.error is not None:
                 raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
+
+    # -- truncation -------------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, now_ms: int = 0) -> None:
+        """Remove everything from `offset` on, in whole batches. Raises OSError, or AppendError after an earlier one."""
+        self._cut(offset, now_ms)
+        self.finish_truncation()
+
+    async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
+        """Do the same as `truncate_to`, some segments at a time, and with long reads in pieces.
+
+        The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next
+        leader's append; other methods that need it call it themselves.
+        """
+        while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
+            self._cut(self.segments.bases[-AT_ONCE], now_ms)
+            await turn
+        self._cut(offset, now_ms)
+        await self._finishing()
+
+    async def _finishing(self) -> None:
+        """Do the rest of a truncation, in pieces."""
+        work = self._rebuilding
+        while work is not None and self._rebuilding is work:
+            if step(work):
+                break
+            await turn
+
+    def finish_truncation(self) -> None:
+        """Do the rest of a truncation at once, unless it has failed before."""
+        work = self._rebuilding
+        while work is not None and not step(work):
+            pass
+
+    def _cut(self, offset: int, now_ms: int) -> None:
+        self._require_whole()
+        if offset >= self.log_end_offset:
+            # A leader without appends has left its epoch here, which its successor's log does not have.
+            self.leader_epochs.truncate_from_end(self.log_end_offset, sync=False)
+            return
+        segments = self.segments
+        if offset <= segments.bases[0]:
+            self._cut_fully(offset, now_ms)
+            return
+        segments[segments.index_at(offset - 1)].prepare_cut(offset)
+        self.truncations += 1
+        try:
+            while segments.bases[-1] >= offset:
+                self._remove(segments[-1], now_ms)
+            segments.active.truncate_to(offset)
+            self._set_end(segments.active.become_active())
+        except OSError as error:
+            self._cut_half_way(error)
+            raise
+
+    def _cut_half_way(self, error: OSError) -> None:
+        # This process no longer knows what is left; an append after the removed part would leave a hole.
+        self.refuse_appends(f"a truncation did not come to its end: {error}")
+
+    def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
+        """Remove everything and restart at `offset`."""
+        self._cut_fully(offset, now_ms)
+        self.finish_truncation()
+
+    async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
+        """Do the same as `truncate_fully`, oldest segments first and some at a time, as in a deletion.
+
+        If this is interrupted, the log continues with the remaining segments.
+        """
+        await self._finishing()  # it may read segments that are about to be deleted
+        while len(self.segments) > AT_ONCE:
+            self.log_start_offset = self.segments.bases[AT_ONCE]
+            self.set_high_watermark(self.high_watermark)
+            gone = self.segments.remove_first(AT_ONCE, self.config, now_ms)
+            self.segments.doomed.add_garbage([self._snapshots.forget(segment.base_offset) for segment in gone])
+            await turn
+        self.truncate_fully(offset, now_ms)
+
+    def _require_whole(self) -> None:
+        if self._trouble.refusal is not None:
+            raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
+
+    def _cut_fully(self, offset: int, now_ms: int) -> None:
+        self._require_whole()
+        self.truncations += 1
+        try:
+            for segment in list(self.segments):
+                self._remove(segment, now_ms)
+            self.segments.add(offset, self.config, now_ms)
+            self.log_start_offset = offset
+            self._set_end(offset)
+            self.leader_epochs.clear()
+        except OSError as error:
+            self._cut_half_way(error)
+            raise
+
+    def _set_end(self, offset: int) -> None:
+        self.producers.taking = None
+        self.log_end_offset = offset
+        self.log_start_offset = min(self.log_start_offset, offset)
+        self.recovery_point = min(self.recovery_point, offset)
+        self.high_watermark = min(max(self.high_watermark, self.log_start_offset), offset)
+        self.leader_epochs.truncate_from_end(offset, sync=False)
+        self._snapshots.remove_outside(-1, offset)
+        if self._rebuilding is not None:
+            self._rebuilding.close()
+        self._rebuilding = self._rebuild(offset)
+
+    async def _rebuild(self, end_offset: int) -> None:
+        """Rebuild the producers. Until then the old state applies, which knows every open transaction."""
+        fresh = ProducerState()
+        try:
+            await rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)
+        except OSError as error:
+            self.refuse_appends(f"the producers could not be found again: {error}")
+            raise
+        fresh.on_high_watermark(self.high_watermark)
+        self.producers = fresh
+        self._rebuilding = None
+
+    def _remove(self, segment: Segment, now_ms: int) -> None:
+        self.segments.remove(segment, self.config, now_ms)
+        self._snapshots.remove(segment.base_offset)

@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from kbroker.failpoints import passed
 from kbroker.log.batch_scan import read_header, scan_batches
 from kbroker.log.files import DELETED_SUFFIX, remove_quietly, sync_directory
-from kbroker.log.interrupted_swap import settle_swap
 from kbroker.log.leader_epochs import LeaderEpochCache
 from kbroker.log.log_config import LogConfig
 from kbroker.log.log_segments import Segments
@@ -25,6 +25,7 @@ from kbroker.log.producers.producer_snapshots import Snapshots
 from kbroker.log.producers.producer_state import CompletedTxn, ProducerState
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.log.segment.segment import Segment
+from kbroker.log.segment_swap import settle_swap
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc
 
@@ -48,28 +49,45 @@ class LoadedLog:
     recovery_point: int
 
 
+@dataclass(frozen=True, slots=True)
+class LastStop:
+    """The facts about a log when its directory was last in use, from the checkpoints; offsets absolute."""
+
+    clean: bool = True
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+    compacted: bool = False
+    """Whether the log has been compacted at some time, and may have holes."""
+    uncompacted_from: int | None = None
+    """No segment that begins there or later has holes; None: unknown."""
+
+
+NEW_LOG: Final = LastStop()
+
+
 def load_log(
     directory: str,
     config: LogConfig,
-    *,
-    recovery_point: int,
-    log_start_offset: int,
-    clean: bool,
-    now_ms: int,
+    stop: LastStop,
     files: OpenFiles,
-    compacted: bool = False,
-    uncompacted_from: int | None = None,
-    progress: Callable[[int], None] | None = None,
+    now_ms: int,
+    *,
+    holes: bool,
+    progress: Callable[[int], None] | None,
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `compacted` means that there may be holes between offsets, whatever the topic's current policy; `uncompacted_from`
-    that no segment from that base on has been compacted (None: unknown). `progress` gets the bytes that recovery has
-    read. No file is open at the end; `files` bounds the open files from then on. Until then the load has its own bound,
-    since several logs may be loaded at a time, each on its thread.
+    `holes` means that there may be holes between offsets, whatever the topic's current policy. `progress` gets the
+    bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then the
+    load has its own bound, since several logs may be loaded at a time, each on its thread.
     """
-    remove_leftovers(directory)
-    loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), compacted, uncompacted_from)
+    for name in os.listdir(directory):  # leftovers of deletions
+        if name.endswith((DELETED_SUFFIX, ".tmp")):
+            remove_quietly(f"{directory}/{name}")
+    settle_swap(directory)
+    loader = _Loader(directory, config, now_ms, OpenFiles(_OPEN_WHILE_LOADING), holes, stop.uncompacted_from)
+    clean, recovery_point, log_start_offset = stop.clean, stop.recovery_point, stop.log_start_offset
     segments = loader.segments
     if not clean:
         loader.snapshots.doubt(recovery_point)
@@ -102,14 +120,6 @@ def load_log(
         log_end,
         log_end if clean else min(recovery_point, log_end),
     )
-
-
-def remove_leftovers(directory: str) -> None:
-    """Finish or undo work that a crash interrupted: deletions, and replacements by compacted segments."""
-    for name in os.listdir(directory):
-        if name.endswith((DELETED_SUFFIX, ".tmp")):
-            remove_quietly(f"{directory}/{name}")
-    settle_swap(directory)
 
 
 class _Loader:

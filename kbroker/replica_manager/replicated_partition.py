@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from kbroker.clock import Clock
 from kbroker.log.append_info import CLIENT, AppendInfo, AppendOrigin
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.log.record_validation import Opened
 from kbroker.partition import GiveUp, Notify, Partition, Readable, Waiter
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -199,7 +199,7 @@ def _put_log_back(node: BrokerNode, kept: KeptLog, made: MadeAhead, topic: Topic
     log.leader_epochs.assign(epoch, log.log_end_offset, sync=False)
     log.set_high_watermark(log.log_end_offset)
     log.advance_log_start(kept.start_offset, now_ms)
-    log.set_recovery_point(log.segments.bases[0])
+    log.recovery_point = log.segments.bases[0]
     if kept.cleaned_to is not None:
         home.cleaner.note(kept.key, kept.cleaned_to)
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from kbroker.log.files import remove_quietly
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_state import LogHost
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import LastStop
+from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import Record, build_batch, iter_batches, read_records
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000
+_OF_HOST = {each.name for each in fields(LogHost)}
 
 
 def batch(
@@ -22,8 +29,34 @@ def batch(
 
 
 def open_log(directory: Path, *, clean: bool = True, config: LogConfig | None = None, **kw: Any) -> PartitionLog:
+    """Open a log; `kw` are fields of LastStop and of LogHost."""
     directory.mkdir(exist_ok=True)
-    return log_class()(str(directory), "topic", 0, config or LogConfig(), now_ms=NOW, clean=clean, **kw)
+    host = LogHost(**{name: kw.pop(name) for name in list(kw) if name in _OF_HOST})
+    stop = LastStop(clean=clean, **kw)
+    return log_class()(str(directory), "topic", 0, config or LogConfig(), now_ms=NOW, stop=stop, host=host)
+
+
+def first_at(log: PartitionLog, timestamp: int) -> tuple[int, int, int] | None:
+    """Return (offset, timestamp, leader epoch) of the first record at or after a time."""
+    return whole(log.find_timestamp(timestamp))
+
+
+def largest(log: PartitionLog) -> tuple[int, int, int] | None:
+    """Return (offset, timestamp, leader epoch) of the first record with the largest timestamp."""
+    return whole(log.find_max_timestamp())
+
+
+def delete_due(log: PartitionLog, now_ms: int) -> int:
+    """Apply retention; return the number of deleted segments."""
+    return whole(log.delete_what_is_due(now_ms))
+
+
+def purge(log: PartitionLog, now_ms: int) -> int:
+    """Remove the due files of deleted segments; return their number."""
+    paths = log.take_doomed(now_ms, sys.maxsize)
+    for path in paths:
+        remove_quietly(path)
+    return len(paths)
 
 
 def committed(log: PartitionLog) -> PartitionLog:

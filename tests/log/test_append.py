@@ -16,7 +16,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import GZIP, LZ4, NONE, ZSTD
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch, build_marker, compute_crc, iter_batches, parse_header
-from tests.log.builders import HOUR, NOW, batch, committed, open_log, read_all
+from tests.log.builders import HOUR, NOW, batch, committed, first_at, open_log, read_all
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_log_append_time(log: PartitionLog, writable: bool) -> None:
     assert (header.timestamp_type, header.max_timestamp, header.base_timestamp) == (1, NOW, 5)
     assert header.crc == compute_crc(view)
     assert [record.timestamp for record in read_all(log)] == [NOW, NOW]
-    assert log.offset_for_timestamp(NOW) == (0, NOW, 0)
+    assert first_at(log, NOW) == (0, NOW, 0)
 
 
 @pytest.mark.parametrize("target", ["gzip", "snappy", "lz4", "zstd", "uncompressed"])

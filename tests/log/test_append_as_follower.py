@@ -10,8 +10,10 @@ import pytest
 from kbroker.log.append_info import CLIENT, COORDINATOR, AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import LastStop
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_batch, build_marker, iter_batches
+from tests.log.builders import first_at
 
 NOW = 1_700_000_000_000
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=100)
@@ -23,7 +25,7 @@ def make(tmp_path: Path) -> Make:
     def make(name: str, config: LogConfig = CONFIG, **options: int) -> PartitionLog:
         directory = tmp_path / name
         directory.mkdir(exist_ok=True)
-        return PartitionLog(str(directory), "t", 0, config, now_ms=NOW, **options)
+        return PartitionLog(str(directory), "t", 0, config, now_ms=NOW, stop=LastStop(**options))
 
     return make
 
@@ -65,7 +67,7 @@ def test_a_copy_is_the_same_byte_for_byte_and_knows_the_same(make: Make) -> None
     for each, entry in follower.producers.entries.items():
         assert entry.batches == leader.producers.entries[each].batches
     assert follower.high_watermark == 0
-    assert follower.offset_for_timestamp(NOW) == leader.offset_for_timestamp(NOW)
+    assert first_at(follower, NOW) == first_at(leader, NOW)
     follower.close()
     assert make("follower", recovery_point=40).log_end_offset == 40
 

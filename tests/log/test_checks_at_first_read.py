@@ -16,7 +16,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.found_file import Link, Spans
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_marker, iter_batches, parse_header
-from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all, read_served
+from tests.log.builders import NOW, batch, committed, first_at, offsets_of, open_log, read_all, read_served
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)
 BASE, EPOCH = struct.Struct(">q"), struct.Struct(">i")
@@ -73,7 +73,7 @@ def test_s4_a_batch_with_another_offset_is_not_served(tmp_path: Path, offset: in
     assert found == list(range(len(found)))
     assert len(found) in (offset // 2 * 2, offset // 2 * 2 - 2)
     with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
-        log.offset_for_timestamp(NOW + offset // 2 * 10)
+        first_at(log, NOW + offset // 2 * 10)
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 2, 9])
@@ -125,7 +125,7 @@ def test_s4_a_segment_that_ends_early_is_not_passed_over(tmp_path: Path) -> None
     assert not whole
     assert found == list(range(len(found)))
     with pytest.raises(ApiError, match="CORRUPT_MESSAGE"):
-        log.offset_for_timestamp(NOW + 390)
+        first_at(log, NOW + 390)
 
 
 def test_a_log_that_lost_its_last_batches_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

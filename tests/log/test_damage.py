@@ -29,7 +29,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import HEADER_SIZE, build_marker, compute_crc, parse_header, read_records
 from tests.figures import figure
-from tests.log.builders import NOW, batch
+from tests.log.builders import NOW, batch, first_at, largest
 from tests.log.cleaner.context import clean
 from tests.tries import tries
 
@@ -130,7 +130,7 @@ def read(log: PartitionLog) -> tuple[dict[int, Found], int, bool]:
 
 def answers_by_time(log: PartitionLog) -> list[object]:
     found: list[object] = [sorted(log.aborted_transactions(log.log_start_offset, log.log_end_offset))]
-    for ask in (*(partial(log.offset_for_timestamp, time) for time in TIMES), log.max_timestamp_offset):
+    for ask in (*(partial(first_at, log, time) for time in TIMES), partial(largest, log)):
         try:
             found.append(ask())
         except ApiError as error:

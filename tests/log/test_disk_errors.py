@@ -20,7 +20,7 @@ from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_marker
 from tests.descriptors import no_descriptors
-from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
+from tests.log.builders import NOW, batch, delete_due, offsets_of, open_log, purge, read_all
 from tests.own_thread import in_this_thread
 
 
@@ -255,10 +255,10 @@ def test_segments_that_cannot_be_renamed_now_go_later(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "rename", failing)
     with pytest.raises(OSError, match="full"):
-        log.delete_old_segments(NOW + 10)
+        delete_due(log, NOW + 10)
     assert log.size == sum(segment.size for segment in log.segments)
-    log.delete_old_segments(NOW + 10)
-    log.purge_deleted(NOW + 10)
+    delete_due(log, NOW + 10)
+    purge(log, NOW + 10)
     assert log.segments.bases == [5]
     left = [name for name in os.listdir(log.directory) if not name.startswith(f"{5:020d}")]
     assert [name for name in left if "log" in name or "index" in name] == []

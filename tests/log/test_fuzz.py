@@ -14,7 +14,7 @@ from kbroker.log.append_info import AppendError
 from kbroker.log.log_config import LogConfig
 from kbroker.protocol.compression import GZIP, LZ4, ZSTD, compress
 from kbroker.protocol.records import CRC_START, HEADER_SIZE, build_batch, build_marker, compute_crc
-from tests.log.builders import NOW, batch, committed, open_log, read_all, read_served
+from tests.log.builders import NOW, batch, committed, open_log, purge, read_all, read_served
 from tests.tries import tries
 
 CONFIGS = [
@@ -100,7 +100,7 @@ def test_any_file_may_be_broken(tmp_path: Path) -> None:
         log.truncate_fully(0)
         for index in range(20):
             log.append_as_leader(batch(2, producer_id=1, producer_epoch=0, base_sequence=index * 2), 0, NOW)
-        log.purge_deleted(NOW * 2)
+        purge(log, NOW * 2)
         whole = read_all(log)
         if turn % 2:
             log.close()

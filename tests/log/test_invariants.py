@@ -13,7 +13,7 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.invariants import VerifiedLog, log_class
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
-from tests.log.builders import NOW, batch, committed, open_log
+from tests.log.builders import NOW, batch, committed, delete_due, open_log
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)
 
@@ -100,6 +100,6 @@ def test_work_on_segments_notices(tmp_path: Path, harm: Callable[[PartitionLog],
     log = filled(tmp_path / "topic-0")
     harm(log)
     with pytest.raises(AssertionError):
-        log.delete_old_segments(NOW)
+        delete_due(log, NOW)
     with pytest.raises(AssertionError):
         log.roll(NOW)

@@ -12,8 +12,9 @@ import pytest
 from compat_tests.harness.brokers import ApacheKafka
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import LastStop
 from kbroker.protocol.records import build_batch
-from tests.log.builders import NOW, committed, read_all
+from tests.log.builders import NOW, committed, largest, read_all
 
 pytestmark = pytest.mark.java
 
@@ -64,7 +65,7 @@ def consume(bootstrap: str, isolation: str, end: int) -> list[tuple[int, bytes]]
 
 
 def opened(directory: Path, *, clean: bool) -> PartitionLog:
-    return committed(PartitionLog(str(directory), TOPIC, 0, LogConfig(), now_ms=NOW, clean=clean))
+    return committed(PartitionLog(str(directory), TOPIC, 0, LogConfig(), now_ms=NOW, stop=LastStop(clean=clean)))
 
 
 def test_a_directory_is_handed_over_and_back(tmp_path: Path, kafka_libs: Path) -> None:
@@ -88,13 +89,13 @@ def test_a_directory_is_handed_over_and_back(tmp_path: Path, kafka_libs: Path) -
         assert records == seen
         aborted = log.aborted_transactions(0, end)
         assert [first for _, first in aborted] == [turn * 2 * (COUNT + 1) for turn in range(5)]
-        answers.append((aborted, log.max_timestamp_offset(), log.leader_epochs.entries, log.last_stable_offset))
+        answers.append((aborted, largest(log), log.leader_epochs.entries, log.last_stable_offset))
         assert len(log.active_producers()) == 5
     assert answers[0] == answers[1]
 
     log = opened(directory, clean=True)
     for index in range(50):
-        records = [(log.max_timestamp_offset()[1] + 1, b"ours", str(index).encode(), ())]  # type: ignore[index]
+        records = [(largest(log)[1] + 1, b"ours", str(index).encode(), ())]  # type: ignore[index]
         log.append_as_leader(build_batch(records, codec=index % 5), log.leader_epochs.latest, NOW * 2)
     log.close()
     kafka.start()

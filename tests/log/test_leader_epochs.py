@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log import flush_task
+from kbroker.log import log_state
 from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.leader_epochs import LeaderEpochCache
@@ -145,7 +145,7 @@ def test_a_broken_checkpoint_counts_as_absent(tmp_path: Path) -> None:
 
 def test_a_flush_brings_the_epochs_to_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
-    monkeypatch.setattr(flush_task, "sync_file", synced.append)
+    monkeypatch.setattr(log_state, "sync_file", synced.append)
     log = open_log(tmp_path / "log")
     for epoch in (1, 1, 4):
         log.append_as_leader(batch(), epoch, NOW)

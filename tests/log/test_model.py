@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from tests.figures import figure
-from tests.log.builders import NOW, batch, open_log, read_all
+from tests.log.builders import NOW, batch, first_at, open_log, purge, read_all
 from tests.log.cleaner.context import clean
 
 CONFIG = LogConfig(
@@ -150,7 +150,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.advance_log_start(offset)
         self.start = offset
         self.batches = [batch for batch in self.batches if batch.last >= self.log.segments.bases[0]]
-        self.log.purge_deleted(NOW)
+        purge(self.log, NOW)
 
     def cleanable_to(self) -> int:
         """Return up to where a compaction may reach now; the log's start if there is nothing to clean."""
@@ -223,7 +223,7 @@ class LogMachine(RuleBasedStateMachine):
         rows = self.rows()
         for wanted in (0, NOW, NOW + 11, NOW + 250, NOW + 490):
             expected = next((row[0] for row in rows if row[3] >= wanted), None)
-            found = self.log.offset_for_timestamp(wanted)
+            found = first_at(self.log, wanted)
             assert (found and found[0]) == expected
 
     @invariant()

@@ -17,7 +17,7 @@ from kbroker.log.open_files import OpenFiles, most_segments, retried
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.records import read_records
 from tests.descriptors import no_descriptors_but_those_given_up
-from tests.log.builders import NOW, batch, committed, open_log
+from tests.log.builders import NOW, batch, committed, delete_due, first_at, open_log, purge
 
 SEGMENTS = 100
 CONFIG = replace(LogConfig(), segment_ms=1, index_interval_bytes=0)
@@ -61,8 +61,8 @@ def test_the_bound_holds_whatever_is_done(tmp_path: Path) -> None:
         piece = read_at_offset(log, offset)
         assert offsets_of(piece.view())[0] == offset - offset % 3
         peak = max(peak, len(open_descriptors(tmp_path)))
-    assert log.offset_for_timestamp(NOW + 995) is None
-    assert log.offset_for_timestamp(NOW + 501) == (151, NOW + 501, 0)
+    assert first_at(log, NOW + 995) is None
+    assert first_at(log, NOW + 501) == (151, NOW + 501, 0)
     log.append_as_leader(batch(3, timestamp=NOW + 5000), 0, NOW)
     log.flush(NOW)
     peak = max(peak, len(open_descriptors(tmp_path)))
@@ -124,8 +124,8 @@ def test_slices_outlive_their_files_unless_there_are_too_many(tmp_path: Path) ->
     waiting = [read_at_offset(log, offset) for offset in range(0, 30, 3)]
     log.set_high_watermark(log.log_end_offset)
     log.advance_log_start(60, NOW)
-    log.delete_old_segments(NOW)
-    log.purge_deleted(NOW)
+    delete_due(log, NOW)
+    purge(log, NOW)
     kept = [offsets_of(piece.view()) for piece in waiting[:5]]
     assert kept == [[*range(offset, offset + 3)] for offset in range(0, 15, 3)]
     for piece in waiting[5:]:

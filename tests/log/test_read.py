@@ -12,7 +12,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import parse_header
-from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all
+from tests.log.builders import NOW, batch, committed, first_at, largest, offsets_of, open_log, purge, read_all
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=200)
 
@@ -95,7 +95,7 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     before = bytes(piece.view())
     log.update_config(replace(log.config, file_delete_delay_ms=0))
     log.advance_log_start(300)
-    log.purge_deleted(NOW)
+    purge(log, NOW)
     log.release_idle()
     log.close()
     assert bytes(piece.view()) == before
@@ -108,16 +108,16 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
 
 def test_timestamps(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
-    assert log.offset_for_timestamp(0) == (0, NOW, 0)
+    assert first_at(log, 0) == (0, NOW, 0)
     for index in (0, 1, 50, 99):
         for delta in range(3):
             wanted = NOW + index * 10 + delta
-            assert log.offset_for_timestamp(wanted) == (index * 3 + delta, wanted, 0)
+            assert first_at(log, wanted) == (index * 3 + delta, wanted, 0)
         after = (index * 3 + 3, NOW + index * 10 + 10, 0) if index < 99 else None
-        assert log.offset_for_timestamp(NOW + index * 10 + 3) == after
-    assert log.max_timestamp_offset() == (299, NOW + 992, 0)
+        assert first_at(log, NOW + index * 10 + 3) == after
+    assert largest(log) == (299, NOW + 992, 0)
     log.advance_log_start(31)
-    assert log.offset_for_timestamp(0) == (31, NOW + 101, 0)
+    assert first_at(log, 0) == (31, NOW + 101, 0)
 
 
 def test_timestamps_out_of_order(tmp_path: Path) -> None:
@@ -127,18 +127,18 @@ def test_timestamps_out_of_order(tmp_path: Path) -> None:
         log.append_as_leader(batch(timestamp=NOW + time), 0, NOW)
     for wanted in (1, 6, 99, 101, 200, 201):
         first = next((i for i, time in enumerate(times) if time >= wanted), None)
-        found = log.offset_for_timestamp(NOW + wanted)
+        found = first_at(log, NOW + wanted)
         assert (None if found is None else found[0]) == first
-    assert log.max_timestamp_offset() == (6, NOW + 200, 0)
+    assert largest(log) == (6, NOW + 200, 0)
 
 
 def test_nothing_has_a_timestamp(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
-    assert log.max_timestamp_offset() is None
-    assert log.offset_for_timestamp(0) is None
+    assert largest(log) is None
+    assert first_at(log, 0) is None
     log.append_as_leader(batch(timestamp=-1), 0, NOW)
-    assert log.max_timestamp_offset() == (0, -1, 0)
-    assert log.offset_for_timestamp(0) is None
+    assert largest(log) == (0, -1, 0)
+    assert first_at(log, 0) is None
 
 
 def test_an_idle_log_holds_no_descriptor(tmp_path: Path) -> None:

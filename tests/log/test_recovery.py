@@ -16,7 +16,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import compute_crc, iter_batches, parse_header
-from tests.log.builders import NOW, batch, offsets_of, open_log, read_all
+from tests.log.builders import NOW, batch, first_at, largest, offsets_of, open_log, read_all
 
 SMALL = LogConfig(segment_bytes=1500, index_interval_bytes=150)
 
@@ -362,9 +362,9 @@ def test_s3_indexes_only_make_things_faster(
 
 
 def _answers(log: PartitionLog) -> list[object]:
-    by_time = [log.offset_for_timestamp(NOW + time) for time in range(-5, 720, 5)]
+    by_time = [first_at(log, NOW + time) for time in range(-5, 720, 5)]
     by_offset = [bytes(log.read(offset, 1, 300, min_one=True).view()) for offset in range(0, 300, 7)]
-    return [by_time, by_offset, log.max_timestamp_offset(), log.log_end_offset]
+    return [by_time, by_offset, largest(log), log.log_end_offset]
 
 
 def _damage(path: Path, damage: str, other: bytes, rng: random.Random) -> None:

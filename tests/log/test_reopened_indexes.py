@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.log.log_config import LogConfig
 from kbroker.log.segment import segment_indexes
-from tests.log.builders import NOW, batch, committed, offsets_of, open_log, read_all
+from tests.log.builders import NOW, batch, committed, first_at, largest, offsets_of, open_log, read_all
 
 CONFIG = LogConfig(index_interval_bytes=200)
 
@@ -44,7 +44,7 @@ def test_a_log_of_one_timestamp_is_not_read_again_whenever_its_indexes_are_opene
         assert log.read(300, 100, 501, min_one=True).size
         assert log.segments[0].max_timestamp == timestamp
     assert seen == 0
-    assert log.max_timestamp_offset() == (0, timestamp, 0)
+    assert largest(log) == (0, timestamp, 0)
     log.close()
 
 
@@ -56,11 +56,11 @@ def test_what_is_written_while_they_are_closed_is_found(tmp_path: Path) -> None:
     for number in range(60):
         log.append_as_leader(batch(timestamp=NOW + number), 0, NOW)
         log.release_idle(force=True)
-        assert log.offset_for_timestamp(NOW + number) == (number + 1 if number else 0, NOW + number, 0)
+        assert first_at(log, NOW + number) == (number + 1 if number else 0, NOW + number, 0)
     log.truncate_to(31)
     log.release_idle(force=True)
-    assert log.offset_for_timestamp(NOW + 29) == (30, NOW + 29, 0)
-    assert log.offset_for_timestamp(NOW + 30) is None
+    assert first_at(log, NOW + 29) == (30, NOW + 29, 0)
+    assert first_at(log, NOW + 30) is None
     assert offsets_of(read_all(committed(log))) == list(range(31))
     log.close()
 

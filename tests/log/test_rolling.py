@@ -12,7 +12,19 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import parse_header
-from tests.log.builders import HOUR, NOW, batch, committed, offsets_of, open_log, read_all
+from tests.log.builders import (
+    HOUR,
+    NOW,
+    batch,
+    committed,
+    delete_due,
+    first_at,
+    largest,
+    offsets_of,
+    open_log,
+    purge,
+    read_all,
+)
 
 SIZE = len(batch())
 
@@ -87,7 +99,7 @@ def test_s13_by_relative_offset(tmp_path: Path) -> None:
 def test_retention_by_size(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE * 2, retention_bytes=SIZE * 5))
     append(log, 12)
-    assert committed(log).delete_old_segments(NOW) == 3
+    assert delete_due(committed(log), NOW) == 3
     assert (log.log_start_offset, log.size) == (6, SIZE * 6), "never below what is to be retained"
 
 
@@ -96,10 +108,10 @@ def test_retention_by_time(tmp_path: Path) -> None:
     append(log, 5)
     append(log, timestamp=NOW + 10)
     committed(log)
-    assert log.delete_old_segments(NOW + HOUR) == 0
-    assert log.delete_old_segments(NOW + HOUR + 1) == 2
+    assert delete_due(log, NOW + HOUR) == 0
+    assert delete_due(log, NOW + HOUR + 1) == 2
     assert log.log_start_offset == 4
-    assert log.delete_old_segments(NOW + HOUR + 11) == 1, "the last segment goes too, after a roll"
+    assert delete_due(log, NOW + HOUR + 11) == 1, "the last segment goes too, after a roll"
     assert (log.log_start_offset, log.log_end_offset, log.segments.bases) == (6, 6, [6])
     append(log)
     for clean in (True, False):
@@ -114,15 +126,15 @@ def test_retention_off_and_compact(tmp_path: Path) -> None:
     ):
         log = open_log(tmp_path / name, config=config)
         append(log, 4)
-        assert committed(log).delete_old_segments(NOW * 2) == 0
+        assert delete_due(committed(log), NOW * 2) == 0
 
 
 def test_s8_nothing_beyond_the_high_watermark_goes(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE, retention_ms=1, retention_bytes=0))
     append(log, 6)
-    assert log.delete_old_segments(NOW * 2) == 0
+    assert delete_due(log, NOW * 2) == 0
     log.set_high_watermark(3)
-    assert log.delete_old_segments(NOW * 2) == 3
+    assert delete_due(log, NOW * 2) == 3
     assert (log.log_start_offset, log.segments.bases[0]) == (3, 3)
 
 
@@ -130,7 +142,7 @@ def test_segments_without_timestamps_age_by_their_file(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=LogConfig(segment_bytes=SIZE, retention_ms=HOUR))
     append(log, 3, timestamp=-1)
     os.utime(log.segments[0].path(), (0, 0))
-    assert committed(log).delete_old_segments(NOW) == 1
+    assert delete_due(committed(log), NOW) == 1
 
 
 def test_files_are_removed_later(tmp_path: Path) -> None:
@@ -140,8 +152,8 @@ def test_files_are_removed_later(tmp_path: Path) -> None:
     doomed = sorted(path.name for path in (tmp_path / "topic-0").glob("*.deleted"))
     assert "00000000000000000000.log.deleted" in doomed
     assert "00000000000000000001.index.deleted" in doomed
-    assert log.purge_deleted(NOW + 499) == 0
-    assert log.purge_deleted(NOW + 500) == len(doomed)
+    assert purge(log, NOW + 499) == 0
+    assert purge(log, NOW + 500) == len(doomed)
     assert not list((tmp_path / "topic-0").glob("*.deleted"))
 
 
@@ -176,7 +188,7 @@ def test_truncation(tmp_path: Path) -> None:
         assert log.leader_epochs.entries == [(epoch, epoch) for epoch in range(end)]
         assert log.append_as_leader(batch(timestamp=NOW + 99), 50, NOW).base_offset == end
         assert offsets_of(read_all(log)) == list(range(end + 1))
-        assert log.offset_for_timestamp(NOW + 50) == (end, NOW + 99, 50)
+        assert first_at(log, NOW + 50) == (end, NOW + 99, 50)
         again = open_log(tmp_path / f"t-{offset}", clean=False, config=log.config)
         assert read_all(again) == read_all(log)
 
@@ -221,7 +233,7 @@ def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> N
     log.close()
     for clean in (True, False, True):
         log = open_log(tmp_path / "topic-0", config=config, clean=clean)
-        assert log.max_timestamp_offset() is not None
+        assert largest(log) is not None
         looked_at(log)
         log.close()
         for path in sorted((tmp_path / "topic-0").glob("*.log")):

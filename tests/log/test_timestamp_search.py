@@ -17,7 +17,7 @@ from kbroker.long_work import turn, whole
 from kbroker.protocol.compression import CODEC_NAMES
 from kbroker.protocol.records import compute_crc
 from tests.log.bombs import BASE, minimal, numbered
-from tests.log.builders import HOUR, NOW, batch, committed, open_log
+from tests.log.builders import HOUR, NOW, batch, committed, delete_due, first_at, largest, open_log, purge
 
 T = TypeVar("T")
 
@@ -91,8 +91,8 @@ def test_a_header_that_lies_does_not_stop_the_search(log: PartitionLog) -> None:
         log.append_as_leader(claiming(batch(2, timestamp=BASE), BASE + 1000), 0, NOW)
         log.roll(NOW)
     log.append_as_leader(batch(1, timestamp=BASE + 500), 0, NOW)
-    assert log.offset_for_timestamp(BASE + 400) == (10, BASE + 500, 0)
-    assert log.offset_for_timestamp(BASE + 600) is None
+    assert first_at(log, BASE + 400) == (10, BASE + 500, 0)
+    assert first_at(log, BASE + 600) is None
 
 
 def of_many_segments(directory: Path, count: int) -> PartitionLog:
@@ -144,7 +144,7 @@ def test_segments_that_go_between_two_slices(tmp_path: Path, steps: int, largest
     for _ in range(steps):
         work.send(None)
     log.advance_log_start(50, NOW)
-    log.delete_old_segments(BASE + 80)
+    delete_due(log, BASE + 80)
     log.append_as_leader(batch(timestamp=BASE + 200), 0, NOW)
     found = whole(work)
     if largest:
@@ -159,8 +159,8 @@ def test_deleted_segments_are_not_kept_by_a_search(tmp_path: Path) -> None:
     for number in range(40):
         log.append_as_leader(batch(timestamp=BASE + number), 0, NOW)
     committed(log)
-    assert log.offset_for_timestamp(BASE + 20) == (20, BASE + 20, 0)
-    assert log.max_timestamp_offset() == (39, BASE + 39, 0)
-    assert log.delete_old_segments(NOW + HOUR) == 40
-    assert log.purge_deleted(NOW + HOUR) == 160
+    assert first_at(log, BASE + 20) == (20, BASE + 20, 0)
+    assert largest(log) == (39, BASE + 39, 0)
+    assert delete_due(log, NOW + HOUR) == 40
+    assert purge(log, NOW + HOUR) == 160
     assert log.segments.active.files.count == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.log import leader_epochs, truncation
+from kbroker.log import leader_epochs, log_state
 from kbroker.log.append_info import AppendError
 from kbroker.log.checkpoints import LEADER_EPOCHS
 from kbroker.log.log_config import LogConfig
@@ -129,7 +129,7 @@ def test_producers_that_cannot_be_found_again_are_an_error_once(
 
     log = open_log(tmp_path / "log")
     produced(log, 10)
-    monkeypatch.setattr(truncation, "rebuild_in_pieces", fails)
+    monkeypatch.setattr(log_state, "rebuild_in_pieces", fails)
     with pytest.raises(OSError, match="broken"):
         log.truncate_to(5, NOW)
     log.finish_truncation()  # as before this broker leads

@@ -18,10 +18,10 @@ from typing import Any, Final
 from kbroker.log import checkpoints
 from kbroker.log.checkpoints import CheckpointFile
 from kbroker.log.cleaner.cleanable import Cleanable, examine, make_job
-from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
 from kbroker.log.cleaner.worker_pool import WorkerPool, WorkerProcess
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.segment.segment import Segment
+from kbroker.log.segment_swap import remove_cleaned
 from kbroker.long_work import turn, whole
 
 _ATTEMPTS: Final = 3
@@ -304,7 +304,7 @@ class Cleaner:
             self._abandon(job)  # retention or DeleteRecords was faster
             return
         try:
-            replace_segments(log, old, now_ms)
+            log.replace_segments(old, now_ms)
         except OSError as error:
             logger.error("%s-%d: compacted segments could not be swapped in: %s", *job.key, error)
             self._abandon(job)

@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from kbroker.log.flush_task import FlushTask
+from kbroker.log.log_state import FlushTask
 from kbroker.log.partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)

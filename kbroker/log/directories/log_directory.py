@@ -28,7 +28,7 @@ from kbroker.log.cleaner.manager import Cleaner
 from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.checkpointer import Checkpointer
 from kbroker.log.directories.chores import Chores
-from kbroker.log.directories.deleted_partitions import AT_ONCE, Departures
+from kbroker.log.directories.deleted_partitions import AT_ONCE, Departures, Remover
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.directories.flusher import Flusher
 from kbroker.log.directories.meta_properties import take_identity
@@ -43,15 +43,15 @@ from kbroker.log.directories.partition_dir_names import (
     partition_path,
 )
 from kbroker.log.directories.recovery_progress import WORTH_THREADS, RecoveryProgress, bytes_to_recover, run_all
-from kbroker.log.directories.remover import Remover
 from kbroker.log.directories.room import Room
 from kbroker.log.disk_errors import ends_directory
 from kbroker.log.files import read_optional, remove_quietly, sync_directory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
-from kbroker.log.log_state import Work
+from kbroker.log.log_state import LogHost, Work
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import LastStop
 from kbroker.long_work import whole
 from kbroker.protocol.errors import ApiError
 
@@ -218,17 +218,15 @@ class LogDirectory:
                 *key,
                 config,
                 now_ms=now_ms,
-                clean=self.was_clean,
-                recovery_point=stored.recovery_points.get(key, 0),
-                log_start_offset=stored.log_starts.get(key, 0),
-                high_watermark=stored.high_watermarks.get(key, 0),
-                compacted=any_may_be or key in cleaned,
-                uncompacted_from=None if any_may_be else cleaned.get(key, 0),
-                progress=progress.add,
-                on_disk_error=self.report,
-                files=self.files,
-                later=self.do_later,
-                on_holes=partial(self.cleaner.note_holes, key),
+                stop=LastStop(
+                    clean=self.was_clean,
+                    recovery_point=stored.recovery_points.get(key, 0),
+                    log_start_offset=stored.log_starts.get(key, 0),
+                    high_watermark=stored.high_watermarks.get(key, 0),
+                    compacted=any_may_be or key in cleaned,
+                    uncompacted_from=None if any_may_be else cleaned.get(key, 0),
+                ),
+                host=self.host(key, progress.add),
             )
             log.expire_producers(now_ms, self.producer_id_expiration_ms)
             return log
@@ -340,6 +338,11 @@ class LogDirectory:
             return False
         return True
 
+    def host(self, key: Key, progress: Callable[[int], None] | None = None) -> LogHost:
+        """Return what a log of this directory needs of it."""
+        on_holes = partial(self.cleaner.note_holes, key)
+        return LogHost(self.report, self.files, self.do_later, on_holes, progress)
+
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
@@ -359,16 +362,7 @@ class LogDirectory:
             os.makedirs(path, exist_ok=True)
             time_ms = self._now_ms if now_ms is None else now_ms
             log = log_class()(
-                path,
-                topic,
-                partition,
-                config,
-                now_ms=time_ms,
-                topic_id=topic_id,
-                on_disk_error=self.report,
-                files=self.files,
-                later=self.do_later,
-                on_holes=partial(self.cleaner.note_holes, (topic, partition)),
+                path, topic, partition, config, now_ms=time_ms, topic_id=topic_id, host=self.host((topic, partition))
             )
             log.name_unsynced = True
             self.logs[topic, partition] = log

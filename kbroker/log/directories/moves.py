@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
-from functools import partial
 from typing import NamedTuple
 
 from kbroker.log import checkpoints
@@ -39,6 +38,7 @@ from kbroker.log.files import (
 from kbroker.log.invariants import log_class
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.producers.producer_snapshots import write_snapshot
+from kbroker.log.recovery import LastStop
 from kbroker.log.segment.segment import Segment
 
 _CHUNK = 4 * 1024 * 1024
@@ -146,17 +146,16 @@ class Move:
             log.partition,
             log.config,
             now_ms=now_ms,
-            log_start_offset=log.log_start_offset,
-            high_watermark=log.high_watermark,
-            compacted=log.may_have_holes,
-            on_disk_error=self.target.report,
-            files=self.target.files,
-            later=self.target.do_later,
-            on_holes=partial(self.target.cleaner.note_holes, (log.topic, log.partition)),
+            stop=LastStop(
+                log_start_offset=log.log_start_offset,
+                high_watermark=log.high_watermark,
+                compacted=log.may_have_holes,
+            ),
+            host=self.target.host((log.topic, log.partition)),
         )
         if (moved.log_start_offset, moved.log_end_offset) != (log.log_start_offset, log.log_end_offset):
             raise OSError(f"the copy ends at {moved.log_end_offset}, the log at {log.log_end_offset}")
-        moved.set_recovery_point(max(log.recovery_point, min(self._synced_to, moved.log_end_offset)))
+        moved.recovery_point = max(log.recovery_point, min(self._synced_to, moved.log_end_offset))
         return moved
 
     def stop(self) -> None:

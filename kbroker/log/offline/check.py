@@ -26,17 +26,16 @@ from kbroker.log.files import (
     offset_name,
     offset_of,
 )
+from kbroker.log.offline.audit import Checked, Finding, Progress, read_bounded
 from kbroker.log.offline.check_batches import PartitionWalk
 from kbroker.log.offline.check_checkpoints import (
+    EpochCheck,
     check_snapshot,
     offsets_in_order,
     parse_offsets,
     parse_properties,
     parse_topic_id,
 )
-from kbroker.log.offline.check_leader_epochs import EpochCheck
-from kbroker.log.offline.file_reading import read_bounded
-from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 

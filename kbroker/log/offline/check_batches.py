@@ -15,10 +15,9 @@ from collections.abc import Generator, Sequence
 from typing import Final
 
 from kbroker.log.files import LOG_SUFFIX, offset_name, read_at
+from kbroker.log.offline.audit import CHUNK, Checked, Finding, OpenFile, Progress
+from kbroker.log.offline.check_checkpoints import EpochCheck
 from kbroker.log.offline.check_indexes import IndexChecks
-from kbroker.log.offline.check_leader_epochs import EpochCheck
-from kbroker.log.offline.file_reading import CHUNK, OpenFile
-from kbroker.log.offline.findings import Checked, Finding, Progress
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.log.record_walk import record_slices
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET

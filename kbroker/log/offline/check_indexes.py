@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from kbroker.log.files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, offset_name
-from kbroker.log.offline.file_reading import OpenFile
-from kbroker.log.offline.findings import Finding
+from kbroker.log.offline.audit import Finding, OpenFile
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from kbroker.log.segment.transaction_index import TXN_ENTRY, AbortedTxn, decode_aborted
 from kbroker.protocol.records import BatchHeader

@@ -24,11 +24,10 @@ from kbroker.log.files import (
     offset_of,
     read_at,
 )
+from kbroker.log.offline.audit import OpenFile, read_text
 from kbroker.log.offline.check import NoLogDir, partitions_of
 from kbroker.log.offline.check_batches import Window
-from kbroker.log.offline.check_checkpoints import parse_offsets
-from kbroker.log.offline.check_leader_epochs import parse_epochs
-from kbroker.log.offline.file_reading import OpenFile, read_text
+from kbroker.log.offline.check_checkpoints import parse_epochs, parse_offsets
 from kbroker.log.producers.producer_snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEAD
 from kbroker.log.segment.index_files import OFFSET_ENTRY, TIME_ENTRY
 from kbroker.log.segment.transaction_index import TXN_ENTRY

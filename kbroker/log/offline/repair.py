@@ -15,12 +15,13 @@ from kbroker.log import checkpoints
 from kbroker.log.cleaner.batch_filter import without_record
 from kbroker.log.cleaner.cleaned_segment import CleanedSegment
 from kbroker.log.cleaner.reading import SegmentReader
-from kbroker.log.cleaner.swap import remove_cleaned, replace_segments
 from kbroker.log.directories.dir_lock import lock_directory
 from kbroker.log.files import LOG_SUFFIX, offset_of, remove_quietly, sync_directory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.offline.check import data_dir_of, partitions_of
 from kbroker.log.partition_log import PartitionLog
+from kbroker.log.recovery import LastStop
+from kbroker.log.segment_swap import remove_cleaned
 from kbroker.protocol.errors import Malformed
 
 _CHUNK = 1 << 20
@@ -62,11 +63,13 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
                 *key,
                 LogConfig(),
                 now_ms=now_ms,
-                clean=False,
-                recovery_point=points.get(key, 0),
-                log_start_offset=starts.get(key, 0),
-                high_watermark=marks.get(key, 0),
-                compacted=True,  # the topic's policy is unknown
+                stop=LastStop(
+                    clean=False,
+                    recovery_point=points.get(key, 0),
+                    log_start_offset=starts.get(key, 0),
+                    high_watermark=marks.get(key, 0),
+                    compacted=True,  # the topic's policy is unknown
+                ),
             )
             try:
                 for offset in dropped:
@@ -114,7 +117,7 @@ def _drop_record(log: PartitionLog, offset: int, now_ms: int) -> None:
             raise NoSuchRecord(f"{log.directory}: the batch of offset {offset} cannot be read: {error}") from error
         finally:
             cleaned.close()
-        replace_segments(log, [segment], now_ms)
+        log.replace_segments([segment], now_ms)
         os.fsync(directory)
     finally:
         remove_cleaned(log.directory)

@@ -28,8 +28,7 @@ from kbroker.log.files import (
     write_all,
     write_atomically,
 )
-from kbroker.log.producers.producer_state import ProducedBatch, ProducerEntry
-from kbroker.log.producers.snapshot_taking import SnapshotTaking
+from kbroker.log.producers.producer_state import ProducedBatch, ProducerEntry, SnapshotTaking
 from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
 
@@ -127,7 +126,7 @@ class Snapshots:
         if not sync:
             self.unsynced.add(offset)
 
-    async def take_in_pieces(self, taking: SnapshotTaking[ProducerEntry], is_wanted: Callable[[], bool]) -> bool:
+    async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
         """Write a snapshot in pieces; it counts once it is complete, which is the result. Raises OSError.
 
         It is given up as soon as `is_wanted` returns false. Neither that nor a crash loses anything: the next start

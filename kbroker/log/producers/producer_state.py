@@ -1,22 +1,99 @@
 """The idempotent and transactional producers of one partition.
 
 Owns every producer's last batches, the open transactions, and the rules for a batch's epoch and sequence (Kafka's
-ProducerAppendInfo). Never touches a file, and never changes anything during a check: check first, append, then apply,
-so that a failed append leaves no trace.
+ProducerAppendInfo); the guard of a batch that opens a transaction here (KIP-890); and the producers' state at the
+offset of a snapshot. Never asks a coordinator: the handlers do. Never touches a file, and never changes anything during
+a check: check first, append, then apply, so that a failed append leaves no trace.
+
+One guard (`Verification`) stands for one transaction of one producer, between the question to the transaction
+coordinator and the append. It is dropped when the transaction begins here, and when a marker arrives. An answer older
+than the marker then has no guard, so a late batch cannot open a transaction that the coordinator does not know.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Final, NamedTuple
 
 from kbroker.log.append_info import CLIENT, REPLICATION, AppendError, AppendOrigin
-from kbroker.log.producers.snapshot_taking import SnapshotTaking
-from kbroker.log.producers.verification_guard import UNCHECKED, Verification
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
+
+UNCHECKED: Final = object()
+"""Passed if nobody verifies: verification is switched off, or the caller is not a client."""
+
+
+@dataclass(slots=True, eq=False)
+class Verification:
+    """The running verification of one producer; `epoch_bump` from transaction version 2 on."""
+
+    epoch: int
+    lowest_sequence: int
+    epoch_bump: bool
+    started_ms: int
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """Add another batch that waits for the same answer."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+    def check_sequence(self, header: BatchHeader, *, known: bool) -> None:
+        """Refuse a batch that would overtake an earlier one that will be retried; raises AppendError.
+
+        A producer of version 2 that the partition does not know begins with sequence 0 (KAFKA-14920).
+        """
+        sequence = header.base_sequence
+        if sequence > self.lowest_sequence or (self.epoch_bump and sequence != 0 and not known):
+            raise AppendError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                detail=f"producer {header.producer_id} sent sequence {sequence} before {self.lowest_sequence}",
+            )
+
+
+_COPIED_AT_ONCE: Final = 256
+_numbers: Final = count(1)
+
+
+class SnapshotTaking:
+    """The producers of one log at the time of creation, at `offset`.
+
+    A snapshot of very many producers is taken in pieces while they continue to produce: one that is about to change is
+    copied before it does, the others in their turn. The order of producers in a snapshot has no meaning.
+    """
+
+    __slots__ = ("_changing", "_entries", "count", "number", "offset")
+
+    def __init__(self, entries: Iterable[ProducerEntry], offset: int) -> None:
+        self._entries = list(entries)
+        self._changing: list[ProducerEntry] = []
+        self.offset = offset
+        self.count = len(self._entries)
+        self.number = next(_numbers)
+        """The mark of producers that are already copied, or that are newer than the snapshot."""
+
+    def keep(self, entry: ProducerEntry) -> None:
+        """Copy a producer that is about to change."""
+        if entry.snapshot != self.number:
+            entry.snapshot = self.number
+            self._changing.append(entry.copy())
+
+    def pieces(self) -> Iterator[list[ProducerEntry]]:
+        """Yield all producers, some at a time, in their state at the start whatever changes in between."""
+        for begin in range(0, self.count, _COPIED_AT_ONCE):
+            due = [entry for entry in self._entries[begin : begin + _COPIED_AT_ONCE] if entry.snapshot != self.number]
+            for entry in due:
+                entry.snapshot = self.number
+            due += self._changing
+            self._changing = []
+            yield due
+        yield self._changing
+
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
@@ -116,7 +193,7 @@ class ProducerState:
 
         -1 without one.
         """
-        self.taking: SnapshotTaking[ProducerEntry] | None = None
+        self.taking: SnapshotTaking | None = None
         """The snapshot that is being taken in pieces, if any."""
         self._ongoing: OrderedDict[int, int] = OrderedDict()  # first offset -> producer id, in order of offset
         self.unreplicated: dict[int, int] = {}
@@ -299,12 +376,12 @@ class ProducerState:
             entry.snapshot = self.taking.number
         return entry
 
-    def begin_snapshot(self, offset: int) -> SnapshotTaking[ProducerEntry]:
+    def begin_snapshot(self, offset: int) -> SnapshotTaking:
         """Begin to take a snapshot of the producers as they are, at `offset`."""
         self.taking = SnapshotTaking(self.entries.values(), offset)
         return self.taking
 
-    def end_snapshot(self, taking: SnapshotTaking[ProducerEntry]) -> None:
+    def end_snapshot(self, taking: SnapshotTaking) -> None:
         """Drop a snapshot, whether complete or not."""
         if self.taking is taking:
             self.taking = None

@@ -298,6 +298,11 @@ class Segment:
             self._offset_index()
         return self.indexes.max_timestamp
 
+    def written_ms(self) -> int:
+        """Return the largest timestamp, or the file's modification time if no record has one; raises OSError."""
+        largest = self.max_timestamp
+        return largest if largest >= 0 else int(os.stat(self.path()).st_mtime * 1000)
+
     def _offset_index(self) -> OffsetIndex:
         return self._checked_indexes()[0]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from kbroker.log.append_info import COORDINATOR
 from kbroker.log.cleaner.cleanable import examine, make_job
 from kbroker.log.cleaner.cleaning import CleanedGroup, Cleaning
-from kbroker.log.cleaner.swap import replace_segments
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.long_work import whole
@@ -57,7 +56,7 @@ def cleaning(
 def swap(log: PartitionLog, group: CleanedGroup, now_ms: int = NOW) -> None:
     """Swap a group in, as the manager does."""
     first = log.segments.bases.index(group.bases[0])
-    replace_segments(log, log.segments[first : first + len(group.bases)], now_ms)
+    log.replace_segments(log.segments[first : first + len(group.bases)], now_ms)
 
 
 def clean(log: PartitionLog, cleaned_to: int | None = None, now_ms: int = NOW, map_bytes: int = PLENTY) -> int:

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from kbroker.log import checkpoints
-from kbroker.log.cleaner.settings import CleanerSettings
-from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.cleaner.worker_pool import CleanerSettings, WorkerPool
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog

@@ -13,7 +13,7 @@ from kbroker.protocol.compression import GZIP, LZ4, ZSTD
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.records import iter_batches
 from tests.log.bombs import MINIMAL, numbered, one_record, sealed
-from tests.log.builders import HOUR, NOW, open_log
+from tests.log.builders import HOUR, NOW, first_at, largest, open_log
 from tests.log.cleaner.context import COMPACT, clean, cleaning, committed_view, contents, end_txn, put, reopened, swap
 
 DAY = 24 * HOUR
@@ -280,9 +280,9 @@ def test_timestamps_are_found_after_compaction(log: PartitionLog) -> None:
     log.roll(NOW)
     clean(log)
     log = reopened(log)
-    assert log.offset_for_timestamp(NOW) == (90, NOW + 900, 0)
-    assert log.offset_for_timestamp(NOW + 945) == (95, NOW + 950, 0)
-    assert log.max_timestamp_offset() == (98, NOW + 980, 0)
+    assert first_at(log, NOW) == (90, NOW + 900, 0)
+    assert first_at(log, NOW + 945) == (95, NOW + 950, 0)
+    assert largest(log) == (98, NOW + 980, 0)
 
 
 def test_records_that_got_their_time_from_the_broker_keep_it(log: PartitionLog) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from kbroker.log.cleaner import swap as swap_module
+from kbroker.log import segment_swap
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode
-from tests.log.builders import NOW, open_log
+from tests.log.builders import NOW, open_log, purge
 from tests.log.cleaner.context import (
     clean,
     cleaning,
@@ -142,7 +142,7 @@ def test_a_slice_goes_on_reading_the_old_file(tmp_path: Path) -> None:
     piece = log.read(0, 2000, log.log_end_offset, min_one=True)
     expected = bytes(log.read(0, 2000, log.log_end_offset, min_one=True).view())
     clean(log)
-    log.purge_deleted(NOW + 10)
+    purge(log, NOW + 10)
     assert bytes(piece.view()) == expected
     assert bytes(log.read(0, 2000, log.log_end_offset, min_one=True).view()) != expected
     assert os.pread(piece.fd, len(piece), piece.position) == expected
@@ -152,7 +152,7 @@ def test_old_files_go_after_their_delay(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
     clean(log)
     assert list(Path(log.directory).glob("*.deleted"))
-    log.purge_deleted(NOW + 1)
+    purge(log, NOW + 1)
     assert not list(Path(log.directory).glob("*.deleted"))
 
 
@@ -161,7 +161,7 @@ def failing_swap(log: PartitionLog, rename: Callable[[str, str], None], monkeypa
     with cleaning(log) as round_:
         group = next(iter(round_.run()))
         with monkeypatch.context() as patch:
-            patch.setattr(swap_module.os, "rename", rename)
+            patch.setattr(segment_swap.os, "rename", rename)
             with pytest.raises(OSError, match="Input/output"):
                 swap(log, group)
 

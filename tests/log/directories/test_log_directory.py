@@ -19,8 +19,8 @@ from kbroker.log.append_info import AppendError
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.dir_lock import LogDirError, is_locked
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.flush_task import FlushTask
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_state import FlushTask
 from kbroker.long_work import turn
 from kbroker.protocol.wire import parse_uuid
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from kbroker.log.directories.deleted_partitions import Remover
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import NewPartition, entries_of, make_ahead, partition_path
-from kbroker.log.directories.remover import Remover
 from kbroker.topic_names import partition_fault
 from tests.log.builders import NOW, batch
 from tests.log.directories.test_log_directory import CONFIG, TOPIC_ID, loaded

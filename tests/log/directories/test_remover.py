@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.log.directories import remover
-from kbroker.log.directories.remover import Remover
+from kbroker.log.directories import deleted_partitions
+from kbroker.log.directories.deleted_partitions import Remover
 
 PATIENCE_S = 30
 
 
 def test_an_end_does_not_wait_for_all_that_is_to_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_work, may_go_on = threading.Event(), threading.Event()
-    remove = remover.remove_quietly
+    remove = deleted_partitions.remove_quietly
 
     def slow(path: str) -> None:
         at_work.set()
         assert may_go_on.wait(PATIENCE_S)
         remove(path)
 
-    monkeypatch.setattr(remover, "remove_quietly", slow)
+    monkeypatch.setattr(deleted_partitions, "remove_quietly", slow)
     paths = [tmp_path / str(number) for number in range(100)]
     for path in paths:
         path.touch()

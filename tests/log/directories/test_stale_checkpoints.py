@@ -14,6 +14,7 @@ from kbroker.log.directories import checkpointer, log_directory
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.invariants import log_class
 from kbroker.log.log_config import LogConfig
+from kbroker.log.log_state import LogHost
 from kbroker.long_work import step, whole
 from tests.log.builders import NOW, batch, committed, offsets_of, read_all
 
@@ -92,7 +93,9 @@ def test_a_partition_that_moves_in_keeps_its_directory_where_one_of_its_name_is_
     logs.delete_all([("topic", 0)], NOW)
     future = Path(logs.future_path("topic", 0))
     future.mkdir()
-    moved = log_class()(str(future), "topic", 0, CONFIG, now_ms=NOW, topic_id=uuid.UUID(int=2), files=logs.files)
+    moved = log_class()(
+        str(future), "topic", 0, CONFIG, now_ms=NOW, topic_id=uuid.UUID(int=2), host=LogHost(files=logs.files)
+    )
     logs.take_over(moved)
     moved.append_as_leader(batch(3), 0, NOW)
     logs.tick(NOW)

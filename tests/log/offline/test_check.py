@@ -16,14 +16,14 @@ from kbroker.log.append_info import COORDINATOR
 from kbroker.log.directories import meta_properties
 from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
+from kbroker.log.offline.audit import Checked, Finding
 from kbroker.log.offline.check import NoLogDir, audit, log_bytes, partitions_of
-from kbroker.log.offline.findings import Checked, Finding
 from kbroker.log.offline.repair import repair
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.compression import LZ4, ZSTD
 from kbroker.protocol.records import build_batch, build_marker, iter_batches
 from tests.log.bombs import MINIMAL, sealed
-from tests.log.builders import NOW, batch, committed
+from tests.log.builders import NOW, batch, committed, purge
 
 SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=300)
 BATCHES = 150
@@ -67,7 +67,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
             write(log)
         if name == "cut":
             log.advance_log_start(log.segments.bases[4] + 7, NOW)
-            log.purge_deleted(NOW + 10**9)
+            purge(log, NOW + 10**9)
     logs.close()
     return directory
 

@@ -12,7 +12,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import build_marker
-from tests.log.builders import NOW, batch, committed, open_log
+from tests.log.builders import NOW, batch, committed, delete_due, open_log
 
 PID = 77
 
@@ -162,7 +162,7 @@ def test_deleted_records_leave_the_producer(log: PartitionLog) -> None:
     log.update_config(LogConfig(segment_bytes=300, retention_ms=1000))
     for sequence in range(10):
         produce(log, sequence)
-    committed(log).delete_old_segments(NOW + 10_000)
+    delete_due(committed(log), NOW + 10_000)
     assert log.log_start_offset == 10
     for clean in (True, False):
         log = reopened(log, clean=clean)

@@ -22,7 +22,7 @@ from kbroker.log.producers.producer_snapshots import decode_snapshot
 from kbroker.log.producers.producer_state import ProducerEntry
 from kbroker.long_work import whole
 from tests.crash.power import Power
-from tests.log.builders import HOUR, NOW, batch, committed, open_log
+from tests.log.builders import HOUR, NOW, batch, committed, delete_due, open_log, purge
 from tests.own_thread import in_this_thread
 from tests.turns import turns
 
@@ -175,16 +175,16 @@ def test_segments_wait_for_the_snapshot_that_knows_what_they_tell(world: World) 
     world.roll()
     committed(world.log)
     world.log.update_config(replace(LogConfig(), retention_bytes=0))
-    world.log.delete_old_segments(NOW)
+    delete_due(world.log, NOW)
     assert world.log.segments.bases[0] == first
     expected = known(world.log.active_producers())
     copied = world.copied("crashed")
     assert known(open_log(copied, clean=False).active_producers()) == expected
     whole(world.later.popleft()())
-    world.log.delete_old_segments(NOW)
+    delete_due(world.log, NOW)
     assert world.log.segments.bases[0] == first, "it is not on disk"
     world.log.flush(NOW)
-    world.log.delete_old_segments(NOW)
+    delete_due(world.log, NOW)
     assert world.log.segments.bases[0] > first
     copied = world.copied("crashed-later")
     assert known(open_log(copied, clean=False).active_producers()) == expected
@@ -214,8 +214,8 @@ def test_a_snapshot_that_a_flush_has_overtaken_is_brought_to_the_disk(
         world.log.update_config(replace(LogConfig(), retention_bytes=0))
         for label, base in (("before", first), ("after", second)):
             assert world.log.wants_flush == (label == "before")
-            world.log.delete_old_segments(NOW)
-            world.log.purge_deleted(NOW + HOUR)
+            delete_due(world.log, NOW)
+            purge(world.log, NOW + HOUR)
             assert world.log.segments.bases[0] == base
             for directory in (root, world.directory):
                 sync_directory(str(directory))  # as a file system may by itself: names, without what is in the files
@@ -241,10 +241,10 @@ def test_what_a_snapshot_that_failed_would_have_told_is_written_down_when_its_se
     committed(world.log)
     expected = known(world.log.active_producers())
     world.log.update_config(replace(LogConfig(), retention_bytes=0))
-    world.log.delete_old_segments(NOW)
+    delete_due(world.log, NOW)
     assert world.log.segments.bases[0] == base
     whole(world.later.popleft()())
-    world.log.purge_deleted(NOW + HOUR)
+    purge(world.log, NOW + HOUR)
     again = open_log(world.copied("topic-1"), clean=False, log_start_offset=base)
     assert known(again.active_producers()) == expected
 

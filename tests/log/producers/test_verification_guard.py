@@ -10,8 +10,7 @@ import pytest
 
 from kbroker.log.append_info import AppendError, AppendInfo
 from kbroker.log.partition_log import PartitionLog
-from kbroker.log.producers.producer_state import MAX_VERIFICATIONS
-from kbroker.log.producers.verification_guard import UNCHECKED
+from kbroker.log.producers.producer_state import MAX_VERIFICATIONS, UNCHECKED
 from kbroker.protocol.errors import ErrorCode
 from tests.log.builders import NOW, batch, open_log
 from tests.log.producers.test_producer_state import PID, end_txn
