@@ -188,6 +188,20 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     Console().print(table)
 
 
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds several options to a verb, in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
 _LONGEST = 400
 
 

@@ -62,7 +62,7 @@ class Look:
         """The partitions that cannot be read now; the others can."""
         self.partitions = [each for each in asked if each not in self.leaderless]
         self.wanted = filters.parsed(values, self.vform, self.schemas)
-        offset = values.number("offset", "the offset")
+        offset = values.optional_number("offset", "the offset")
         if self.start == "offset" and offset is None:
             raise WrongInput("the offset is missing")
         since = values.time("since")
