@@ -89,11 +89,6 @@ def _without(refusals: Refusals) -> list[str]:
     return [name for name, refusal in refusals.items() if refusal is None]
 
 
-def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the descriptions of those topics that exist, by name."""
-    return {name: describe_topic(admin, topic) for name, topic in existing_topics(admin, names).items()}
-
-
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
     """Return the metadata of the existing ones among the given topics, by name; None stands for all topics."""
     found = {}

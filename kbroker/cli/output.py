@@ -142,11 +142,6 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     _print_table(headers, [list(row) for row in rows])
 
 
-def print_facts(facts: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
-    """Print facts that have no other form: names and values, one pair a line."""
-    _print_facts(list(facts.items() if isinstance(facts, Mapping) else facts))
-
-
 def _print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headers; columns of numbers are aligned right, None is a dash."""
     numeric = [_numeric([row[i] for row in rows]) for i in range(len(headers))]

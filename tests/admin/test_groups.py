@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.admin import consumer_groups, groups
+from kbroker.admin import groups
 from kbroker.admin.errors import AdminError
 from kbroker.protocol.messages.consumer_groups import ConsumerGroupDescribeResponse, DescribedGroup
 
 
 def test_a_request_for_a_refused_group_says_why(monkeypatch):
     told = [DescribedGroup(error_code=14), DescribedGroup(error_code=30, error_message="not for you")]
-    monkeypatch.setattr(
-        consumer_groups, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)])
-    )
+    monkeypatch.setattr(groups, "ask_coordinator", lambda *_: ConsumerGroupDescribeResponse(groups=[told.pop(0)]))
     with pytest.raises(AdminError, match=r"^cannot describe group g: not for you \("):
-        consumer_groups.describe_consumer_group(None, "g")
+        groups.describe_consumer_group(None, "g")
     assert told == []
 
 
