@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
     from kbroker.testing.asking import Asking
     from kbroker.testing.faults import Faults
     from kbroker.testing.groups import Groups
+    from kbroker.testing.of_cluster import ClusterSteering
     from kbroker.testing.requests import Requests
     from kbroker.testing.snapshot import Snapshot
     from kbroker.testing.steering import Steering
@@ -55,7 +57,74 @@ TEST_DEFAULTS = {
 """The defaults of an embedded broker: in a test, a group's first rebalance need not wait."""
 
 
-class Broker:
+class Embedded(ABC):
+    """What an embedded broker and a cluster of them have in common: a test's tools, and `with`."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start serving; returns when clients can connect."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop; does nothing the second time."""
+
+    @abstractmethod
+    def _asking(self) -> Asking: ...
+
+    @abstractmethod
+    def _steering(self) -> Steering | ClusterSteering: ...
+
+    @property
+    def faults(self) -> Faults:
+        """The faults: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`.
+
+        Those of a cluster concern clients of all its brokers, with `broker=2` as another filter. `times` and `hits`
+        count the requests to all of them together, and a broker that starts later has the faults as well.
+        """
+        return self._steering().faults
+
+    @property
+    def requests(self) -> Requests:
+        """The clients' requests and their answers: the last 10,000, and at most 16 MB.
+
+        A cluster records those to all its brokers, from the first access on.
+        """
+        return self._steering().record()
+
+    @property
+    def topics(self) -> Topics:
+        """The topics by name: `broker.topics["orders"].records()`; each partition is read from its current leader."""
+        from kbroker.testing.topics import Topics
+
+        return Topics(self._asking())
+
+    @property
+    def groups(self) -> Groups:
+        """The groups by id: `broker.groups["billing"].lag()`; each is read from its coordinator."""
+        from kbroker.testing.groups import Groups
+
+        return Groups(self._asking())
+
+    def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
+        """Check the broker, or the cluster, until a condition holds; return the result of `holds`.
+
+        Raises AssertionError after `timeout` seconds. Its message has the last error of `holds`, if that asserts or
+        accesses a missing topic or group.
+        """
+        from kbroker.testing.waiting import hold
+
+        return hold(lambda: holds(self), timeout)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Broker(Embedded):
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
@@ -115,40 +184,6 @@ class Broker:
         if not isinstance(self._clock, SteeredClock):
             raise RuntimeError("the broker was given a clock of the test's own")
         return self._clock
-
-    @property
-    def faults(self) -> Faults:
-        """The broker's faults: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`."""
-        return self._steering().faults
-
-    @property
-    def requests(self) -> Requests:
-        """The clients' requests since the start, and their answers: the last 10,000, and at most 16 MB."""
-        return self._steering().record()
-
-    @property
-    def topics(self) -> Topics:
-        """The topics by name: `broker.topics["orders"].records()`."""
-        from kbroker.testing.topics import Topics
-
-        return Topics(self._asking())
-
-    @property
-    def groups(self) -> Groups:
-        """The groups by id: `broker.groups["billing"].lag()`."""
-        from kbroker.testing.groups import Groups
-
-        return Groups(self._asking())
-
-    def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
-        """Check the broker until a condition holds; return the result of `holds`.
-
-        Raises AssertionError after `timeout` seconds. Its message has the last error of `holds`, if that asserts or
-        accesses a missing topic or group.
-        """
-        from kbroker.testing.waiting import hold
-
-        return hold(lambda: holds(self), timeout)
 
     def reset(self) -> None:
         """Return to the state at the start: no topics, groups, transactions, faults, requests or changed settings.
@@ -289,14 +324,6 @@ class Broker:
         self._remove_private()
         if self._error is not None:
             raise self._error
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.start)

@@ -18,7 +18,6 @@ import threading
 import warnings
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kbroker.broker.cluster_node import ClusterNode
@@ -29,7 +28,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.member.entity_configs import EntityConfigs
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
 from kbroker.controller.tree.memory import MemoryEnsemble, MemoryTree
-from kbroker.embed import TEST_DEFAULTS
+from kbroker.embed import TEST_DEFAULTS, Embedded
 from kbroker.embed_clients import MECHANISMS, ClientSettings
 from kbroker.embed_security import Acl, Security
 from kbroker.network.loop_watch import new_event_loop
@@ -38,11 +37,7 @@ from kbroker.security.sasl.scram_credential import USERS
 if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
     from kbroker.embed_security import Certificates
     from kbroker.testing.asking_cluster import ClusterAsking
-    from kbroker.testing.faults import Faults
-    from kbroker.testing.groups import Groups
     from kbroker.testing.of_cluster import ClusterSteering
-    from kbroker.testing.requests import Requests
-    from kbroker.testing.topics import Topics
 
 T = TypeVar("T")
 _PATIENCE_SECONDS = 60.0
@@ -145,7 +140,7 @@ class _Brokers(dict[int, ClusterBroker]):
         raise NoSuchBroker(f"there is no broker {number!r}; the cluster has {', '.join(map(str, self))}")
 
 
-class Cluster:
+class Cluster(Embedded):
     """Several embedded brokers, numbered from 1. `config` takes Kafka's keys, for all of them.
 
     Without `data_dir` their data is in a private temporary directory, which is deleted with the cluster. `tls`, `users`
@@ -193,40 +188,6 @@ class Cluster:
         self._stopped = False
         self._steered: ClusterSteering | None = None
         self._making = threading.Lock()
-
-    @property
-    def faults(self) -> Faults:
-        """The faults of all brokers towards clients: as those of a `Broker`, with `broker=2` as another filter.
-
-        `times` and `hits` count the requests to all brokers together. A broker that starts later has the faults as
-        well.
-        """
-        return self._steering().faults
-
-    @property
-    def requests(self) -> Requests:
-        """The requests of clients to all brokers, and their answers: recorded from the first access on."""
-        return self._steering().record()
-
-    @property
-    def topics(self) -> Topics:
-        """The topics by name, as `Broker.topics`: each partition is read from its current leader."""
-        from kbroker.testing.topics import Topics
-
-        return Topics(self._asking())
-
-    @property
-    def groups(self) -> Groups:
-        """The groups by id, as `Broker.groups`: each is read from its coordinator."""
-        from kbroker.testing.groups import Groups
-
-        return Groups(self._asking())
-
-    def wait_for(self, holds: Callable[[Self], T], timeout: float = 10.0) -> T:
-        """Check the cluster until a condition holds; as `Broker.wait_for`."""
-        from kbroker.testing.waiting import hold
-
-        return hold(lambda: holds(self), timeout)
 
     def _asking(self) -> ClusterAsking:
         from kbroker.testing.asking_cluster import ClusterAsking
@@ -385,14 +346,6 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(map(repr, self.brokers.values()))}>"
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _is_cut(node: ClusterNode) -> bool:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from kafka.protocol.api_key import ApiKey
 
-from kbroker.admin.errors import AdminError, code_error, error_text
-from kbroker.admin.own_request import ask_any, ask_broker, ask_controller
+from kbroker.admin.errors import AdminError, check_code
+from kbroker.admin.own_request import ask_any, ask_broker, ask_controller, id_of
 from kbroker.admin.placement import Key
 from kbroker.protocol.messages.cluster import DescribeClusterRequest, DescribeClusterResponse
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
@@ -32,7 +32,7 @@ def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> l
     )
     found = []
     for each in cluster["brokers"]:
-        number = int(each["broker_id"] if "broker_id" in each else each["node_id"])  # Metadata's name for it
+        number = id_of(each)
         found.append(
             {
                 "id": number,
@@ -57,9 +57,7 @@ def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
     if answer is None:
         what = "fenced brokers (Apache Kafka does since 4.0)" if fenced else "its id (Apache Kafka does since 2.8)"
         raise AdminError(f"this broker does not tell of {what}")
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise AdminError(f"cannot describe the cluster: {error_text(error, answer.error_message)}")
+    check_code(answer.error_code, "cannot describe the cluster", answer.error_message)
     return {
         "cluster_id": answer.cluster_id,
         "controller": answer.controller_id if answer.controller_id >= 0 else None,
@@ -73,9 +71,7 @@ def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
 def unregister_broker(admin: Any, broker_id: int) -> None:
     """Unregister a dead broker from a cluster on KRaft; raises AdminError."""
     answer = ask_controller(admin, UnregisterBrokerRequest(broker_id), UnregisterBrokerResponse)
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise AdminError(f"cannot unregister broker {broker_id}: {error_text(error, answer.error_message)}")
+    check_code(answer.error_code, f"cannot unregister broker {broker_id}", answer.error_message)
 
 
 def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_id: int) -> dict[str, Any]:

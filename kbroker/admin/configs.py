@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any, ask_broker
 from kbroker.admin.told_everywhere import wait_for_configs
 from kbroker.config.model import ConfigSource
@@ -78,7 +78,7 @@ def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, st
     answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
     if answer is None:
         raise AdminError("this broker does not list what has configs (Apache Kafka does since 4.1)")
-    _check(answer.error_code, None, "cannot list what has configs")
+    check_code(answer.error_code, "cannot list what has configs")
     return sorted((_NAMES.get(each.resource_type, "other"), each.resource_name) for each in answer.config_resources)
 
 
@@ -87,7 +87,7 @@ def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> l
     resource = DescribeConfigsResource(TYPES[subject.kind], subject.name, None)
     request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
     (result,) = _asked(admin, subject, request, DescribeConfigsResponse).results
-    _check(result.error_code, result.error_message, f"cannot describe {subject}")
+    check_code(result.error_code, f"cannot describe {subject}", result.error_message)
     return result.configs
 
 
@@ -117,7 +117,7 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]
     known = [each.name for each in described_configs(admin, subject, documentation=False)]
     unknown = [op.name for op in ops if op.name not in known]
     near = _near(unknown[0], known) if unknown else ""
-    _check(result.error_code, result.error_message, f"cannot change {subject}", near)
+    check_code(result.error_code, f"cannot change {subject}", result.error_message, near)
 
 
 def _are_told(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]) -> bool:
@@ -140,12 +140,6 @@ def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
         return ask_broker(admin, subject.node, request, answer)
     except IncompatibleBrokerVersion:
         raise AdminError(f"broker {subject.node} does not serve this") from None
-
-
-def _check(code: int, message: str | None, what: str, hint: str = "") -> None:
-    error = code_error(code)
-    if error is not None:
-        raise AdminError(f"{what}: {error_text(error, message)}{hint}")
 
 
 def no_such_config(subject: Subject, key: str, known: Sequence[str]) -> str:

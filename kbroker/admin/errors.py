@@ -32,6 +32,13 @@ class Failures(AdminError):  # noqa: N818 - what happened
         super().__init__("\nkbroker: ".join(lines))
 
 
+def check_code(code: int, what: str, said: str | None = None, hint: str = "") -> None:
+    """Raise AdminError for an error code: what failed, why (with the broker's message if there is one), and a hint."""
+    error = code_error(code)
+    if error is not None:
+        raise AdminError(f"{what}: {error_text(error, said)}{hint}")
+
+
 class Refusal(NamedTuple):
     """Why a change was not made: Kafka's name of the error, and a line for people."""
 

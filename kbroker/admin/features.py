@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any, ask_controller
 from kbroker.protocol.messages.cluster import (
     FeatureUpdateKey,
@@ -48,10 +48,6 @@ def change_features(admin: Any, levels: Mapping[str, int], kind: int, *, dry_run
     updates = [FeatureUpdateKey(name, level, kind != UPGRADE, kind) for name, level in levels.items()]
     request = UpdateFeaturesRequest(feature_updates=updates, validate_only=dry_run)
     answer = ask_controller(admin, request, UpdateFeaturesResponse, at_least=int(dry_run))
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise AdminError(f"nothing is changed: {error_text(error, answer.error_message)}")
+    check_code(answer.error_code, "nothing is changed", answer.error_message)
     for each in answer.results:
-        error = code_error(each.error_code)
-        if error is not None:
-            raise AdminError(f"{each.feature}: {error_text(error, each.error_message)}")
+        check_code(each.error_code, each.feature, each.error_message)

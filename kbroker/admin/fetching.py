@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import cluster_view
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, check_code, code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
 from kbroker.long_work import Breaks
@@ -110,9 +110,7 @@ def fetch(
             topics=list(topics.values()),
         )
         answer = ask_broker(admin, broker, request, FetchResponse)
-        error = code_error(answer.error_code)
-        if error is not None:
-            raise AdminError(f"broker {broker} gives no records: {error_text(error)}")
+        check_code(answer.error_code, f"broker {broker} gives no records")
         names = {topic.topic_id: name for name, topic in topics.items()}
         for told in answer.responses:
             name = told.topic or names[told.topic_id]

@@ -1,6 +1,7 @@
 """Requests that kafka-python lacks, sent on its connections: its TLS, SASL and timeouts apply to them.
 
-Owns the form of such a request for kafka-python, and every use of its internals. Never knows a particular API.
+Owns the form of such a request for kafka-python, to which brokers it may go, and every use of the client's internals.
+Never knows a particular API.
 """
 
 from __future__ import annotations
@@ -50,6 +51,16 @@ def coordinator_of(admin: Any, group: str) -> int:
 
 async def _coordinator(admin: Any, group: str) -> Any:
     return await admin._find_coordinator_id(group)  # noqa: SLF001
+
+
+def id_of(broker: Any) -> int:
+    """Return the id of one of the client's descriptions of brokers."""
+    return int(broker["broker_id"] if "broker_id" in broker else broker["node_id"])  # Metadata's name for it
+
+
+def live_brokers(admin: Any) -> list[int]:
+    """Return the ids of the live brokers."""
+    return [id_of(each) for each in admin.describe_cluster()["brokers"]]
 
 
 def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any
 from kbroker.protocol.messages.clients import (
     AlterClientQuotasRequest,
@@ -51,9 +51,7 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
     entry = AlteredEntry([AlteredEntity(*part) for part in entity.items()], ops)
     answer = _answered(ask_any(admin, AlterClientQuotasRequest(entries=[entry]), AlterClientQuotasResponse))
     for each in answer.entries:
-        error = code_error(each.error_code)
-        if error is not None:
-            raise AdminError(f"{entity_text(entity)}: {error_text(error, each.error_message)}")
+        check_code(each.error_code, entity_text(entity), each.error_message)
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
@@ -61,9 +59,7 @@ def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[
     components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise AdminError(f"cannot list limits: {error_text(error, answer.error_message)}")
+    check_code(answer.error_code, "cannot list limits", answer.error_message)
     found: list[tuple[Entity, dict[str, float]]] = []
     for entry in answer.entries or ():
         names = {each.entity_type: each.entity_name for each in entry.entity}

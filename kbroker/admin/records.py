@@ -59,27 +59,30 @@ TO_THE_END: Final = -1
 """DeleteRecords' value for everything up to the high watermark."""
 
 
-def assign_to_ends(
-    consumer: Any, topic: str, wanted: Sequence[int], since_ms: int | None
-) -> Mapping[TopicPartition, int]:
-    """Assign partitions from a time on, or from their beginnings; return their current end offsets."""
-    known = known_partitions(consumer, topic)
-    for partition in wanted:
-        if partition not in known:
-            raise AdminError(f"topic {topic} has no partition {partition}")
-    assigned = [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
+def assign(
+    consumer: Any, topics: Sequence[str], wanted: Sequence[int]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Assign the wanted partitions of topics, or all; return the current offsets of their beginnings and ends."""
+    assigned = []
+    for topic in topics:
+        known = known_partitions(consumer, topic)
+        for partition in wanted:
+            if partition not in known:
+                raise AdminError(f"topic {topic} has no partition {partition}")
+        assigned += [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
     consumer.assign(assigned)
     try:
         first = patiently(lambda: consumer.beginning_offsets(assigned))
-        ends: dict[TopicPartition, int] = patiently(lambda: consumer.end_offsets(assigned))
+        ends = patiently(lambda: consumer.end_offsets(assigned))
     except KeyError as error:  # kafka-python's error for it
         raise AdminError(f"{named(error.args[0])} has no leader") from None
-    if since_ms is not None:
-        found = consumer.offsets_for_times(dict.fromkeys(assigned, since_ms))
-        first = {each: ends[each] if at is None else at.offset for each, at in found.items()}
-    for each in assigned:
-        consumer.seek(each, first[each])
-    return ends
+    return first, dict(ends)
+
+
+def at_time(consumer: Any, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
+    """Return the offsets of the first records at or after a time, or the ends of partitions whose records are older."""
+    found = consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
+    return {each: ends[each] if at is None else at.offset for each, at in found.items()}
 
 
 def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms: int) -> dict[Key, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any
 from kbroker.protocol.messages.access import (
     DescribedDelegationToken,
@@ -38,8 +38,6 @@ def ask_of_tokens(admin: Any, request: Any, answer: type[_Answer], failure: str)
     found: Any = ask_any(admin, request, answer)
     if found is None:
         raise AdminError(f"{failure}: this cluster serves no delegation tokens")
-    error = code_error(found.error_code)
-    if error is not None:
-        raise AdminError(f"{failure}: {error_text(error)}")
+    check_code(found.error_code, failure)
     result: _Answer = found
     return result

@@ -12,7 +12,7 @@ from typing import Any
 
 from kafka.errors import KafkaError
 
-from kbroker.admin.own_request import ask_broker
+from kbroker.admin.own_request import ask_broker, live_brokers
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import (
     MetadataRequest,
@@ -83,9 +83,8 @@ def _wait(admin: Any, names: list[str], told: Callable[[MetadataResponseTopic], 
     if not names:
         return
     deadline = time.monotonic() + _PATIENCE_S
-    for broker in admin.describe_cluster()["brokers"]:
-        number = int(broker["broker_id"] if "broker_id" in broker else broker["node_id"])  # Metadata's name for it
-        while not _holds(admin, number, names, told) and time.monotonic() < deadline:
+    for broker in live_brokers(admin):
+        while not _holds(admin, broker, names, told) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
 

@@ -16,7 +16,7 @@ from kafka.errors import KafkaConnectionError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic_config
-from kbroker.admin.errors import AdminError, Refusal, Refusals, code_error, error_text
+from kbroker.admin.errors import AdminError, Refusal, Refusals, check_code, code_error, error_text
 from kbroker.admin.partition_offsets import told_offsets_at
 from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.protocol.wire import uuid_text
@@ -87,11 +87,6 @@ def _refusals(verb: str, topics: Sequence[Mapping[str, Any]]) -> Refusals:
 
 def _without(refusals: Refusals) -> list[str]:
     return [name for name, refusal in refusals.items() if refusal is None]
-
-
-def described_topics(admin: Any, names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the descriptions of those topics that exist, by name."""
-    return {name: describe_topic(admin, topic) for name, topic in existing_topics(admin, names).items()}
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
@@ -172,8 +167,6 @@ def add_partitions(
     """
     asked = {name: {"count": count, "assignments": [list(each) for each in assignment]} if assignment else count}
     for each in admin.create_partitions(asked, validate_only=dry_run, raise_errors=False).results:
-        error = code_error(each.error_code)
-        if error is not None:
-            raise AdminError(f"cannot alter {name}: {error_text(error, each.error_message)}")
+        check_code(each.error_code, f"cannot alter {name}", each.error_message)
     if not dry_run:
         wait_for_topics(admin, [name], count)

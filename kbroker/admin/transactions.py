@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from kafka.errors import IncompatibleBrokerVersion
 
-from kbroker.admin.errors import AdminError, code_error, error_text
-from kbroker.admin.own_request import ask_any, ask_broker
+from kbroker.admin.errors import AdminError, check_code, code_error, error_text
+from kbroker.admin.own_request import ask_any, ask_broker, live_brokers
 from kbroker.admin.placement import Key, leaders
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -71,14 +71,6 @@ class Open:
     producer: ProducerState
 
 
-def brokers(admin: Any) -> list[int]:
-    """Return the ids of the live brokers."""
-    return [
-        int(each["broker_id"] if "broker_id" in each else each["node_id"])  # Metadata's name for it
-        for each in admin.describe_cluster()["brokers"]
-    ]
-
-
 def listed(
     admin: Any,
     states: Sequence[str] = (),
@@ -90,7 +82,7 @@ def listed(
     request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
     at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
     found: list[Listed] = []
-    for broker in brokers(admin):
+    for broker in live_brokers(admin):
         answer = _retried(lambda: _list(admin, broker, request, at_least), "list transactions")  # noqa: B023 - at once
         if answer.unknown_state_filters:
             raise AdminError(f"no such state: {', '.join(answer.unknown_state_filters)}")
@@ -156,10 +148,8 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
     answer = ask_broker(admin, broker, request, DescribeProducersResponse)
     for told in answer.topics:
         for each in told.partitions:
-            error = code_error(each.error_code)
-            if error is not None:
-                what = f"cannot describe the producers of {told.name}-{each.partition_index}"
-                raise AdminError(f"{what}: {error_text(error, each.error_message)}")
+            what = f"cannot describe the producers of {told.name}-{each.partition_index}"
+            check_code(each.error_code, what, each.error_message)
             yield (told.name, each.partition_index), each.active_producers
 
 
@@ -205,9 +195,7 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
     for each in answer.markers:
         for told in each.topics:
             for result in told.partitions:
-                error = code_error(result.error_code)
-                if error is not None:
-                    raise AdminError(f"cannot abort in {topic}-{index}: {error_text(error)}")
+                check_code(result.error_code, f"cannot abort in {topic}-{index}")
 
 
 def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> ProducerState:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, code_error, error_text
+from kbroker.admin.errors import AdminError, check_code, code_error, error_text
 from kbroker.admin.own_request import ask_controller
 from kbroker.protocol.messages.access import (
     AlterUserScramCredentialsRequest,
@@ -45,9 +45,7 @@ def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credent
     asked = [UserName(name) for name in dict.fromkeys(names)] or None
     request = DescribeUserScramCredentialsRequest(users=asked)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
-    error = code_error(answer.error_code)
-    if error is not None:
-        raise AdminError(f"cannot list users: {error_text(error, answer.error_message)}")
+    check_code(answer.error_code, "cannot list users", answer.error_message)
     failures = [
         f"{each.user}: {error_text(code_error(each.error_code), each.error_message)}"
         for each in answer.results
@@ -96,6 +94,4 @@ def remove_user(admin: Any, name: str, mechanisms: Sequence[str] = ()) -> tuple[
 def _alter(admin: Any, request: AlterUserScramCredentialsRequest, failure: str) -> None:
     answer = ask_controller(admin, request, AlterUserScramCredentialsResponse)
     for each in answer.results:
-        error = code_error(each.error_code)
-        if error is not None:
-            raise AdminError(f"{failure}: {error_text(error, each.error_message)}")
+        check_code(each.error_code, failure, each.error_message)

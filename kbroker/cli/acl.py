@@ -12,7 +12,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import raise_any
 from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_groups, complete_topics
-from kbroker.cli.output import Output, Verbs, output_option
+from kbroker.cli.output import Output, Verbs, output_option, with_options
 from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,
@@ -39,59 +39,45 @@ def _principal(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
 
 
 def _resource_options(patterns: Sequence[str]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    def decorate(function: Callable[..., _T]) -> Callable[..., _T]:
-        for option in reversed(
-            [
-                click.option(
-                    "--topic", multiple=True, metavar="NAME", shell_complete=complete_topics, help="A topic, or *."
-                ),
-                click.option(
-                    "--group",
-                    multiple=True,
-                    metavar="NAME",
-                    shell_complete=complete_groups,
-                    help="A consumer group, or *.",
-                ),
-                click.option("--cluster", is_flag=True, help="The cluster."),
-                click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or *."),
-                click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token, or *."),
-                click.option("--user-principal", multiple=True, metavar="USER", help="A user, or *."),
-                click.option(
-                    "--resource-pattern-type",
-                    type=click.Choice(patterns, case_sensitive=False),
-                    default="literal",
-                    show_default=True,
-                    help="Whether names are whole or beginnings.",
-                ),
-            ]
-        ):
-            function = option(function)
-        return function
-
-    return decorate
+    return with_options(
+        click.option("--topic", multiple=True, metavar="NAME", shell_complete=complete_topics, help="A topic, or *."),
+        click.option(
+            "--group",
+            multiple=True,
+            metavar="NAME",
+            shell_complete=complete_groups,
+            help="A consumer group, or *.",
+        ),
+        click.option("--cluster", is_flag=True, help="The cluster."),
+        click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or *."),
+        click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token, or *."),
+        click.option("--user-principal", multiple=True, metavar="USER", help="A user, or *."),
+        click.option(
+            "--resource-pattern-type",
+            type=click.Choice(patterns, case_sensitive=False),
+            default="literal",
+            show_default=True,
+            help="Whether names are whole or beginnings.",
+        ),
+    )
 
 
-def _entry_options(function: Callable[..., _T]) -> Callable[..., _T]:
-    kinds = [each.title for each in Operation if each > Operation.ANY]
-    for option in reversed(
-        [
-            click.option("--allow-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
-            click.option("--deny-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
-            click.option("--allow-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
-            click.option("--deny-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
-            click.option(
-                "--operation",
-                multiple=True,
-                type=click.Choice(kinds, case_sensitive=False),
-                help="What may be done; All without.",
-            ),
-            click.option("--producer", is_flag=True, help="What a producer needs."),
-            click.option("--consumer", is_flag=True, help="What a consumer needs."),
-            click.option("--idempotent", is_flag=True, help="What an idempotent producer needs of the cluster."),
-        ]
-    ):
-        function = option(function)
-    return function
+_KINDS = [each.title for each in Operation if each > Operation.ANY]
+_entry_options = with_options(
+    click.option("--allow-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
+    click.option("--deny-principal", multiple=True, callback=_principal, metavar="USER", help="User:alice."),
+    click.option("--allow-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
+    click.option("--deny-host", multiple=True, metavar="ADDRESS", help="From where; everywhere without."),
+    click.option(
+        "--operation",
+        multiple=True,
+        type=click.Choice(_KINDS, case_sensitive=False),
+        help="What may be done; All without.",
+    ),
+    click.option("--producer", is_flag=True, help="What a producer needs."),
+    click.option("--consumer", is_flag=True, help="What a consumer needs."),
+    click.option("--idempotent", is_flag=True, help="What an idempotent producer needs of the cluster."),
+)
 
 
 def _resources(options: dict[str, Any]) -> tuple[tuple[ResourceType, str], ...]:

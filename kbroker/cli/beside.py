@@ -12,17 +12,18 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import click
 
 from kbroker.broker.base_node import Node
 from kbroker.broker.node import BrokerNode
+from kbroker.cli.output import Decorator, with_options
 from kbroker.clock import Clock, SystemClock
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
@@ -43,49 +44,47 @@ _BACKLOG: Final = 128
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
 """The loggers of the client behind the pages: it logs each connection, which would be in the broker's own log."""
-_Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 log = logging.getLogger(__name__)
 
 
 # -- options
 
 
-def metrics_option(*, in_container: bool = False) -> _Option:
+def metrics_option(*, in_container: bool = False) -> Decorator:
     """Add --metrics."""
     return _address("metrics", _METRICS, "Serve /metrics, /healthz and /readyz over HTTP", in_container)
 
 
-def traces_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --traces and --traces-ratio."""
-    function = click.option(
-        "--traces-ratio",
-        type=click.FloatRange(0, 1),
-        default=1.0,
-        help="Share of the requests that have a span, 0 to 1.",
-    )(function)
-    return click.option(
+traces_options = with_options(
+    click.option(
         "--traces",
         metavar="[URL]",
         is_flag=False,
         flag_value="",
         help="Export a span for each request over OTLP/HTTP; without URL to where OTEL_EXPORTER_OTLP_* says.",
-    )(function)
+    ),
+    click.option(
+        "--traces-ratio",
+        type=click.FloatRange(0, 1),
+        default=1.0,
+        help="Share of the requests that have a span, 0 to 1.",
+    ),
+)
 
 
-def http_options(*, in_container: bool = False) -> _Option:
+def http_options(*, in_container: bool = False) -> Decorator:
     """Add --control, --control-public, --console and --console-public."""
-    control = "For tests: serve faults, time, requests and reset over HTTP"
+    return with_options(
+        _address(
+            "control", CONTROL.default, "For tests: serve faults, time, requests and reset over HTTP", in_container
+        ),
+        _public("control", in_container),
+        _address("console", CONSOLE.default, "Serve a web console", in_container),
+        _public("console", in_container),
+    )
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        function = _public("console", in_container)(function)
-        function = _address("console", CONSOLE.default, "Serve a web console", in_container)(function)
-        function = _public("control", in_container)(function)
-        return _address("control", CONTROL.default, control, in_container)(function)
 
-    return add
-
-
-def _address(name: str, default: str, text: str, in_container: bool) -> _Option:
+def _address(name: str, default: str, text: str, in_container: bool) -> Decorator:
     """Add the option for the address of a server, in a container with an environment variable as an alternative."""
     return click.option(
         f"--{name}",
@@ -97,7 +96,7 @@ def _address(name: str, default: str, text: str, in_container: bool) -> _Option:
     )
 
 
-def _public(name: str, in_container: bool) -> _Option:
+def _public(name: str, in_container: bool) -> Decorator:
     return click.option(
         f"--{name}-public",
         is_flag=True,

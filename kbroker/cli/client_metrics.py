@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -16,7 +15,7 @@ from kbroker.admin.configs import Subject, alter_configs, described_configs, lis
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import raise_any
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Column, Output, Verbs, output_option
+from kbroker.cli.output import Column, Output, Verbs, output_option, with_options
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import IncrementalConfig
 
@@ -37,14 +36,11 @@ def command() -> None:
     """Create, list, describe, alter and delete subscriptions to clients' metrics."""
 
 
-def _what_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--match", multiple=True, metavar="SELECTOR=REGEX", help=f"Clients: {', '.join(_SELECTORS)}."),
-        click.option("--metrics", multiple=True, metavar="PREFIX,...", help="Beginnings of names; '*' is all."),
-        click.option("--interval", type=click.IntRange(1), metavar="MS", help="How often clients push."),
-    ):
-        function = option(function)
-    return function
+_what_options = with_options(
+    click.option("--interval", type=click.IntRange(1), metavar="MS", help="How often clients push."),
+    click.option("--metrics", multiple=True, metavar="PREFIX,...", help="Beginnings of names; '*' is all."),
+    click.option("--match", multiple=True, metavar="SELECTOR=REGEX", help=f"Clients: {', '.join(_SELECTORS)}."),
+)
 
 
 def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ...]) -> dict[str, str]:

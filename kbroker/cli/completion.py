@@ -56,12 +56,9 @@ def complete_groups(ctx: click.Context, _param: click.Parameter, incomplete: str
 
 def complete_brokers(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the id of a live broker."""
+    from kbroker.admin.own_request import live_brokers
 
-    def ids(admin: Any) -> list[str]:
-        brokers = admin.describe_cluster()["brokers"]
-        return [str(each["broker_id"] if "broker_id" in each else each["node_id"]) for each in brokers]
-
-    return _fitting(ctx, incomplete, ids)
+    return _fitting(ctx, incomplete, lambda admin: map(str, live_brokers(admin)))
 
 
 def complete_profiles(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -20,12 +19,10 @@ from kbroker.admin.configs import (
 from kbroker.admin.connection import Connection
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completion import complete_brokers, complete_groups, complete_topics
-from kbroker.cli.output import Column, Output, Verbs, output_option, wide
+from kbroker.cli.output import Column, Output, Verbs, output_option, wide, with_options
 from kbroker.config.model import ConfigType
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import DescribeConfigsResourceResult, IncrementalConfig
-
-_T = TypeVar("_T")
 
 
 @click.group("config", cls=Verbs)
@@ -33,25 +30,20 @@ def command() -> None:
     """List, describe, set and unset configs of topics, brokers, loggers, groups and client metrics."""
 
 
-def _subject_options(function: Callable[..., _T]) -> Callable[..., _T]:
-    for option in reversed(
-        [
-            click.option("--topic", metavar="NAME", shell_complete=complete_topics, help="A topic's."),
-            click.option(
-                "--broker",
-                type=click.IntRange(0),
-                metavar="ID",
-                shell_complete=complete_brokers,
-                help="A broker's.",
-            ),
-            click.option("--all-brokers", is_flag=True, help="What all brokers have that have nothing of their own."),
-            click.option("--logger", type=click.IntRange(0), metavar="ID", help="The levels of a broker's loggers."),
-            click.option("--group", metavar="ID", shell_complete=complete_groups, help="A group's."),
-            click.option("--client-metrics", metavar="NAME", help="A subscription to clients' metrics."),
-        ]
-    ):
-        function = option(function)
-    return function
+_subject_options = with_options(
+    click.option("--topic", metavar="NAME", shell_complete=complete_topics, help="A topic's."),
+    click.option(
+        "--broker",
+        type=click.IntRange(0),
+        metavar="ID",
+        shell_complete=complete_brokers,
+        help="A broker's.",
+    ),
+    click.option("--all-brokers", is_flag=True, help="What all brokers have that have nothing of their own."),
+    click.option("--logger", type=click.IntRange(0), metavar="ID", help="The levels of a broker's loggers."),
+    click.option("--group", metavar="ID", shell_complete=complete_groups, help="A group's."),
+    click.option("--client-metrics", metavar="NAME", help="A subscription to clients' metrics."),
+)
 
 
 def _subject(options: dict[str, Any]) -> Subject:
@@ -81,9 +73,12 @@ def list_subjects(kinds: tuple[str, ...], output: Output, connection: Connection
     output.rows([{"type": kind, "name": name} for kind, name in rows], "type", "name")
 
 
-def _offline_option(function: Callable[..., _T]) -> Callable[..., _T]:
-    text = "Of the data directory of a node alone that is stopped: --broker or --all-brokers."
-    return click.option("--offline", "directory", type=click.Path(exists=True, file_okay=False), help=text)(function)
+_offline_option = click.option(
+    "--offline",
+    "directory",
+    type=click.Path(exists=True, file_okay=False),
+    help="Of the data directory of a node alone that is stopped: --broker or --all-brokers.",
+)
 
 
 def _offline_broker(subject: Subject) -> str:

@@ -20,11 +20,11 @@ from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.errors import CommitFailedError, CorruptRecordError, KafkaError, RebalanceInProgressError
 from kafka.structs import ConsumerGroupMetadata, MemberState, OffsetAndMetadata, TopicPartition
 
-from kbroker.admin.connection import Connection, patiently
+from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
 from kbroker.admin.fetching import unreadable_at
 from kbroker.admin.partition_offsets import parse_time
-from kbroker.admin.records import forget_fetched, known_partitions, named, position
+from kbroker.admin.records import assign, at_time, forget_fetched, known_partitions, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
@@ -226,22 +226,9 @@ def _assign(
     consumer: Any, topics: tuple[str, ...], wanted: tuple[int, ...], start: _Start, printing: _Printing
 ) -> None:
     """Read partitions without a group, from `start`."""
-    assigned = []
-    for topic in topics:
-        known = known_partitions(consumer, topic)
-        for partition in wanted:
-            if partition not in known:
-                raise click.ClickException(f"topic {topic} has no partition {partition}")
-        assigned += [TopicPartition(topic, partition) for partition in wanted or sorted(known)]
-    consumer.assign(assigned)
+    first, printing.ends = assign(consumer, topics, wanted)
     printing.assigned = True
-    try:
-        first = patiently(lambda: consumer.beginning_offsets(assigned))
-        end = patiently(lambda: consumer.end_offsets(assigned))
-    except KeyError as error:  # kafka-python's error for it
-        raise click.ClickException(f"{named(error.args[0])} has no leader") from None
-    printing.ends = dict(end)
-    for each, offset in _start_offsets(consumer, start, first, end).items():
+    for each, offset in _start_offsets(consumer, start, first, printing.ends).items():
         consumer.seek(each, offset)
 
 
@@ -249,8 +236,7 @@ def _start_offsets(
     consumer: Any, start: _Start, first: dict[TopicPartition, int], end: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     if start.kind == "time":
-        found = consumer.offsets_for_times(dict.fromkeys(first, start.number))
-        return {each: end[each] if at is None else at.offset for each, at in found.items()}
+        return at_time(consumer, end, start.number)
     if start.kind == "offset":
         for each, oldest in first.items():
             if not oldest <= start.number <= end[each]:

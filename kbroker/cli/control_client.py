@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import click
 
+from kbroker.cli.output import with_options
 from kbroker.control.values import Field
 from kbroker.local_http import CONTROL, NoPlace, joined, parse
 
@@ -145,16 +146,15 @@ _METAVARS: Final = {
 
 def field_options(fields: Iterable[Field]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add an option for each field; the function gets each by its name, None if it is missing."""
-
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        for field in reversed(list(fields)):
-            function = click.option(
+    return with_options(
+        *(
+            click.option(
                 f"--{field.name.replace('_', '-')}",
                 field.name,
                 type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
                 metavar=_METAVARS.get(field.name, "N" if field.kind != "string" else field.name.upper()),
                 help=field.meaning.replace("`", ""),
-            )(function)
-        return function
-
-    return add
+            )
+            for field in fields
+        )
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
@@ -57,17 +57,13 @@ def list_groups(
 # -- describe -----------------------------------------------------------------------------------------------------
 
 
-def _verbose(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--verbose", is_flag=True, help="The same as -o wide.")(function)
-
-
 @command.command("describe", short_help="Describe groups, their members and offsets.")
 @click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
 @click.option("--all-groups", is_flag=True, help="All that there are.")
 @click.option("--state", "with_state", is_flag=True, help="Only the state; repeat with the others for more.")
 @click.option("--members", "with_members", is_flag=True, help="Only the members.")
 @click.option("--offsets", "with_offsets", is_flag=True, help="Only the offsets.")
-@_verbose
+@click.option("--verbose", is_flag=True, help="The same as -o wide.")
 @click.option("--timeout", type=click.IntRange(0), metavar="MS", help="How long a coordinator may take to be ready.")
 @output_option
 @client_options

@@ -12,7 +12,7 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -89,9 +89,9 @@ class Output:
     def show(self, document: object, *parts: Part) -> None:
         """Print a document, or, for people, its parts with an empty line between them."""
         if self.form == "json":
-            print_json(document)
+            click.echo(json.dumps(document, indent=2, ensure_ascii=False))
         elif self.form == "yaml":
-            print_yaml(document)
+            click.echo(yaml_text(document), nl=False)
         else:
             self._print([each for each in parts if not isinstance(each, Table) or each.rows or each.even_empty])
 
@@ -104,7 +104,7 @@ class Output:
                 continue
             columns = [Column(each) if isinstance(each, str) else each for each in part.columns]
             shown = [each for each in columns if self.is_whole or not each.wide]
-            _print_table([each.header for each in shown], [[each.cell(row) for each in shown] for row in part.rows])
+            print_table([each.header for each in shown], [[each.cell(row) for each in shown] for row in part.rows])
 
 
 def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -127,27 +127,7 @@ def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
     return with_output
 
 
-def print_json(value: object) -> None:
-    """Print a value as JSON for programs."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def print_yaml(value: object) -> None:
-    """Print a value as YAML; a parser gets the same value as from JSON."""
-    click.echo(yaml_text(value), nl=False)
-
-
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows that have no other form, for a verb that changes something."""
-    _print_table(headers, [list(row) for row in rows])
-
-
-def print_facts(facts: Mapping[str, object] | Iterable[tuple[str, object]]) -> None:
-    """Print facts that have no other form: names and values, one pair a line."""
-    _print_facts(list(facts.items() if isinstance(facts, Mapping) else facts))
-
-
-def _print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+def print_table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under headers; columns of numbers are aligned right, None is a dash."""
     numeric = [_numeric([row[i] for row in rows]) for i in range(len(headers))]
     texts = [[NOTHING if cell is None else str(cell) for cell in row] for row in rows]
@@ -186,6 +166,20 @@ def _print_rich(headers: Sequence[str], rows: Sequence[Sequence[str]], numeric: 
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds several options to a verb, in this order."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
 _LONGEST = 400

@@ -31,8 +31,7 @@ from kbroker.admin.configs import Subject, described_configs
 from kbroker.admin.connection import Connection
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import AdminError, Unreachable, error_text
-from kbroker.admin.own_request import ask_any
-from kbroker.admin.transactions import brokers
+from kbroker.admin.own_request import ask_any, live_brokers
 from kbroker.cli.client import client_options, ending_at_signals, warn
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.outage import SILENCE_S, told_of_outages
@@ -324,7 +323,7 @@ def _is_missing(admin: Any, topic: str) -> bool:
 def _creates_none(admin: Any) -> bool:
     """Whether the cluster certainly creates no topics on a write: without the right to ask, wait for the write."""
     with contextlib.suppress(AdminError, KafkaError):
-        for broker in brokers(admin)[:1]:
+        for broker in live_brokers(admin)[:1]:
             configs = described_configs(admin, Subject("broker", str(broker)), documentation=False)
             return any(each.name == "auto.create.topics.enable" and each.value == "false" for each in configs)
     return False

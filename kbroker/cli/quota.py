@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from kbroker.admin.connection import Connection
 from kbroker.admin.quotas import LIMITS, TYPES, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.cli.client import client_options
-from kbroker.cli.output import Output, Table, Verbs, output_option
+from kbroker.cli.output import Output, Table, Verbs, output_option, with_options
 from kbroker.quota.configured import IP
-
-_T = TypeVar("_T")
 
 
 @click.group("quota", cls=Verbs)
@@ -21,19 +18,14 @@ def command() -> None:
     """Set, list and remove limits of users, client ids and addresses."""
 
 
-def _entity_options(function: Callable[..., _T]) -> Callable[..., _T]:
-    for option in reversed(
-        [
-            click.option("--user", metavar="NAME", help="A user, as alice of User:alice."),
-            click.option("--default-user", is_flag=True, help="Each user who has no limit of his own."),
-            click.option("--client-id", metavar="ID", help="A client id; with --user of that user."),
-            click.option("--default-client-id", is_flag=True, help="Each client id that has no limit of its own."),
-            click.option("--ip", metavar="ADDRESS", help="An address from which clients come."),
-            click.option("--default-ip", is_flag=True, help="Each address that has no limit of its own."),
-        ]
-    ):
-        function = option(function)
-    return function
+_entity_options = with_options(
+    click.option("--user", metavar="NAME", help="A user, as alice of User:alice."),
+    click.option("--default-user", is_flag=True, help="Each user who has no limit of his own."),
+    click.option("--client-id", metavar="ID", help="A client id; with --user of that user."),
+    click.option("--default-client-id", is_flag=True, help="Each client id that has no limit of its own."),
+    click.option("--ip", metavar="ADDRESS", help="An address from which clients come."),
+    click.option("--default-ip", is_flag=True, help="Each address that has no limit of its own."),
+)
 
 
 def _entity(options: dict[str, Any]) -> dict[str, str | None]:
@@ -57,10 +49,12 @@ def _named(options: dict[str, Any]) -> dict[str, str | None]:
     return entity
 
 
-def _limit_options(function: Callable[..., _T]) -> Callable[..., _T]:
-    for key, text in reversed(LIMITS.items()):
-        function = click.option(f"--{key.replace('_', '-')}", key, type=float, metavar="NUMBER", help=text)(function)
-    return function
+_limit_options = with_options(
+    *(
+        click.option(f"--{key.replace('_', '-')}", key, type=float, metavar="NUMBER", help=text)
+        for key, text in LIMITS.items()
+    )
+)
 
 
 @command.command("set")

@@ -16,7 +16,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import raise_any
 from kbroker.admin.partition_offsets import parse_time
 from kbroker.admin.placement import Key, leaders
-from kbroker.admin.records import TO_THE_END, assign_to_ends, delete_records, first_offsets_at, position
+from kbroker.admin.records import TO_THE_END, assign, at_time, delete_records, first_offsets_at, position
 from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_topics
@@ -81,7 +81,10 @@ def find(
     found = 0
     with ending_at_signals():
         try:
-            for record in _matching(consumer, assign_to_ends(consumer, topic, partitions, begins), tests):
+            first, ends = assign(consumer, [topic], partitions)
+            for partition, offset in (first if begins is None else at_time(consumer, ends, begins)).items():
+                consumer.seek(partition, offset)
+            for record in _matching(consumer, ends, tests):
                 found += 1
                 sys.stdout.buffer.write(piece(record, found))
                 sys.stdout.buffer.flush()

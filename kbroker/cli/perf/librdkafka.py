@@ -68,16 +68,19 @@ _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max
 """How kafka-python looks for a broker at its start, which is not measured."""
 
 
-def settings_of(connection: Connection, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return librdkafka's settings for a connection; `own` has librdkafka's names, and -X settings override it."""
+def settings_of(connection: Connection, own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return librdkafka's settings for a connection.
+
+    `own` has kafka-python's names, and -X settings override it; `others` has librdkafka's names.
+    """
     found: dict[str, Any] = {
         "bootstrap.servers": connection.bootstrap,
         "client.id": "kbroker-perf",
         "log_level": 0,
         "enable.metrics.push": False,
-        **own,
+        **others,
     }
-    for name, value in connection.settings.items():
+    for name, value in {**own, **connection.settings}.items():
         if name in _SAME:
             found[name.replace("_", ".")] = value
         elif name in _OTHERS:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
 
-from kbroker.cli.output import Facts, Output
+from kbroker.cli.output import Facts, Output, with_options
 from kbroker.cli.perf.figures import PERCENTILES
 from kbroker.cli.perf.senders import CLIENTS
 
@@ -23,27 +23,24 @@ _NAMES: Final = {
 }
 
 
-def measuring_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of every measurement to a verb."""
-    for option in (
-        click.option(
-            "--client",
-            type=click.Choice(CLIENTS),
-            default="auto",
-            show_default=True,
-            help="What measures; auto is confluent-kafka where it is installed.",
-        ),
-        click.option(
-            "--reporting-interval",
-            type=click.IntRange(1),
-            default=INTERVAL_MS,
-            show_default=True,
-            metavar="MS",
-            help="Between the lines that are shown meanwhile, where standard error is no terminal.",
-        ),
-    ):
-        function = option(function)
-    return function
+measuring_options = with_options(
+    click.option(
+        "--reporting-interval",
+        type=click.IntRange(1),
+        default=INTERVAL_MS,
+        show_default=True,
+        metavar="MS",
+        help="Between the lines that are shown meanwhile, where standard error is no terminal.",
+    ),
+    click.option(
+        "--client",
+        type=click.Choice(CLIENTS),
+        default="auto",
+        show_default=True,
+        help="What measures; auto is confluent-kafka where it is installed.",
+    ),
+)
+"""The options of every measurement."""
 
 
 def show(document: Mapping[str, Any], output: Output) -> None:

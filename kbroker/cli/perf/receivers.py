@@ -132,26 +132,18 @@ def open_receiver(
     connection: Connection, client: str, *, group: str | None, from_latest: bool, fetch_size: int, hasty: bool = False
 ) -> Confluent | KafkaPython:
     """Return the chosen client's consumer; if `hasty`, it fetches again at once after an empty answer."""
-    reset = "latest" if from_latest else "earliest"
-    if chosen(client) == "confluent-kafka":
-        own: dict[str, Any] = {
-            "group.id": group or "kbroker-perf-without-group",  # librdkafka needs one, even without joining a group
-            "auto.offset.reset": reset,
-            "enable.auto.commit": False,
-            "max.partition.fetch.bytes": fetch_size,
-            "socket.receive.buffer.bytes": _SOCKET_BYTES,
-            **({"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}),
-        }
-        return Confluent(settings_of(connection, own))
     own = {
-        "group_id": group,
-        "auto_offset_reset": reset,
-        "enable_auto_commit": False,
+        "auto_offset_reset": "latest" if from_latest else "earliest",
         "max_partition_fetch_bytes": fetch_size,
         "receive_buffer_bytes": _SOCKET_BYTES,
-        "allow_auto_create_topics": False,
     }
-    return KafkaPython(connection, own)
+    if chosen(client) == "confluent-kafka":
+        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka needs one, even without joining a group
+        haste = {"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}
+        return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}))
+    return KafkaPython(
+        connection, {**own, "group_id": group, "enable_auto_commit": False, "allow_auto_create_topics": False}
+    )
 
 
 def partitions_of(connection: Connection, topic: str) -> list[int]:

@@ -183,23 +183,15 @@ def open_sender(
     transactional_id: str | None = None,
 ) -> Sender:
     """Return the chosen client's producer; "auto" is confluent-kafka if installed."""
-    idempotent = acks == -1
-    if chosen(client) == "confluent-kafka":
-        own = {
-            "acks": acks,
-            "enable.idempotence": idempotent,
-            "compression.type": compression,
-            "linger.ms": linger_ms,
-            **({} if transactional_id is None else {"transactional.id": transactional_id}),
-        }
-        return Confluent(topic, partition, settings_of(connection, own), stop)
     own = {
         "acks": acks,
-        "enable_idempotence": idempotent,
-        "compression_type": None if compression == "none" else compression,
+        "enable_idempotence": acks == -1,
         "linger_ms": linger_ms,
+        **({} if compression == "none" else {"compression_type": compression}),
         **({} if transactional_id is None else {"transactional_id": transactional_id}),
     }
+    if chosen(client) == "confluent-kafka":
+        return Confluent(topic, partition, settings_of(connection, own, {}), stop)
     return KafkaPython(connection, topic, partition, own, stop)
 
 

@@ -65,8 +65,7 @@ def _target(values: Values) -> Target:
             raise WrongInput(f"a shift is a number of records, back if negative, not {text[:50]!r}")
         return Target(shift=int(text))
     if way == "offset":
-        offset = values.needed_number("offset", "the offset")
-        return Target(offset=offset)
+        return Target(offset=values.needed_number("offset", "the offset"))
     return Target(earliest=way == "earliest", latest=way == "latest", current=way == "current")
 
 

@@ -181,7 +181,7 @@ def test_without_confluent_kafka_the_other_client_is_measured(cli, name, monkeyp
 def test_settings_for_librdkafka():
     pairs = ("security.protocol=SASL_SSL", "sasl.username=u", "sasl.password=p", "ssl.ca.location=/ca", "linger.ms=7")
     pairs += ("ssl.endpoint.identification.algorithm=", "batch.size=99", "fetch.max.wait.ms=20")
-    found = settings_of(Connection("h:1", parse_settings(pairs)), {"linger.ms": 5, "acks": -1})
+    found = settings_of(Connection("h:1", parse_settings(pairs)), {"linger_ms": 5, "acks": -1}, {})
     assert {key: found[key] for key in ("bootstrap.servers", "linger.ms", "acks", "batch.size")} == {
         "bootstrap.servers": "h:1",
         "linger.ms": 7,
@@ -191,7 +191,7 @@ def test_settings_for_librdkafka():
     assert (found["sasl.username"], found["sasl.password"], found["ssl.ca.location"]) == ("u", "p", "/ca")
     assert (found["ssl.endpoint.identification.algorithm"], found["fetch.wait.max.ms"]) == ("none", 20)
     with pytest.raises(click.UsageError, match="metric_group_prefix has no meaning for confluent-kafka"):
-        settings_of(Connection("h:1", parse_settings(("metric_group_prefix=x",))), {})
+        settings_of(Connection("h:1", parse_settings(("metric_group_prefix=x",))), {}, {})
 
 
 def test_an_interrupt_shows_what_was_found(cli, name):
