@@ -63,7 +63,9 @@ class Replicas:
         settings: Callable[[TopicState], LogConfig],
         clock: Clock,
         defer: Callable[[Callable[[], None]], object],
+        is_elsewhere: Callable[[str, int], bool] = lambda _topic, _index: False,
     ) -> None:
+        """`defer(call)` calls later; `is_elsewhere` returns whether others have a partition that is missing here."""
         self.node_id = node_id
         self.logs = logs
         self._settings = settings
@@ -85,9 +87,7 @@ class Replicas:
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
         """Batches whose records take longer than a moment to check."""
-        self.on_topics_deleted: Callable[[dict[str, bytes]], None] = lambda _topics: None
-        self.is_elsewhere: Callable[[str, int], bool] = lambda _topic, _index: False
-        """Whether other brokers of the cluster have a partition that this one lacks."""
+        self._is_elsewhere = is_elsewhere
 
     def __iter__(self) -> Iterator[Partition]:
         return iter(self._partitions.values())
@@ -105,7 +105,7 @@ class Replicas:
         """Return the error code for a partition that `get` does not find."""
         if (topic, index) in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if self.is_elsewhere(topic, index):
+        if self._is_elsewhere(topic, index):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
@@ -165,16 +165,16 @@ class Replicas:
             partition.log = partition_log
             partition.poke()
 
-    def apply(self, old: ClusterState, new: ClusterState) -> None:
-        """Apply a change of the cluster: create, reconfigure, lead, delete.
+    def apply(self, old: ClusterState, new: ClusterState) -> dict[str, bytes]:
+        """Apply a change of the cluster: create, reconfigure, lead, delete; return the ids of deleted topics by name.
 
         Of many new partitions the first `AT_ONCE` are hosted before this returns. The others follow in slices, and the
         loop serves requests in between; a large changed topic is processed so, too. Until then a partition answers
         UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
+        deleted: dict[str, bytes] = {}
         if old.topics is new.topics:
-            return
-        deleted = {}
+            return deleted
         for name, topic in old.topics.items():
             successor = new.topics.get(name)
             if successor is None or successor.topic_id != topic.topic_id:
@@ -193,8 +193,7 @@ class Replicas:
                 self._later.pop(name, None)
                 self._host(topic, range(len(topic.partitions)), sync=False)
         self._sync()
-        if deleted:
-            self.on_topics_deleted(deleted)
+        return deleted
 
     def load(self, state: ClusterState) -> None:
         """Host all partitions that the cluster assigns to this broker, at its start."""

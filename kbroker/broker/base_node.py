@@ -8,21 +8,23 @@ for a node that is alone, cluster_node.py for one of a cluster.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from kbroker.broker.coordinator_topics import CoordinatorLeadership, CoordinatorLog
 from kbroker.broker.dynamic_configs import DynamicConfigs
 from kbroker.broker.local_markers import LocalMarkers
 from kbroker.broker.quotas import BrokerQuotas
 from kbroker.clock import Clock
-from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState
+from kbroker.cluster_state import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, BrokerEndpoint, ClusterState, TopicState
 from kbroker.config.between_keys import check_metadata_dir
 from kbroker.config.listeners import own_host_name
 from kbroker.config.model import ConfigError
@@ -34,14 +36,15 @@ from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.handlers.fetch_session import FetchSessions
 from kbroker.handlers.from_brokers import BrokerHosts
 from kbroker.handlers.services import ClusterServices, Services
-from kbroker.log.cleaner.worker_pool import WorkerPool
+from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
 from kbroker.log.directories.log_directory import LogDirectory
-from kbroker.log.directories.log_manager import LogManager
+from kbroker.log.directories.log_manager import LogEvents, LogManager
 from kbroker.log.directories.meta_properties import is_cluster_id
 from kbroker.log.open_files import OpenFiles
+from kbroker.log.partition_log import PartitionLog
 from kbroker.network.dispatch import Dispatcher
-from kbroker.network.server import Server, server_limits
-from kbroker.replicas import Replicas
+from kbroker.network.server import Server, bind, server_limits
+from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.authorizer import Authorizer
 from kbroker.security.principal import Principal
 from kbroker.security.sasl.scram_credential import ScramCredential, credential_of
@@ -69,7 +72,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Node:
+class Node(LogEvents, ABC):
     """The parts of one broker inside an event loop. None of them does anything yet."""
 
     def __init__(
@@ -84,7 +87,7 @@ class Node:
         cluster: ClusterServices | None = None,
     ) -> None:
         """Connect the parts over loaded logs and metadata. Raises ConfigError if TLS cannot work."""
-        loop = asyncio.get_running_loop()
+        self._loop = loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
         self.node_id = config.node_id
@@ -238,11 +241,55 @@ class Node:
         """Return the writer of markers for partitions that a broker leads."""
         return self.markers if node_id == self.node_id else None
 
+    # --- events of the logs
+
+    def move_ready(self) -> None:
+        """Called on the thread of a move; the loop may be closed by then."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
+
+    def log_moved(self, key: tuple[str, int], log: PartitionLog) -> None:
+        self.replicas.replace_log(key, log)
+
+    def partitions_lost(self, keys: list[tuple[str, int]]) -> None:
+        """Handle the failure of a log directory once the failed append has been answered."""
+        self._loop.call_soon(self._lose, keys)
+
+    @abstractmethod
+    def _lose(self, keys: list[tuple[str, int]]) -> None:
+        """Stop hosting partitions whose log directory has failed, and have the controller notified."""
+
+    def logs_failed(self, text: str) -> None:
+        self._fail(text)
+
     def _fail(self, text: str) -> None:
         """Handle a fatal failure: sets `failed`, for which the runner of the broker waits."""
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
+
+
+def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:
+    """Bind all listeners. This comes first: a start that fails by an address in use leaves nothing on disk."""
+    limits = server_limits(config)
+    return [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
+
+
+def open_logs(
+    config: BrokerConfig,
+    cluster_id: str | None,
+    clock: Clock,
+    parts: AsyncExitStack,
+    on_logs: Callable[[LogManager], None],
+) -> tuple[LogManager, WorkerPool]:
+    """Open the log directories, without their logs, and the pool of their cleaner. Raises ConfigError, LogDirError."""
+    cleaner_pool = WorkerPool(cleaner_settings(config))
+    parts.callback(cleaner_pool.close)
+    logs = log_dirs(config, cluster_id, cleaner_pool)
+    logs.open()
+    on_logs(logs)
+    parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
+    return logs, cleaner_pool
 
 
 def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerPool) -> LogManager:
@@ -274,8 +321,23 @@ def log_dirs(config: BrokerConfig, cluster_id: str | None, cleaner_pool: WorkerP
     return LogManager(managers, metadata, keeps_metadata=not config.in_cluster)
 
 
-async def load_logs(logs: LogManager, load: Callable[[], None]) -> None:
-    """Open every log. After a crash this may take minutes, in which signals must be handled."""
+async def load_logs(
+    logs: LogManager,
+    config: BrokerConfig,
+    clock: Clock,
+    topic_of: Callable[[str], TopicState | None],
+    belongs: Callable[[str, int, UUID | None], bool],
+    deleted: Collection[bytes] = (),
+) -> None:
+    """Open every log. After a crash this may take minutes, in which signals must be handled.
+
+    `topic_of` returns a topic with its configs. `belongs` returns whether a directory belongs to an existing topic, of
+    this id if it has one; `deleted` are the ids of topics whose directories may be left.
+    """
+
+    def load() -> None:
+        logs.load(lambda name: log_config(config, topic_of(name)), clock.now_ms(), belongs, frozenset(deleted))
+
     if logs.was_clean:
         load()
         return

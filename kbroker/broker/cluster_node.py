@@ -11,14 +11,14 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Self
 from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, load_logs, log_dirs
+from kbroker.broker.base_node import Node, bound_sockets, load_logs, open_logs
 from kbroker.broker.controlled_shutdown import shut_down_controlled
 from kbroker.broker.dynamic_configs import configure_dirs
 from kbroker.broker.membership import Membership, connect, prepare, steadily
@@ -49,10 +49,8 @@ from kbroker.controller.znodes import (
     read,
 )
 from kbroker.handlers.services import ClusterServices, in_cluster
-from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.log_manager import LogManager
-from kbroker.log.log_config import LogConfig
-from kbroker.network.server import bind, server_limits
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeersByNode
 from kbroker.replica_manager.config import replication_config
@@ -96,7 +94,7 @@ class ClusterNode(Node):
         self._killed = False
         self._hurried = asyncio.Event()
         self._failures = 0
-        self._saying: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
         self.tree = tree
         self._configs = configs
         self._features = features
@@ -118,35 +116,28 @@ class ClusterNode(Node):
         )
         self.member = metadata
         call_soon = asyncio.get_running_loop().call_soon
-        replicas = Replicas(config.node_id, logs, partial(log_config, config), clock, call_soon)
-        replicas.is_elsewhere = lambda topic, index: metadata.state.partition(topic, index) is not None
-        self.replica_manager = ReplicaManager(
+        replicas = Replicas(
             config.node_id,
-            replicas,
-            peers,
+            logs,
+            partial(log_config, config),
             clock,
-            replication_config(config),
-            broker_epoch=self._broker_epoch,
-            endpoint_of=self.endpoint_of,
-            live_brokers=lambda: metadata.state.brokers,
-            controller_endpoint=self.controller_endpoint,
-            topic_configs=partial(configs.of, "topics"),
-            on_change=self._replica_changed,
-            on_stopped=self._replica_stopped,
+            call_soon,
+            lambda topic, index: metadata.state.partition(topic, index) is not None,
         )
+        self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
         # One for each purpose: slow writes of markers must not delay other requests to a broker.
-        self._ways = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
-        for_markers, for_verification, for_ids = self._ways
+        self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
+        for_markers, for_verification, for_ids = self._peers_by_node
         cluster = ClusterServices(
-            broker_epoch=self._broker_epoch,
+            broker_epoch=self.broker_epoch,
             metadata=metadata,
             replica_manager=self.replica_manager,
             controller=self.controller,
             other_coordinators=OtherCoordinators(config.node_id, self._coordinator_of, for_verification, timeout_ms),
         )
         self._blocks = ProducerIdBlocks(
-            config.node_id, self._broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
+            config.node_id, self.broker_epoch, lambda: metadata.state.controller_id, for_ids, clock, timeout_ms
         )
         super().__init__(config, clock, logs, cleaner_pool, metadata, replicas, self._blocks, cluster)
         self._marker_targets = MarkerTargets(config.node_id, self.markers, for_markers, timeout_ms)
@@ -180,9 +171,7 @@ class ClusterNode(Node):
         async with AsyncExitStack() as parts:
             offers(config)  # raises ConfigError for unsupported settings
             login_between_brokers(config)  # likewise
-            # First, so that a start that fails because of an address in use leaves nothing on disk.
-            limits = server_limits(config)
-            bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
+            bound = bound_sockets(config, parts)
             tree = tree or await connect(config)
             parts.push_async_callback(tree.close)
             try:
@@ -225,14 +214,11 @@ class ClusterNode(Node):
         parts.callback(features.close)
         await _encrypt_anew(config, configs)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
-        cleaner_pool = WorkerPool(cleaner_settings(config))
-        parts.callback(cleaner_pool.close)
-        logs = log_dirs(config, known, cleaner_pool)
-        logs.open()
-        on_logs(logs)
-        parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
+        logs, cleaner_pool = open_logs(config, known, clock, parts, on_logs)
         configure_dirs(logs, config)
-        await _load(logs, configs, config, clock)
+        await load_logs(
+            logs, config, clock, lambda name: TopicState(name, b"", (), configs.of("topics", name)), _keep_everything
+        )
         node = cls(config, clock, logs, cleaner_pool, tree, configs, features, acls, tokens)
         cluster = in_cluster(node.services)
         parts.push_async_callback(node.controller.close)
@@ -246,8 +232,8 @@ class ClusterNode(Node):
         parts.callback(node._blocks.close)
         parts.callback(node._marker_targets.close)
         parts.callback(cluster.other_coordinators.close)
-        for way in node._ways:
-            parts.callback(way.close)
+        for each in node._peers_by_node:
+            parts.callback(each.close)
         await node._begin(bound)
         parts.callback(node.periodic_work.close)
         parts.push_async_callback(node._leave)
@@ -256,17 +242,7 @@ class ClusterNode(Node):
         return node
 
     async def _begin(self, bound: list[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def advance_moves() -> None:
-            """Called on the thread of a move; the loop may be closed by then."""
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
-
-        self.logs.wake = advance_moves
-        self.logs.on_fatal = self._fail
-        self.logs.on_moved = self.replicas.replace_log
-        self.logs.on_offline = self._lose_soon
+        self.logs.events = self
         self.member.subscribe(self.groups.on_cluster_state)
         self.member.subscribe(self._coordinators.follow_deletions)
         self.member.subscribe(self._follow)
@@ -318,12 +294,12 @@ class ClusterNode(Node):
     async def _leave(self) -> None:
         if self._killed:
             return
-        if self._saying is not None:
-            self._saying.cancel()
+        if self._reporting is not None:
+            self._reporting.cancel()
         await shut_down_controlled(
             self.config,
             self.peers,
-            self._broker_epoch,
+            self.broker_epoch,
             self.controller_endpoint,
             self._hurried,
             self._membership.away,
@@ -337,7 +313,7 @@ class ClusterNode(Node):
         """Return the current TLS context for connections to other brokers; None without TLS."""
         return self.tls.client_context()
 
-    def _broker_epoch(self) -> int:
+    def broker_epoch(self) -> int:
         return self.registration.epoch
 
     def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
@@ -348,6 +324,12 @@ class ClusterNode(Node):
     def controller_endpoint(self) -> tuple[str, int] | None:
         """Return the controller's address for other brokers; None while it is unknown."""
         return self.endpoint_of(self.member.state.controller_id)
+
+    def live_brokers(self) -> Container[int]:
+        return self.member.state.brokers
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        return self._configs.of("topics", name)
 
     async def _registered_hosts(self) -> list[str]:
         """Return the hosts of the listener between brokers, from the brokers' registrations.
@@ -378,36 +360,31 @@ class ClusterNode(Node):
 
     # --- changes
 
-    def _lose_soon(self, keys: list[tuple[str, int]]) -> None:
-        """Handle the failure of a log directory once the failed append has been answered."""
-        asyncio.get_running_loop().call_soon(self._lose, keys)
-
-    def _replica_changed(self, partition: ReplicatedPartition) -> None:
+    def replica_changed(self, partition: ReplicatedPartition) -> None:
         self._coordinators.changed(partition)
 
-    def _replica_stopped(self, partition: ReplicatedPartition, _deleted: bool) -> None:
+    def replica_stopped(self, partition: ReplicatedPartition) -> None:
         self._coordinators.lost([partition.key])
 
     def _lose(self, keys: list[tuple[str, int]]) -> None:
-        """Handle the failure of a log directory."""
-        self._say_failure()
+        self._report_failure()
         self.replica_manager.lose(keys)
         self._coordinators.lost(keys)
 
-    def _say_failure(self) -> None:
+    def _report_failure(self) -> None:
         """Notify the controller that a log directory has failed."""
         self._failures += 1
-        if self._saying is None or self._saying.done():
-            self._saying = asyncio.get_running_loop().create_task(self._write_failure())
+        if self._reporting is None or self._reporting.done():
+            self._reporting = asyncio.get_running_loop().create_task(self._write_failure())
 
     async def _write_failure(self) -> None:
         event = Create(LOG_DIR_EVENT, encode_log_dir_event(self.node_id), sequential=True)
-        said = 0
-        while said < self._failures:
+        reported = 0
+        while reported < self._failures:
             failures = self._failures
             try:
                 await self.tree.commit([event])
-                said = failures
+                reported = failures
             except Unreachable:
                 await asyncio.sleep(_RETRY_SECONDS)
 
@@ -459,18 +436,9 @@ def controller_config(config: BrokerConfig) -> ControllerConfig:
     )
 
 
-async def _load(logs: LogManager, configs: EntityConfigs, config: BrokerConfig, clock: Clock) -> None:
-    """Open every log."""
-
-    def settings(topic: str) -> LogConfig:
-        own: Mapping[str, str] = configs.of("topics", topic)
-        return log_config(config, TopicState(topic, b"", (), own))
-
-    def belongs(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
-        """Keep everything: any partition may be assigned to this broker, and the controller deletes later."""
-        return True
-
-    await load_logs(logs, partial(logs.load, settings, clock.now_ms(), belongs))
+def _keep_everything(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
+    """Return True: any partition may be assigned to this broker, and the controller deletes later."""
+    return True
 
 
 async def _encrypt_anew(config: BrokerConfig, configs: EntityConfigs) -> None:

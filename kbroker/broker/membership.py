@@ -17,7 +17,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller import znodes
 from kbroker.controller.member.registration import BrokerRegistration
-from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Reason, Refused, Session, Unreachable
+from kbroker.controller.tree.znode import Create, Denied, MetadataTree, Reason, Refused, Session, Unreachable, ensure
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
 from kbroker.controller.znodes import CLUSTER_ID, PERSISTENT, ClusterId, Registration, Unreadable
 from kbroker.protocol.wire import new_uuid, uuid_text
@@ -61,7 +61,7 @@ async def prepare(tree: MetadataTree) -> str:
     Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """
     for path in PERSISTENT:
-        await _ensure(tree, path)
+        await _ensure_all(tree, path)
     while True:
         node = await tree.get(CLUSTER_ID)
         if node is not None:
@@ -69,7 +69,7 @@ async def prepare(tree: MetadataTree) -> str:
                 return znodes.read(CLUSTER_ID, node.data, ClusterId.decode).id
             except Unreadable as error:
                 raise ConfigError(str(error)) from None
-        await _ensure(tree, CLUSTER_ID.rpartition("/")[0])
+        await _ensure_all(tree, CLUSTER_ID.rpartition("/")[0])
         try:
             await tree.commit([Create(CLUSTER_ID, ClusterId(uuid_text(new_uuid())).encode())])
         except Refused as refused:
@@ -77,16 +77,12 @@ async def prepare(tree: MetadataTree) -> str:
                 raise
 
 
-async def _ensure(tree: MetadataTree, path: str) -> None:
+async def _ensure_all(tree: MetadataTree, path: str) -> None:
     parts = path.strip("/").split("/")
     for depth in range(1, len(parts) + 1):
         each = "/" + "/".join(parts[:depth])
         if await tree.get(each) is None:
-            try:
-                await tree.commit([Create(each)])
-            except Refused as refused:
-                if refused.reason is not Reason.NODE_EXISTS:
-                    raise
+            await ensure(tree, each)
 
 
 async def steadily(ask: Callable[[], Awaitable[T]]) -> T:

@@ -1,43 +1,42 @@
 """The composition root of a node that is alone: one broker, assembled and started.
 
-Owns the order in which the parts start and stop. Siblings that may not import each other are connected here and in
-base_node.py: the replicas get their topic configs from the controller's state. Never reads a request.
+Owns the order in which the parts start and stop and follow the cluster's state, and the partitions lost with a failed
+log directory. Never decides about leadership: the controller does. Siblings that may not import each other are
+connected here and in base_node.py: the replicas get their topic configs from the controller's state. Never reads a
+request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Self
-from uuid import UUID
 
 from kbroker import handlers
-from kbroker.broker.base_node import Node, load_logs, log_dirs
-from kbroker.broker.cluster_follower import ClusterFollower
+from kbroker.broker.base_node import Node, bound_sockets, load_logs, open_logs
 from kbroker.broker.dynamic_configs import configure_dirs, take_configs
 from kbroker.broker.periodic_work import DeletedTopics, ExpiredTokens, PeriodicWork
 from kbroker.clock import Clock, SystemClock
+from kbroker.cluster_state import ClusterState
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import JOURNAL, SNAPSHOT, EmbeddedStore
 from kbroker.controller.topic_plans import topic_defaults
-from kbroker.log.cleaner.worker_pool import WorkerPool, cleaner_settings
+from kbroker.log.cleaner.worker_pool import WorkerPool
 from kbroker.log.directories.dir_lock import LogDirError
 from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.directories.partition_dir_names import entries_of
 from kbroker.log.files import LOG_SUFFIX
-from kbroker.log.log_config import LogConfig
 from kbroker.log.producers.producer_state import CREDIBLE_IDS, ProducerState
 from kbroker.long_work import whole
-from kbroker.network.server import bind, server_limits
 from kbroker.replicas import Replicas, log_config
 from kbroker.security.authorizer.acls import Acls
 from kbroker.security.sasl.add_scram import ScramUser
@@ -76,16 +75,8 @@ class BrokerNode(Node):
         )
         self.store = store
         self.controller = controller
-        self._follower = ClusterFollower(
-            config,
-            controller,
-            logs,
-            self.replicas,
-            self.groups,
-            self._coordinators,
-            self._dynamic_configs,
-            self._fail,
-        )
+        self._lost_while_hosting: list[tuple[str, int]] | None = None
+        """The partitions that are lost while the assigned ones are hosted, None at other times."""
         settings = self.services.tokens
         self.periodic_work = PeriodicWork(
             clock,
@@ -124,15 +115,8 @@ class BrokerNode(Node):
         handlers.load_all()
         async with AsyncExitStack() as parts:
             offers(config)  # raises ConfigError for unsupported settings
-            # First, so that a start that fails because of an address in use leaves nothing on disk.
-            limits = server_limits(config)
-            bound = [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
-            cleaner_pool = WorkerPool(cleaner_settings(config))
-            parts.callback(cleaner_pool.close)
-            logs = log_dirs(config, cluster_id, cleaner_pool)
-            logs.open()
-            on_logs(logs)
-            parts.callback(lambda: logs.close(clean=True, now_ms=clock.now_ms()))
+            bound = bound_sockets(config, parts)
+            logs, cleaner_pool = open_logs(config, cluster_id, clock, parts, on_logs)
             store = EmbeddedStore(logs.directory)
             parts.callback(store.close)
             _check_metadata(store, logs)
@@ -143,7 +127,12 @@ class BrokerNode(Node):
             whole(controller.create_acls(acls))
             take_configs(config, controller.state)
             configure_dirs(logs, config)
-            await _load(logs, controller, config, clock)
+            if controller.state.topics and not logs.was_clean:
+                # First: a start cancelled after reading everything closes the logs cleanly.
+                controller.bump_leader_epochs()
+            await load_logs(
+                logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
+            )
             node = cls(config, clock, logs, cleaner_pool, store, controller)
             assert node.services.telemetry is not None
             node.services.telemetry.receiver = receiver
@@ -163,15 +152,16 @@ class BrokerNode(Node):
         return [((each.topic, each.index), each.log.producers) for each in self.replicas if each.leading]
 
     async def _begin(self, bound: list[socket.socket]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def advance_moves() -> None:
-            """Called on the thread of a move; the loop may be closed by then."""
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
-
-        self.logs.wake = advance_moves
-        self._follower.begin()
+        self.logs.events = self
+        self._settle_offline()
+        self._host_all()
+        state, unknown = self.controller.state, ClusterState(self.cluster_id)
+        self.groups.on_cluster_state(unknown, state)
+        self.controller.subscribe(self._follow_topics)
+        self.controller.subscribe(self.groups.on_cluster_state)
+        self.controller.subscribe(self._coordinators.follow)
+        self.controller.subscribe(self._follow_configs)
+        self._coordinators.follow(unknown, state)
         settled = self.controller.published()
         if settled is not None:
             # Leaderships that were lost or regained with a directory: clients must see them from the beginning.
@@ -181,8 +171,56 @@ class BrokerNode(Node):
         self.controller.register_broker(await self._listen(bound))
         self.periodic_work.begin()
 
+    # --- changes
+
+    def _follow_topics(self, old: ClusterState, new: ClusterState) -> None:
+        deleted = self.replicas.apply(old, new)
+        if deleted:
+            self.groups.on_topics_deleted(deleted)
+
+    def _follow_configs(self, old: ClusterState, new: ClusterState) -> None:
+        if not self._dynamic_configs.follow(old, new):
+            return
+        known = self.controller.state.brokers.get(self.node_id)
+        if known is not None and known.cordoned != self.logs.all_cordoned:
+            self.controller.register_broker(replace(known, cordoned=self.logs.all_cordoned))
+
     def _journal_failed(self, error: OSError) -> None:
         self._fail(f"the metadata journal could not be brought to the disk: {error}")
+
+    # --- log directories that fail
+
+    def _settle_offline(self) -> None:
+        """Give up leadership of partitions in offline directories, and take it back for returned ones."""
+        controller = self.controller
+        keys = [(t.name, i) for t in controller.state.topics.values() for i in range(len(t.partitions))]
+        lost = [key for key in keys if key not in self.logs] if self.logs.some_offline else []
+        leaderless = [key for key in keys if (p := controller.state.partition(*key)) and p.leader < 0]
+        self.replicas.lose(lost)
+        controller.lose_replicas(self.node_id, lost)
+        controller.regain_replicas(self.node_id, [key for key in leaderless if key not in lost])
+
+    def _host_all(self) -> None:
+        """Host the assigned partitions; a directory may fail meanwhile."""
+        lost = self._lost_while_hosting = []
+        self.replicas.load(self.controller.state)
+        self._lost_while_hosting = None
+        if lost:
+            self.controller.lose_replicas(self.node_id, lost)
+
+    def partitions_lost(self, keys: list[tuple[str, int]]) -> None:
+        if self._lost_while_hosting is None:
+            super().partitions_lost(keys)
+            return
+        # At once. Otherwise a partition that is still to be hosted would be created, empty, in another directory.
+        self._lost_while_hosting += keys
+        self.replicas.lose(keys)
+
+    def _lose(self, keys: list[tuple[str, int]]) -> None:
+        # Topics may have been deleted since: a new one of the same name is not offline.
+        keys = [key for key in keys if self.controller.state.partition(*key) is not None]
+        self.replicas.lose(keys)
+        self.controller.lose_replicas(self.node_id, keys)
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
@@ -196,22 +234,3 @@ def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
                     f"{logs.directory} has no metadata, although {directory} holds partitions, as {topic}-{index}: "
                     f"put {JOURNAL} and {SNAPSHOT} back, or let `kbroker log adopt` find the topics in their partitions"
                 )
-
-
-async def _load(logs: LogManager, controller: Controller, config: BrokerConfig, clock: Clock) -> None:
-    """Open every log."""
-    topics = controller.state.topics
-
-    def configs(topic: str) -> LogConfig:
-        return log_config(config, topics.get(topic))
-
-    def belongs(topic: str, partition: int, topic_id: UUID | None) -> bool:
-        """Whether a directory belongs to an existing topic."""
-        known = topics.get(topic)
-        if known is None or partition >= len(known.partitions):
-            return False
-        return topic_id is None or topic_id.bytes == known.topic_id
-
-    if topics and not logs.was_clean:
-        controller.bump_leader_epochs()  # first: a start cancelled after reading everything closes the logs cleanly
-    await load_logs(logs, partial(logs.load, configs, clock.now_ms(), belongs, frozenset(controller.deleted_topics)))

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import replace
 from itertools import islice
 from typing import Any
+from uuid import UUID
 
 from kbroker.cluster_state import BrokerEndpoint, ClusterState, PartitionState, TopicState
 from kbroker.controller import single_broker
@@ -209,6 +210,13 @@ class Controller(PublishedState, TopicPlans):
         self._store.write([Delete(_deleted_path(topic_id)) for topic_id in topic_ids])
         for topic_id in topic_ids:
             self._deleted.pop(topic_id, None)
+
+    def has_partition(self, name: str, index: int, topic_id: UUID | None) -> bool:
+        """Whether a topic has a partition; also whether it has this id, if it is known."""
+        topic = self.decided.topics.get(name)
+        if topic is None or index >= len(topic.partitions):
+            return False
+        return topic_id is None or topic_id.bytes == topic.topic_id
 
     def bump_leader_epochs(self) -> None:
         """Begin a new leader epoch everywhere: after a crash, the logs may have lost unsynced records."""

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cluster_state import ClusterState
 from kbroker.controller import single_broker
-from kbroker.controller.cluster.pacing import paced
+from kbroker.controller.pacing import paced
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import ClusterServices

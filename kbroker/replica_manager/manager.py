@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Container, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from kbroker.clock import Clock
@@ -55,6 +55,31 @@ _DELETED_AT_ONCE: Final = 16
 Key = tuple[str, int]
 
 
+class Member(Protocol):
+    """The broker, as a member of its cluster."""
+
+    def broker_epoch(self) -> int:
+        """Return the epoch of this broker's registration."""
+
+    def endpoint_of(self, broker_id: int) -> Endpoint | None:
+        """Return a live broker's address for other brokers; None if unknown."""
+
+    def controller_endpoint(self) -> Endpoint | None:
+        """Return the controller's address for other brokers; None if unknown."""
+
+    def live_brokers(self) -> Container[int]:
+        """Return the ids of brokers that may be in sync."""
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        """Return a topic's own configs."""
+
+    def replica_changed(self, partition: ReplicatedPartition) -> None:
+        """Handle a partition that leads or follows in a new leader epoch."""
+
+    def replica_stopped(self, partition: ReplicatedPartition) -> None:
+        """Handle a partition that does neither any more."""
+
+
 class ReplicaManager:
     """The partitions that a broker of a cluster leads and follows.
 
@@ -68,37 +93,22 @@ class ReplicaManager:
         peers: Peers,
         clock: Clock,
         config: ReplicationConfig,
-        *,
-        broker_epoch: Callable[[], int],
-        endpoint_of: Callable[[int], Endpoint | None],
-        live_brokers: Callable[[], Container[int]],
-        controller_endpoint: Callable[[], Endpoint | None],
-        topic_configs: Callable[[str], Mapping[str, str]],
-        on_change: Callable[[ReplicatedPartition], None] = lambda _partition: None,
-        on_stopped: Callable[[ReplicatedPartition, bool], None] = lambda _partition, _deleted: None,
+        member: Member,
     ) -> None:
-        """Prepare; `begin` starts the background work.
-
-        `broker_epoch()` is that of this broker's registration. `endpoint_of(broker)` is a live broker's address for
-        other brokers, `controller_endpoint()` the controller's; None if unknown. `live_brokers()` are the ids of
-        brokers that may be in sync. `topic_configs(name)` are a topic's own configs. `on_change(partition)` is called
-        when a partition leads or follows in a new leader epoch; `on_stopped(partition, deleted)` when it does neither
-        any more.
-        """
+        """Prepare; `begin` starts the background work."""
         self.node_id = node_id
         self.controller_epoch = 0
         self._replicas = replicas
         self._clock = clock
         self._config = config
-        self._broker_epoch = broker_epoch
-        self._topic_configs = topic_configs
-        self._on_change = on_change
-        self._on_stopped = on_stopped
-        self._changes = InSyncChanges(node_id, peers, broker_epoch, controller_endpoint, config.socket_timeout_ms)
-        self._around = Surroundings(node_id, clock, config.lag_max_ms, live_brokers, self._changes.propose)
+        self._member = member
+        self._changes = InSyncChanges(
+            node_id, peers, member.broker_epoch, member.controller_endpoint, config.socket_timeout_ms
+        )
+        self._around = Surroundings(node_id, clock, config.lag_max_ms, member.live_brokers, self._changes.propose)
         self._around.sent = ReplicationQuota(config.quota_window)
         self._taken = ReplicationQuota(config.quota_window)
-        self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, broker_epoch, endpoint_of)
+        self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of)
         self._unsynced = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them so
         self._closed = False
@@ -160,7 +170,7 @@ class ReplicaManager:
 
         (KafkaApis.isBrokerEpochStale; -1 and epochs larger than the known one pass.) UpdateMetadata is checked, too.
         """
-        if broker_epoch != _UNCHECKED and broker_epoch < self._broker_epoch():
+        if broker_epoch != _UNCHECKED and broker_epoch < self._member.broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH
         if controller_epoch < self.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -316,7 +326,7 @@ class ReplicaManager:
                 self._fetchers.follow(partition, state.leader)
         text = "%s-%d: leader %d in epoch %d, in sync %s"
         log.debug(text, *key, state.leader, state.leader_epoch, state.isr)
-        self._on_change(partition)
+        self._member.replica_changed(partition)
         return ErrorCode.NONE
 
     def _host(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ReplicatedPartition | None:
@@ -362,11 +372,11 @@ class ReplicaManager:
                     log.info("%s-%d was moved to %s", *key, list(state.replicas))
                     self._fetchers.remove(key)
                     self._replicas.take(key)
-                    self._on_stopped(partition, False)
+                    self._member.replica_stopped(partition)
             await turn
 
     def _topic(self, name: str, topic_id: bytes) -> TopicState:
-        return TopicState(name, topic_id, (), self._topic_configs(name))
+        return TopicState(name, topic_id, (), self._member.topic_configs(name))
 
     # --- stopping
 
@@ -409,7 +419,7 @@ class ReplicaManager:
         else:
             partition.leading = False
             partition.poke()
-        self._on_stopped(partition, state.delete_partition)
+        self._member.replica_stopped(partition)
         return ErrorCode.NONE
 
     def _delete(self, to_delete: dict[Key, StopReplicaPartitionError]) -> None:
@@ -454,7 +464,7 @@ class ReplicaManager:
         self._around.sent.rate, self._taken.rate = leader, follower
 
     def _throttle(self, partition: ReplicatedPartition) -> None:
-        configs, index = self._topic_configs(partition.topic), partition.index
+        configs, index = self._member.topic_configs(partition.topic), partition.index
         partition.is_throttled_leader = is_throttled(configs, LEADER_REPLICAS, index, self.node_id)
         partition.is_throttled_follower = is_throttled(configs, FOLLOWER_REPLICAS, index, self.node_id)
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from kbroker.broker import base_node, cluster_follower, node
+from kbroker.broker import base_node, node
 from kbroker.broker.node import BrokerNode
 from kbroker.broker.periodic_work import PeriodicWork
 from kbroker.config.server_config import BrokerConfig
@@ -16,9 +16,9 @@ from kbroker.network.server import Server
 
 PLACES = [
     (node, "EmbeddedStore"),
-    (node, "_load"),
+    (node, "load_logs"),
     (base_node, "GroupCoordinator"),
-    (cluster_follower.ClusterFollower, "begin"),
+    (BrokerNode, "_host_all"),
     (Server, "listen"),
     (Controller, "register_broker"),
     (PeriodicWork, "begin"),

@@ -20,7 +20,7 @@ from kbroker.replica_manager.manager import ReplicaManager
 
 PLACES = [
     (EntityConfigs, "load"),
-    (cluster_node, "_load"),
+    (cluster_node, "load_logs"),
     (base_node, "GroupCoordinator"),
     (Server, "listen"),
     (Membership, "begin"),

@@ -7,7 +7,7 @@ that elect by Kafka's rules and grant what is asked for as a controller on ZooKe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,13 +151,14 @@ class Node:
         self.directory = directory
         self.config = config
         self.alive = False
-        self.broker_epoch = 0
+        self.epoch = 0
+        self.elsewhere: set[str] = set()
         self.fatal: BaseException | None = None
 
     def start(self) -> None:
         """Open what is on disk, and be there for others."""
         cluster, clock = self.cluster, VirtualClock()
-        self.broker_epoch = cluster.next_broker_epoch()
+        self.epoch = cluster.next_broker_epoch()
         self.logs = LogManager([LogDirectory(str(self.directory), node_id=self.id)], str(self.directory))
         self.logs.open()
         self.logs.load(cluster.log_config, clock.now_ms(), lambda _topic, _partition, _id: True)
@@ -168,18 +169,16 @@ class Node:
         def settings(topic: TopicState) -> LogConfig:
             return cluster.log_config(topic.name)
 
-        self.replicas = Replicas(self.id, self.logs, settings, clock, defer)
+        self.replicas = Replicas(
+            self.id, self.logs, settings, clock, defer, lambda topic, _index: topic in self.elsewhere
+        )
         self.manager = ReplicaManager(
             self.id,
             self.replicas,
             MemoryPeers(cluster.network, self.host),
             clock,
             self.config,
-            broker_epoch=lambda: self.broker_epoch,
-            endpoint_of=lambda broker: (f"broker{broker}", 9092) if broker in cluster.registered else None,
-            live_brokers=lambda: cluster.registered,
-            controller_endpoint=lambda: (CONTROLLER, 9092),
-            topic_configs=lambda name: cluster.topic_configs.get(name, {}),
+            self,
         )
         services: Any = SimpleNamespace(
             node_id=self.id,
@@ -190,7 +189,7 @@ class Node:
             fetch_sessions=FetchSessions(1000, seed=self.id),
             fetch_max_bytes=55 << 20,
             cluster=SimpleNamespace(
-                broker_epoch=lambda: self.broker_epoch,
+                broker_epoch=self.broker_epoch,
                 replica_manager=self.manager,
                 metadata=SimpleNamespace(read_configs=lambda _names: None),
             ),
@@ -209,6 +208,27 @@ class Node:
         self.manager.close()
         self.replicas.close()
         self.logs.close(clean=clean, now_ms=VirtualClock().now_ms())
+
+    def broker_epoch(self) -> int:
+        return self.epoch
+
+    def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
+        return (f"broker{broker_id}", 9092) if broker_id in self.cluster.registered else None
+
+    def controller_endpoint(self) -> tuple[str, int]:
+        return CONTROLLER, 9092
+
+    def live_brokers(self) -> Container[int]:
+        return self.cluster.registered
+
+    def topic_configs(self, name: str) -> Mapping[str, str]:
+        return self.cluster.topic_configs.get(name, {})
+
+    def replica_changed(self, partition: ReplicatedPartition) -> None:
+        pass
+
+    def replica_stopped(self, partition: ReplicatedPartition) -> None:
+        pass
 
     def partition(self, topic: str = "t", index: int = 0) -> ReplicatedPartition:
         found = self.replicas.get((topic, index))
@@ -432,7 +452,7 @@ class Cluster:
         while True:
             request = await queue.get()
             while broker in self.registered:
-                request.broker_epoch = self.nodes[broker].broker_epoch
+                request.broker_epoch = self.nodes[broker].epoch
                 try:
                     await self.network.ask(CONTROLLER, f"broker{broker}", request, 7, LeaderAndIsrResponse, 1000)
                     break
@@ -448,7 +468,7 @@ class Cluster:
     async def _serve_controller(self, request: AlterPartitionRequest, _version: int, _answer: type[Any]) -> Any:
         if self.refuse and (code := self.refuse.pop(0)):
             return AlterPartitionResponse(error_code=code)
-        if self.nodes[request.broker_id].broker_epoch != request.broker_epoch:
+        if self.nodes[request.broker_id].epoch != request.broker_epoch:
             return AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
         names = {topic_id: name for name, topic_id in self.topic_ids.items()}
         topics = []

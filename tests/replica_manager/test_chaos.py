@@ -101,7 +101,7 @@ class Chaos:
                 return
             if each not in self.cluster.registered:
                 self.told["registered again"] += 1
-                self.cluster.nodes[each].broker_epoch = self.cluster.next_broker_epoch()
+                self.cluster.nodes[each].epoch = self.cluster.next_broker_epoch()
                 await self.cluster.register(each)
                 return
 
@@ -159,7 +159,7 @@ class Chaos:
             if not self.cluster.nodes[each].alive:
                 await self.cluster.start(each)
             elif each not in self.cluster.registered:
-                self.cluster.nodes[each].broker_epoch = self.cluster.next_broker_epoch()
+                self.cluster.nodes[each].epoch = self.cluster.next_broker_epoch()
                 await self.cluster.register(each)
         self.over = True
         for key in self.keys:

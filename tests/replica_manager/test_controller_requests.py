@@ -49,7 +49,7 @@ def test_older_controllers_and_epochs_are_refused_and_change_nothing(play: Calla
         assigned = cluster.partitions[T]
         known = cluster.nodes[1].partition().leader_epoch
         assigned.leader_epoch, assigned.leader = 5, 2
-        epoch = cluster.nodes[1].broker_epoch
+        epoch = cluster.nodes[1].epoch
         stale = cluster.leader_and_isr([T], broker_epoch=epoch - 1)
         assert await say(cluster, 1, stale) == (77, [77])
         old = cluster.leader_and_isr([T], controller_epoch=0)
@@ -129,7 +129,7 @@ def test_a_stopped_replica_is_copied_no_more_and_a_deleted_one_is_gone(play: Cal
     async def test(cluster: Cluster) -> None:
         await cluster.produce(b"one")
         assert (await cluster.stop_replica(3, controller_epoch=0, delete=True)).error_code == 11
-        stale = await cluster.stop_replica(3, broker_epoch=cluster.nodes[3].broker_epoch - 1, delete=True)
+        stale = await cluster.stop_replica(3, broker_epoch=cluster.nodes[3].epoch - 1, delete=True)
         assert stale.error_code == 77
         cluster.elect(T, keep=True)
         await cluster.told()
@@ -148,7 +148,7 @@ def test_a_stopped_replica_is_copied_no_more_and_a_deleted_one_is_gone(play: Cal
         assert not (cluster.directory / "3" / "t-0").exists()
         answer = await cluster.produce(b"three", to=3)
         assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        cluster.nodes[3].replicas.is_elsewhere = lambda topic, _index: topic == "t"
+        cluster.nodes[3].elsewhere.add("t")
         answer = await cluster.produce(b"three", to=3)
         assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 

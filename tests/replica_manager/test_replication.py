@@ -186,7 +186,7 @@ def test_a_leader_that_the_controller_does_not_hear_acknowledges_nothing_alone(p
         assert (await cluster.produce(b"three", to=2)).error_code == 0
         cluster.network.cut.clear()
         await asyncio.sleep(5)
-        cluster.nodes[1].broker_epoch = cluster.next_broker_epoch()
+        cluster.nodes[1].epoch = cluster.next_broker_epoch()
         await cluster.register(1)
         await cluster.until(lambda: cluster.in_sync() == {1, 2, 3})
         await cluster.until(cluster.are_equal)

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import kbroker.broker.cluster_node as composition
+import kbroker.broker.base_node as composition
 from kbroker.broker.cluster_node import ClusterNode
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig

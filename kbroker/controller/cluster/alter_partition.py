@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from kbroker.controller.cluster import reassignment
 from kbroker.controller.cluster.context import Partition, State
-from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.partitions import WRITES_AT_ONCE, read_state, write_together
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import all_of, paced, pieces
 from kbroker.controller.znodes import RECOVERING, LeaderAndIsr, state_path
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import (

@@ -12,7 +12,7 @@ from kbroker.controller.cluster import requests
 from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Stops
 from kbroker.controller.cluster.channels import Channels
 from kbroker.controller.cluster.context import Context, Partition
-from kbroker.controller.cluster.pacing import paced
+from kbroker.controller.pacing import paced
 from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrPartitionState,
     StopReplicaPartitionState,

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from kbroker.controller.cluster import deletion, reassignment
 from kbroker.controller.cluster.context import LiveBroker, Partition
 from kbroker.controller.cluster.features import supported_by
-from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, take_out
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.features import unsupported
+from kbroker.controller.pacing import all_of, paced
 from kbroker.controller.tree.znode import Znode
 from kbroker.controller.znodes import BROKER_IDS, Registration, Unreadable, read
 

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 
 from kbroker.controller.cluster.context import Deletion, Partition
-from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.partitions import unled
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import all_of, paced, pieces
 from kbroker.controller.tree.znode import Delete, Refused
 from kbroker.controller.znodes import CONFIG, DELETE_TOPICS, topic_path
 

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable
 from kbroker.cluster_state import NO_LEADER
 from kbroker.controller import elections
 from kbroker.controller.cluster.context import Partition, State
-from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.partitions import bring_online, elect
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import paced
 from kbroker.controller.znodes import (
     PREFERRED_ELECTION,
     LeaderAndIsr,

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from kbroker.controller.cluster.brokers import replicas_offline
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import all_of, paced
 from kbroker.controller.znodes import ISR_CHANGES, LOG_DIR_EVENTS, Unreadable, decode_log_dir_event, read
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from kbroker.controller import elections
 from kbroker.controller.cluster.batch import Batch
 from kbroker.controller.cluster.context import Partition, State
 from kbroker.controller.cluster.fenced_tree import ControllerMoved, FencedTree
-from kbroker.controller.cluster.pacing import all_of, paced, pieces
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import all_of, paced, pieces
 from kbroker.controller.tree.znode import Change, Create, Reason, Refused, SetData
 from kbroker.controller.znodes import (
     CONFIG,

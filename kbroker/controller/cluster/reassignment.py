@@ -19,9 +19,9 @@ from kbroker.controller import elections
 from kbroker.controller.cluster import deletion
 from kbroker.controller.cluster.assigned_replicas import Replicas, on_the_way, with_partition
 from kbroker.controller.cluster.context import Partition, State
-from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.partitions import bring_online, elect, read_state, take_out, write_anew
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import paced
 from kbroker.controller.tree.znode import Change, Delete, Refused, SetData
 from kbroker.controller.znodes import (
     REASSIGNMENTS,

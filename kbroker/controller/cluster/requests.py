@@ -11,7 +11,7 @@ from typing import Final
 
 from kbroker.controller.cluster.assigned_replicas import Replicas
 from kbroker.controller.cluster.context import Context, LiveBroker, Partition, State
-from kbroker.controller.cluster.pacing import paced
+from kbroker.controller.pacing import paced
 from kbroker.controller.znodes import RECOVERING
 from kbroker.protocol.messages.inter_broker import (
     LeaderAndIsrLiveLeader,

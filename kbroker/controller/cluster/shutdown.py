@@ -10,9 +10,9 @@ import logging
 
 from kbroker.controller import elections
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.pacing import paced
 from kbroker.controller.cluster.partitions import elect, take_out
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import paced
 from kbroker.controller.znodes import LeaderAndIsr
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import (

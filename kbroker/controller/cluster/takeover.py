@@ -12,9 +12,9 @@ import logging
 from kbroker.controller.cluster import deletion, elect_leaders, features, log_dirs, reassignment, topics
 from kbroker.controller.cluster.brokers import open_channel, read_brokers
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online, mark_leaderless, read_state, take_out
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import all_of, paced
 from kbroker.controller.znodes import DELETE_TOPICS
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from kbroker.controller.cluster.assigned_replicas import of_topic
 from kbroker.controller.cluster.context import Partition
-from kbroker.controller.cluster.pacing import all_of, paced
 from kbroker.controller.cluster.partitions import bring_online
 from kbroker.controller.cluster.term import Term
+from kbroker.controller.pacing import all_of, paced
 from kbroker.controller.tree.znode import Changed
 from kbroker.controller.znodes import TOPICS, Assignment, Unreadable, read, topic_path
 from kbroker.protocol.wire import new_uuid

@@ -1,27 +1,22 @@
 """The dynamic configs of topics, brokers, users and others in ZooKeeper, followed by their notifications.
 
-Owns the configs read from /config, and the last processed notification of /config/changes. Never knows what a config
-means. (Apache Kafka 3.9: ZkConfigManager, ZkNodeChangeNotificationListener.)
-
-A notification carries no values: it names an entity, which is then read. After a lost connection a broker processes the
-missed ones, of which ZooKeeper has at least the last quarter of an hour.
+Owns the configs read from /config. Never knows what a config means. (Apache Kafka 3.9: ZkConfigManager.)
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from kbroker.clock import Clock
 from kbroker.controller import znodes
-from kbroker.controller.member.rereading import Rereading
+from kbroker.controller.member.followed_nodes import AT_ONCE, TRIES, Notifications, Rereading
+from kbroker.controller.pacing import all_of
 from kbroker.controller.tree.znode import (
     Change,
     Check,
     Create,
-    Delete,
     MetadataTree,
     Refused,
     SetData,
@@ -34,18 +29,12 @@ from kbroker.security.sasl.scram_credential import USERS
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 50
-"""Concurrent reads."""
-EXPIRED_MS = 15 * 60 * 1000
-"""A notification of this age has been processed by all live brokers, and is removed."""
 GROUPS = "groups"
 """A kind of kbroker's own.
 
 Brokers write it only in clusters without Java brokers (check_keeps_groups): 3.9 does not know it.
 """
 FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
-TRIES = 100
-"""Attempts of a change while others are faster: each of them has made a change by then."""
 Configs = Mapping[str, str]
 Revise = Callable[[Configs], dict[str, str]]
 """Returns the new configs for the old ones; raises ApiError."""
@@ -61,12 +50,11 @@ class EntityConfigs:
 
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         self._tree = tree
-        self._clock = clock
         self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in FOLLOWED}
         self._unread: dict[str, None] = {}  # topics whose configs could not be read at first
-        self._last = -1
         self._listener: Listener = lambda _kind, _name, _configs: None
-        self._rereading = Rereading(tree, self._hear, "configs")
+        self._rereading = Rereading(tree, self._process, "configs")
+        self._notifications = Notifications(tree, clock, CONFIG_CHANGES, _named)
 
     def of(self, kind: str, name: str) -> Configs:
         """Return an entity's known configs; empty without any."""
@@ -78,7 +66,7 @@ class EntityConfigs:
 
     async def load(self) -> None:
         """Read all configs, and remember the last notification. Raises Unreachable, Unreadable."""
-        self._last = max(map(_number, await self._tree.children(CONFIG_CHANGES)), default=-1)
+        await self._notifications.skip()
         for kind in FOLLOWED:
             names = await self._tree.children(f"{CONFIG}/{kind}")
             await self._read_all(kind, names)
@@ -95,11 +83,7 @@ class EntityConfigs:
                 return []
             return [f"{user}/{CLIENTS}/{client}" for client in clients]
 
-        found: list[str] = []
-        for start in range(0, len(users), AT_ONCE):
-            for each in await asyncio.gather(*map(of, users[start : start + AT_ONCE])):
-                found += each
-        return found
+        return [each for found in await all_of(users, of, AT_ONCE) for each in found]
 
     async def read_topics(self, names: Iterable[str]) -> None:
         """Read the configs of topics that may be new; without ZooKeeper they are read once it is back."""
@@ -122,46 +106,23 @@ class EntityConfigs:
         """Stop following."""
         self._rereading.close()
 
-    async def _hear(self) -> None:
-        """Process the new notifications; if ZooKeeper is lost meanwhile, the same ones again."""
-        last = self._last
-        try:
-            await self._hear_new()
-        except Unreachable:
-            self._last = last
-            raise
-
-    async def _hear_new(self) -> None:
-        """Process the new notifications, and set a watch for the next."""
+    async def _process(self) -> None:
+        """Read what could not be read at first, then process the new notifications."""
         for name in list(self._unread):
             await self._read("topics", name)
             self._unread.pop(name, None)
             self._listener("topics", name, self.of("topics", name))
-        names = await self._tree.children(CONFIG_CHANGES, self.look)
-        entities: dict[str, None] = {}
-        for name in sorted(names, key=_number):
-            if _number(name) <= self._last:
-                continue
-            node = await self._tree.get(f"{CONFIG_CHANGES}/{name}")
-            if node is not None:
-                try:
-                    entities[znodes.read(name, node.data, znodes.decode_config_change)] = None
-                except Unreadable as error:
-                    log.warning("a change of configs is passed over: %s", error)
-            self._last = _number(name)
-        for path in entities:
+        await self._notifications.process(self.look, self._reread)
+
+    async def _reread(self, changed: Iterable[str]) -> None:
+        for path in changed:
             kind, _, segment = path.partition("/")
             if _is_entity(kind, segment):
-                await self._read_all(kind, [segment])
+                await self._read(kind, segment)
                 self._listener(kind, _name(segment), self.of(kind, _name(segment)))
-        if entities:
-            await self._remove_old(names)
 
     async def _read_all(self, kind: str, segments: Iterable[str]) -> None:
-        left = list(segments)
-        while left:
-            piece, left = left[:AT_ONCE], left[AT_ONCE:]
-            await asyncio.gather(*(self._read(kind, segment) for segment in piece))
+        await all_of(segments, partial(self._read, kind), AT_ONCE)
 
     async def _read(self, kind: str, segment: str) -> None:
         path = f"{CONFIG}/{kind}/{segment}"
@@ -220,17 +181,6 @@ class EntityConfigs:
     async def _missing(self, above: Iterable[str]) -> list[Create]:
         return [Create(each) for each in above if await self._tree.get(each) is None]
 
-    async def _remove_old(self, names: Sequence[str]) -> None:
-        """Remove notifications that all brokers have processed; of many only the oldest, the others later."""
-        for name in sorted(names, key=_number)[:AT_ONCE]:
-            node = await self._tree.get(f"{CONFIG_CHANGES}/{name}")
-            if node is None:
-                continue
-            if not 0 <= node.stat.created_ms < self._clock.now_ms() - EXPIRED_MS:
-                break
-            with contextlib.suppress(Refused):  # another broker was first
-                await self._tree.commit([Delete(f"{CONFIG_CHANGES}/{name}")])
-
 
 def _is_entity(kind: str, segment: str) -> bool:
     """Whether a notification names a followed entity: one with a name, or a user's client id."""
@@ -249,10 +199,13 @@ def _notification(kind: str, name: str) -> bytes:
     return znodes.encode_config_change(f"{kind}/{name or DEFAULT_ENTITY}")
 
 
-def _number(name: str) -> int:
-    """Return the number at the end of a notification's name, -1 without one."""
-    digits = name.rpartition("_")[2]
-    return int(digits) if digits.isdecimal() else -1
+def _named(path: str, data: bytes) -> str | None:
+    """Return KIND/ENTITY in a notification, None if it cannot be read."""
+    try:
+        return znodes.read(path.rpartition("/")[2], data, znodes.decode_config_change)
+    except Unreadable as error:
+        log.warning("a change of configs is passed over: %s", error)
+        return None
 
 
 def _name(segment: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from kbroker.config.model import ConfigError
 from kbroker.controller.features import SUPPORTED_IN_CLUSTER, unsupported
-from kbroker.controller.member.rereading import Rereading
+from kbroker.controller.member.followed_nodes import Rereading
 from kbroker.controller.tree.znode import Denied, MetadataTree, Unreachable
 from kbroker.controller.znodes import FEATURE, Features, Unreadable, read
 

@@ -6,18 +6,17 @@ Owns these writes, in Apache Kafka 3.9's order, and the conditions for their com
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
 from kbroker.cluster_state import PartitionState, TopicState
 from kbroker.controller import znodes
-from kbroker.controller.tree.znode import Create, MetadataTree, Reason, Refused, SetData
+from kbroker.controller.member.followed_nodes import AT_ONCE
+from kbroker.controller.pacing import all_of
+from kbroker.controller.tree.znode import Create, MetadataTree, Reason, Refused, SetData, ensure
 from kbroker.controller.znodes import DELETE_TOPICS, TOPICS, Assignment, Unreadable, topic_path
 from kbroker.protocol.errors import ApiError, ErrorCode
 
-_READ_AT_ONCE: Final = 50
 Holds = Callable[[TopicState | None], bool]
 """Returns whether a topic, None if missing, is in the expected state."""
 
@@ -25,14 +24,12 @@ Holds = Callable[[TopicState | None], bool]
 async def partition_counts(tree: MetadataTree) -> dict[str, int]:
     """Return the number of partitions of each topic that is not being deleted. Raises Unreachable."""
     names = sorted(set(await tree.children(TOPICS)) - set(await tree.children(DELETE_TOPICS)))
+    found = await all_of(names, lambda name: tree.get(topic_path(name)), AT_ONCE)
     counts: dict[str, int] = {}
-    for start in range(0, len(names), _READ_AT_ONCE):
-        piece = names[start : start + _READ_AT_ONCE]
-        found = await asyncio.gather(*(tree.get(topic_path(name)) for name in piece))
-        for name, node in zip(piece, found, strict=True):
-            if node is not None:
-                with contextlib.suppress(Unreadable):  # the controller reports the fault
-                    counts[name] = len(znodes.read(topic_path(name), node.data, Assignment.decode).replicas)
+    for name, node in zip(names, found, strict=True):
+        if node is not None:
+            with contextlib.suppress(Unreadable):  # the controller reports the fault
+                counts[name] = len(znodes.read(topic_path(name), node.data, Assignment.decode).replicas)
     return counts
 
 
@@ -87,11 +84,7 @@ async def grow_topic(tree: MetadataTree, plan: TopicState) -> None:
 
 async def delete_topic(tree: MetadataTree, name: str) -> None:
     """Request a topic's deletion, even if it is already requested. Raises Unreachable."""
-    try:
-        await tree.commit([Create(f"{DELETE_TOPICS}/{name}")])
-    except Refused as refused:
-        if refused.reason is not Reason.NODE_EXISTS:
-            raise
+    await ensure(tree, f"{DELETE_TOPICS}/{name}")
 
 
 def led(count: int) -> Holds:

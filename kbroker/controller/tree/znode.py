@@ -1,6 +1,6 @@
 """The interface of a tree of znodes, whatever stores it (ZooKeeper's own data model).
 
-Owns the interface's values and errors. Never interprets a znode's content.
+Owns the interface's values and errors, and the creation of a node that may exist. Never interprets a znode's content.
 
 A tree is used through a session. The session's ephemeral nodes are removed when it ends; it ends when it is closed or
 when the server has not heard from it for the session's timeout. Each call may find the connection lost: then it is
@@ -153,3 +153,12 @@ class MetadataTree(Protocol):
 
     async def close(self) -> None:
         """End the session, which removes its ephemeral nodes."""
+
+
+async def ensure(tree: MetadataTree, path: str) -> None:
+    """Create a node below an existing one, if it is missing."""
+    try:
+        await tree.commit([Create(path)])
+    except Refused as refused:
+        if refused.reason is not Reason.NODE_EXISTS:
+            raise

@@ -49,12 +49,26 @@ def unusable(directory: str, error: OSError) -> LogDirError:
     return LogDirError(f"log directory {directory} cannot be used: {said}")
 
 
+class LogEvents:
+    """The reactions of the logs' owner; none here."""
+
+    def logs_failed(self, text: str) -> None:
+        """Handle a failure after which the broker cannot go on."""
+
+    def partitions_lost(self, keys: list[Key]) -> None:
+        """Handle the loss of the partitions in a directory that has failed."""
+
+    def log_moved(self, key: Key, log: PartitionLog) -> None:
+        """Use a partition's new log, with the same data in another directory."""
+
+    def move_ready(self) -> None:
+        """Have `advance_moves` called soon; this is called from other threads."""
+
+
 class LogManager:
     """Every log of a broker, by (topic, partition). First call `open`, then `load`, then everything else.
 
-    `on_offline(keys)` gets the partitions of a directory that failed. `on_moved(key, log)` gets a partition with its
-    new log. `on_fatal(text)` is called when the broker cannot go on. `wake()` is called from other threads when
-    `advance_moves` should be called.
+    `events` are the reactions of its owner.
     """
 
     def __init__(
@@ -67,10 +81,7 @@ class LogManager:
         self.cordoned: frozenset[str] = frozenset()
         self.move_bytes_per_second = float("inf")
         self.moves: dict[Key, Move] = {}
-        self.on_offline: Callable[[list[Key]], None] = lambda _keys: None
-        self.on_moved: Callable[[Key, PartitionLog], None] = lambda _key, _log: None
-        self.on_fatal: Callable[[str], None] = lambda _text: None
-        self.wake: Callable[[], object] = lambda: None
+        self.events = LogEvents()
         self._wished: dict[Key, str] = {}
         self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
         self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="kbroker-make")
@@ -356,12 +367,12 @@ class LogManager:
     def _failed(self, manager: LogDirectory) -> None:
         logger.error("log directory %s goes offline: %s", manager.directory, manager.failure)
         if self._is_needed(manager) or not self.online:
-            self.on_fatal(f"log directory {manager.directory} has failed: {manager.failure}")
+            self.events.logs_failed(f"log directory {manager.directory} has failed: {manager.failure}")
             return
         for key, move in list(self.moves.items()):
             if move.target is manager or key in manager.logs:
                 self.moves.pop(key).stop()
-        self.on_offline(manager.abandon())
+        self.events.partitions_lost(manager.abandon())
 
     # -- moves ------------------------------------------------------------------------------------------------
 
@@ -393,7 +404,8 @@ class LogManager:
         if self.some_offline:
             # An offline directory might hold the partition, too, and the two could never be told apart later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
-        self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, self.wake)
+        ready = self.events.move_ready
+        self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, ready)
         logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
 
     def _wish(self, key: Key, directory: str) -> None:
@@ -437,7 +449,7 @@ class LogManager:
             raise
         # The copy is the log now. A later failure must not keep anybody appending to the old log.
         del self.moves[key]
-        self.on_moved(key, log)
+        self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)
         if source is not None:
             trouble = f"{key[0]}-{key[1]} could not be removed, which has moved"

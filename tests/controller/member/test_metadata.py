@@ -9,7 +9,7 @@ import pytest
 
 from kbroker.controller import znodes
 from kbroker.controller.features import TRANSACTION_VERSION, FeatureUpdate
-from kbroker.controller.member.entity_configs import TRIES
+from kbroker.controller.member.followed_nodes import TRIES
 from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE
 from kbroker.controller.tree.znode import SetData
 from kbroker.long_work import in_slices

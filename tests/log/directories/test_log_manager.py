@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_a_partition_leaves_a_full_disk_and_keeps_what_comes_later(
     dirs = load(new_dirs(tmp_path))
     _, full, target = dirs.managers
     serving = {KEY: created_in(dirs, full)}
-    dirs.on_moved = serving.__setitem__
+    dirs.events = SimpleNamespace(log_moved=serving.__setitem__, move_ready=lambda: None)  # type: ignore[assignment]
     dirs.move(*KEY, target.directory)
     refuse_writes_in(monkeypatch, full.directory, errno.ENOSPC)
     until(dirs, lambda: not dirs.moves)
@@ -180,7 +181,7 @@ def test_a_broker_that_cannot_go_on_deletes_nothing_and_says_so(tmp_path: Path) 
     """Who asked would believe that a later topic of this name finds nothing here, at the next start."""
     dirs = load(new_dirs(tmp_path))
     fatal: list[str] = []
-    dirs.on_fatal = fatal.append
+    dirs.events = SimpleNamespace(logs_failed=fatal.append)  # type: ignore[assignment]
     log = created_in(dirs, dirs.metadata)
     dirs.metadata.report(OSError(errno.EIO, "broken"))
     assert fatal

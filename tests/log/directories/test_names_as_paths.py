@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_links_are_not_followed(outside: Path, suffix: str) -> None:
 def test_a_partition_without_a_place_takes_no_directory_offline(tmp_path: Path, in_cluster: bool) -> None:
     logs = LogDirectory(str(tmp_path / "data"), node_id=1, cluster_id="cluster", in_cluster=in_cluster)
     dirs, fatal = LogManager([logs], logs.directory), []
-    dirs.on_fatal = fatal.append
+    dirs.events = SimpleNamespace(logs_failed=fatal.append)  # type: ignore[assignment]
     dirs.open()
     dirs.load(lambda _topic: CONFIG, NOW, lambda *_: True)
     (tmp_path / "elsewhere").mkdir()

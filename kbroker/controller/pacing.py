@@ -1,4 +1,4 @@
-"""Long work of the controller in pieces: slices of the loop's time, and a limited number of concurrent requests.
+"""Long work on the tree of metadata in pieces: slices of the loop's time, and a limited number of requests at once.
 
 Owns both methods. Never knows what the work is.
 """

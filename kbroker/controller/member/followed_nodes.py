@@ -1,0 +1,252 @@
+"""Content of ZooKeeper that a broker follows: read again whenever it may have changed, by watches and notifications.
+
+Owns the reading task, the last processed notifications, and the change of a znode together with its notification. A new
+connection is a reason to read: watches are lost with the old one, even in the same session. A notification carries no
+values: it names what is then read. After a lost connection a broker processes the missed ones, of which ZooKeeper has
+at least the last quarter of an hour. Never knows what is read. (Apache Kafka 3.9: ZkNodeChangeNotificationListener.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from kbroker.clock import Clock
+from kbroker.controller.pacing import all_of
+from kbroker.controller.tree.znode import (
+    Create,
+    Delete,
+    MetadataTree,
+    Refused,
+    Session,
+    SetData,
+    Unreachable,
+    Znode,
+)
+from kbroker.controller.znodes import Unreadable
+from kbroker.protocol.errors import ApiError, ErrorCode
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 50
+"""Concurrent reads, and most old notifications removed at a time."""
+EXPIRED_MS: Final = 15 * 60 * 1000
+"""A notification of this age has been processed by all live brokers, and is removed."""
+TRIES: Final = 100
+"""Attempts of a change while others are faster: each of them has made a change by then."""
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Rereading:
+    """`read` reads everything that may have changed; after Unreachable it is repeated with the next connection."""
+
+    def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], what: str) -> None:
+        """`what` is its name in the log."""
+        self._tree = tree
+        self._read = read
+        self._what = what
+        self._reading: asyncio.Task[None] | None = None
+        self._again = self._closed = False
+
+    def begin(self, connected: Callable[[], None] | None = None) -> None:
+        """Read now, and with every new connection: `connected` is called then, by default `look`."""
+        again = connected or self.look
+        self._tree.listen(lambda what: again() if what is Session.LIVE else None)
+        self.look()
+
+    def look(self) -> None:
+        """Read again now, or after the running read."""
+        if self._closed:
+            return
+        if self._reading is not None:
+            self._again = True
+            return
+        self._reading = asyncio.get_running_loop().create_task(self._follow())
+
+    async def settled(self) -> None:
+        """Wait for the end of the running read, if any."""
+        if self._reading is not None:
+            await asyncio.shield(self._reading)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _follow(self) -> None:
+        try:
+            while True:
+                self._again = False
+                with contextlib.suppress(Unreachable):  # repeated when ZooKeeper is back, if it is not by now
+                    await self._read()
+                if not self._again:
+                    break
+        except Exception:
+            log.exception("%s is not followed until it changes again", self._what)
+        finally:
+            self._reading = None
+
+
+class Notifications(Generic[K]):
+    """The numbered znodes below a path, each of which names something that has changed.
+
+    `named` returns what the data of a notification names; None to pass it over.
+    """
+
+    def __init__(self, tree: MetadataTree, clock: Clock, path: str, named: Callable[[str, bytes], K | None]) -> None:
+        self._tree = tree
+        self._clock = clock
+        self._path = path
+        self._named = named
+        self._last = -1
+
+    async def skip(self) -> None:
+        """Count all present notifications as processed: what they name is read after this."""
+        self._last = max(map(_number, await self._tree.children(self._path)), default=-1)
+
+    async def process(self, look: Callable[[], None], reread: Callable[[Iterable[K]], Awaitable[None]]) -> None:
+        """Read again what the new ones name, and watch for more; the same ones again if ZooKeeper is lost meanwhile."""
+        last = self._last
+        try:
+            names = sorted(await self._tree.children(self._path, look), key=_number)
+            changed: dict[K, None] = {}
+            for name in names:
+                if _number(name) <= self._last:
+                    continue
+                node = await self._tree.get(f"{self._path}/{name}")
+                key = None if node is None else self._named(f"{self._path}/{name}", node.data)
+                if key is not None:
+                    changed[key] = None
+                self._last = _number(name)
+            if changed:
+                await reread(changed)
+                await self._remove_old(names)
+        except Unreachable:
+            self._last = last
+            raise
+
+    async def _remove_old(self, names: Sequence[str]) -> None:
+        """Remove notifications that all brokers have processed; of many only the oldest, the others later."""
+        for name in names[:AT_ONCE]:
+            path = f"{self._path}/{name}"
+            node = await self._tree.get(path)
+            if node is None:
+                continue
+            if not 0 <= node.stat.created_ms < self._clock.now_ms() - EXPIRED_MS:
+                break
+            with contextlib.suppress(Refused):  # another broker was first
+                await self._tree.commit([Delete(path)])
+
+
+class NotifiedValues(ABC, Generic[K, V]):
+    """Values in a znode each, followed through their notifications. `nothing` is the value of a missing znode.
+
+    A change is written only if nobody has written meanwhile, together with its notification.
+    """
+
+    def __init__(self, tree: MetadataTree, what: str, nothing: V, notifications: Sequence[Notifications[K]]) -> None:
+        """`what` is their name in the log."""
+        self._tree = tree
+        self._nothing = nothing
+        self._notifications = notifications
+        self._rereading = Rereading(tree, self._process, what)
+        self._changed_here: set[K] = set()
+        """Keys whose values this broker has changed since the beginning of its last read."""
+
+    @abstractmethod
+    def _path(self, key: K) -> str:
+        """Return the path of a value's znode."""
+
+    @abstractmethod
+    def _decoded(self, path: str, data: bytes) -> V:
+        """Return the value in a znode; raises Unreadable."""
+
+    @abstractmethod
+    def _encoded(self, value: V) -> Any:
+        """Return a value's JSON object."""
+
+    @abstractmethod
+    def _notification(self, key: K) -> Create:
+        """Return the notification of a change."""
+
+    @abstractmethod
+    def _unreadable(self, key: K, error: Unreadable, found: dict[K, V]) -> None:
+        """Handle a znode that cannot be read."""
+
+    @abstractmethod
+    def _take(self, changed: dict[K, V]) -> None:
+        """Update the known values, and notify the listener."""
+
+    @abstractmethod
+    def _busy(self, key: K) -> str:
+        """Return the error's text if others change a value all the time."""
+
+    def close(self) -> None:
+        """Stop following."""
+        self._rereading.close()
+
+    async def change(self, key: K, revise: Callable[[V], V]) -> V:
+        """Store the result of `revise` for a value, notify all brokers, and update this one; return it.
+
+        Raises the exceptions of `revise`, ApiError if others are faster every time; Unreachable, Denied, Unreadable.
+        """
+        path = self._path(key)
+        for _ in range(TRIES):
+            node = await self._tree.get(path)
+            old = self._nothing if node is None else self._decoded(path, node.data)
+            new = revise(old)
+            if new != old:
+                try:
+                    await self._tree.commit([self._write(path, node, new), self._notification(key)])
+                except Refused as refused:
+                    if refused.path != path:
+                        raise
+                    continue
+            self._changed_here.add(key)
+            self._take({key: new})
+            return new
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, self._busy(key))
+
+    def _write(self, path: str, node: Znode | None, value: V) -> Create | SetData | Delete:
+        if node is not None and value == self._nothing:
+            return Delete(path, node.stat.version)
+        data = json.dumps(self._encoded(value), separators=(",", ":"), ensure_ascii=False).encode()
+        return Create(path, data) if node is None else SetData(path, data, node.stat.version)
+
+    async def _process(self) -> None:
+        for each in self._notifications:
+            await each.process(self._rereading.look, self._reread)
+
+    async def _reread(self, changed: Iterable[K]) -> None:
+        self._changed_here.clear()
+        found = await self._read_all(changed)
+        for key in self._changed_here:  # the value read may be older; the change's own notification follows
+            found.pop(key, None)
+        self._take(found)
+
+    async def _read_all(self, keys: Iterable[K]) -> dict[K, V]:
+        found: dict[K, V] = {}
+
+        async def read(key: K) -> None:
+            path = self._path(key)
+            node = await self._tree.get(path)
+            try:
+                found[key] = self._nothing if node is None else self._decoded(path, node.data)
+            except Unreadable as error:
+                self._unreadable(key, error, found)
+
+        await all_of(keys, read, AT_ONCE)
+        return found
+
+
+def _number(name: str) -> int:
+    """Return the number at the end of a notification's name, -1 without one."""
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else -1
