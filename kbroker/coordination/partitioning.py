@@ -63,7 +63,7 @@ class Partitioning:
 
     def of(self, key: str) -> int:
         """Return the partition that coordinates a key, also if the topic is yet to be created."""
-        return partition_for(key, self._seen() or self._planned)
+        return partition_for(key, self._count or self._seen() or self._planned)
 
     def leads(self, partition: int) -> None:
         """Note a partition that this broker leads; warns if no key belongs to it."""

@@ -33,12 +33,9 @@ class CoordinatorService(Generic[S]):
     ) -> None:
         self._writer = writer
         self._partitions = Partitioning(topic, planned, writer.partition_count)
+        self.partition_for = self._partitions.of
         self._closed = False
         self._runtime: Runtime[S] = Runtime(topic, make_shard, writer, clock, write_timeout_ms)
-
-    def partition_for(self, key: str) -> int:
-        """Return the partition of the topic that coordinates a key, also if the topic is yet to be created."""
-        return self._partitions.of(key)
 
     def ensure_topic(self) -> bool:
         """Return whether the topic exists; if it does not, have it created."""

@@ -8,7 +8,7 @@ internal settings among these are constants here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -121,27 +121,29 @@ class Settings:
 
     def session_timeout_ms(self, group_id: str) -> int:
         """How long a member may be silent."""
-        config = self.config
+        own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_session_timeout_ms, config.consumer_max_session_timeout_ms
-        return self._of_group(group_id, "consumer.session.timeout.ms", config.consumer_session_timeout_ms, low, high)
+        default = config.consumer_session_timeout_ms
+        return default if own is None else _bounded(own, "consumer.session.timeout.ms", default, low, high)
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
         """The heartbeat interval for members."""
-        config = self.config
+        own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_heartbeat_interval_ms, config.consumer_max_heartbeat_interval_ms
         default = config.consumer_heartbeat_interval_ms
-        return self._of_group(group_id, "consumer.heartbeat.interval.ms", default, low, high)
+        return default if own is None else _bounded(own, "consumer.heartbeat.interval.ms", default, low, high)
 
     def assignment_interval_ms(self, group_id: str) -> int:
         """The least time between two computations of a target."""
-        config = self.config
+        own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_assignment_interval_ms, config.consumer_max_assignment_interval_ms
         default = self.assignment_interval_default_ms
-        return self._of_group(group_id, "consumer.assignment.interval.ms", default, low, high)
+        return default if own is None else _bounded(own, "consumer.assignment.interval.ms", default, low, high)
 
-    def _of_group(self, group_id: str, name: str, default: int, low: int, high: int) -> int:
-        text = self._topics.state.group_configs.get(group_id, {}).get(name)
-        return default if text is None else min(max(int(text), low), high)
+
+def _bounded(configs: Mapping[str, str], name: str, default: int, low: int, high: int) -> int:
+    text = configs.get(name)
+    return default if text is None else min(max(int(text), low), high)
 
 
 def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:

@@ -150,7 +150,9 @@ def _body(entry: Entry, asked: bytes) -> memoryview:
     """Return the body after the header. Raises Malformed."""
     frame = memoryview(asked)
     position = _BEFORE_ID + max(_ID_LENGTH.unpack_from(asked, _BEFORE_ID - _ID_LENGTH.size)[0], 0)
-    return frame[skip_tags(frame, position) if entry.request_tags else position :]
+    if entry.request_tags:
+        position = position + 1 if asked[position : position + 1] == b"\0" else skip_tags(frame, position)
+    return frame[position:]
 
 
 def _decoded(entry: Entry, asked: bytes) -> Any:

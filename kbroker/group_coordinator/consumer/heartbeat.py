@@ -186,11 +186,15 @@ def _assignment(assigned: Epochs) -> Assignment:
 def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tuple[str, ...]) -> None:
     """Check a request; raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
-    if version >= _CLIENT_MADE_MEMBER_ID_SINCE or epoch > 0 or epoch == LEAVE_EPOCH:
-        _not_blank(request.member_id, "MemberId")
-    _not_blank(request.group_id, "GroupId")
-    _not_blank(request.instance_id, "InstanceId")
-    _not_blank(request.rack_id, "RackId")
+    needs_member_id = version >= _CLIENT_MADE_MEMBER_ID_SINCE or epoch > 0 or epoch == LEAVE_EPOCH
+    for value, name in (
+        (request.member_id if needs_member_id else None, "MemberId"),
+        (request.group_id, "GroupId"),
+        (request.instance_id, "InstanceId"),
+        (request.rack_id, "RackId"),
+    ):
+        if value is not None and not value.strip():
+            raise _invalid(f"{name} can't be empty.")
     if epoch == 0:
         if request.rebalance_timeout_ms == -1:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")
@@ -208,11 +212,6 @@ def validate(request: ConsumerGroupHeartbeatRequest, version: int, assignors: tu
             ErrorCode.UNSUPPORTED_ASSIGNOR,
             f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}.",
         )
-
-
-def _not_blank(value: str | None, name: str) -> None:
-    if value is not None and not value.strip():
-        raise _invalid(f"{name} can't be empty.")
 
 
 def _invalid(text: str) -> ApiError:
