@@ -5,8 +5,8 @@
 #                 ./kbroker-cluster; PORT=9192 takes other ports
 #   make unit     the tests that need no Java and end soon, three files at a time, random ones with a tenth of their tries:
 #                 under three minutes
-#   make test     all tests; those against Apache Kafka and Spark fetch their jars with Maven, those in a browser install
-#                 Debian's chromium where they may
+#   make test     all tests, in three processes at once; those against Apache Kafka and Spark fetch their jars with Maven,
+#                 those in a browser install Debian's chromium where they may
 #   make check    linters, types, import rules, freshness of generated pages
 #   make bench    the measured claims
 #   make torture  a thousand ends of the broker under load, and nothing lost; ten times the tries of random tests
@@ -41,7 +41,7 @@ unit: .venv/.stamp
 
 test: .venv/.stamp
 	tests/console/browser.sh
-	$(BIN)/pytest $(PYTEST_ARGS)
+	tests/streams.sh $(BIN)/pytest $(PYTEST_ARGS)
 
 check: .venv/.stamp
 	$(BIN)/ruff check .
