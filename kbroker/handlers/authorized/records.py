@@ -5,6 +5,7 @@ Owns the checks of requests with records. They are the most frequent, so a fully
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kbroker.handlers.authorized.guard import refuse_all, rights_of, with_field
@@ -16,7 +17,7 @@ from kbroker.handlers.produce_refusals import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.fetch import FetchRequest, PartitionData
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
 from kbroker.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -123,26 +124,17 @@ def fetch(_handler: Handler, _response: type[Any]) -> Handler:
 class AuthorizedFetch(Fetch):
     """A Fetch that reads, and waits for, allowed partitions only: also in a session that has more."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ()
 
-    narrows = True
-
-    def narrow(self) -> None:
-        self._refused: set[Key] | None = None
+    def _add(self, wanted: Iterable[tuple[Key, FetchPartition]]) -> None:
+        first = len(self.items)
+        super()._add(wanted)
         rights = rights_of(self._ctx)
         of_consumer = self._replica < 0
-        for place, (_, _, partition) in enumerate(self.items):
+        for place in range(first, len(self.items)):
+            partition = self.items[place][2]
             if not (of_consumer and partition is not None and rights.may_read(partition.topic)):
                 self._look(place, rights)
-
-    async def prepare(self) -> None:
-        await super().prepare()
-        self._refused = None
-        self.readable = False
-        for place in range(len(self.items)):
-            self._look(place, rights_of(self._ctx))
-            self.readable = self.readable or self.items[place][2] is not None
-            await turn
 
     def _look(self, place: int, rights: Rights) -> None:
         key, want, partition = self.items[place]
