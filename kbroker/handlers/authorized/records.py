@@ -12,8 +12,8 @@ from kbroker.handlers.authorized.guard import refuse_all, rights_of, with_field
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
-from kbroker.handlers.long_produce import FEW
-from kbroker.handlers.produce_refusals import HEADER_BYTES, LOOK, TRANSACTIONAL
+from kbroker.handlers.produce import FEW
+from kbroker.handlers.produce_answers import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
