@@ -12,6 +12,7 @@ from kbroker.handlers.authorized.guard import refuse_all, rights_of, with_field
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
+from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.produce import FEW
 from kbroker.handlers.produce_answers import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
@@ -19,7 +20,6 @@ from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
 from kbroker.protocol.messages.produce import (
-    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -73,7 +73,7 @@ def produce(handler: Handler, _response: type[Any]) -> Handler:
         merged = [] if in_order is not None else answer.responses
         for topic, may in zip(request.topic_data, verdicts, strict=True):
             if not may:
-                merged.append(await _unwritten(topic))
+                merged.append(await failed(TopicProduceResponse, topic, _REFUSED, base_offset=-1))
             elif in_order is not None:
                 merged.append(next(in_order))
             await turn
@@ -102,14 +102,6 @@ def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> 
     by_id = ctx.version >= _FIRST_ID_VERSION
     name = ctx.services.controller.state.topic_names.get(topic.topic_id) if by_id else topic.name
     return name is None or rights.may(Operation.WRITE, TOPIC, name)
-
-
-async def _unwritten(topic: TopicProduceData) -> TopicProduceResponse:
-    answers = []
-    for data in topic.partition_data:
-        answers.append(PartitionProduceResponse(index=data.index, error_code=_REFUSED, base_offset=-1))
-        await turn
-    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
 
 
 def fetch(_handler: Handler, _response: type[Any]) -> Handler:
