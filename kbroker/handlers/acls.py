@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import CloseConnection, RequestContext, handles
 from kbroker.long_work import each, turn
@@ -156,7 +155,7 @@ async def create_acls(ctx: RequestContext, request: CreateAclsRequest) -> Create
         fault = refused.get(outcome.pattern) if isinstance(outcome, Acl) else outcome
         results.append(AclCreationResult() if fault is None else _result(fault.code, fault.message))
         await turn
-    return await in_effect(ctx, CreateAclsResponse(results=results))
+    return await ctx.services.in_effect(CreateAclsResponse(results=results))
 
 
 def _acl(asked: AclCreation) -> Acl:
@@ -218,7 +217,7 @@ async def delete_acls(ctx: RequestContext, request: DeleteAclsRequest) -> Delete
             matching = await each(outcome, _matching)
             results.append(DeleteAclsFilterResult(error_message=None, matching_acls=matching))
         await turn
-    return await in_effect(ctx, DeleteAclsResponse(filter_results=results))
+    return await ctx.services.in_effect(DeleteAclsResponse(filter_results=results))
 
 
 def _matching(acl: Acl) -> DeleteAclsMatchingAcl:

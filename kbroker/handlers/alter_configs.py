@@ -26,7 +26,6 @@ from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
-from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
@@ -185,7 +184,7 @@ async def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> Al
     """Change each resource by itself."""
     done = await outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
     responses = await each(done, lambda outcome: _result(AlterConfigsResourceResponse, *outcome))
-    return await in_effect(ctx, AlterConfigsResponse(responses=responses))
+    return await ctx.services.in_effect(AlterConfigsResponse(responses=responses))
 
 
 async def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate_only: bool) -> None:
@@ -207,7 +206,7 @@ async def incremental_alter_configs(
     """Change each resource by itself."""
     done = await outcomes(request.resources, lambda resource: _change(ctx, resource, request.validate_only))
     responses = await each(done, lambda outcome: _result(IncrementalResourceResponse, *outcome))
-    return await in_effect(ctx, IncrementalAlterConfigsResponse(responses=responses))
+    return await ctx.services.in_effect(IncrementalAlterConfigsResponse(responses=responses))
 
 
 async def _change(ctx: RequestContext, resource: IncrementalResource, validate_only: bool) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from functools import partial
 
 from kbroker.coordination.partitioning import java_hash
-from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
@@ -92,7 +91,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
         if is_first:
             answers.append(answer)
         await turn
-    return await in_effect(ctx, AlterClientQuotasResponse(entries=answers))
+    return await ctx.services.in_effect(AlterClientQuotasResponse(entries=answers))
 
 
 async def _ops(entry: AlteredEntry) -> dict[str, float | None] | None:

@@ -22,7 +22,6 @@ from typing import Final
 
 from kbroker.cluster_state import BrokerEndpoint
 from kbroker.controller.features import UPGRADE, FeatureUpdate
-from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.services import Services
@@ -148,4 +147,4 @@ async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -
     results: list[UpdatableFeatureResult] = []
     if ctx.version <= _LAST_WITH_RESULTS:
         results = [UpdatableFeatureResult(name, 0, "NONE") for name in by_name]
-    return await in_effect(ctx, UpdateFeaturesResponse(error_message=None, results=results))
+    return await ctx.services.in_effect(UpdateFeaturesResponse(error_message=None, results=results))

@@ -13,7 +13,6 @@ from kbroker.cluster_state import TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
@@ -75,7 +74,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
     if request.validate_only:
         refused = await ctx.services.controller.validate_in_pieces(planned)
     else:
-        left_ms = time_left(ctx, request.timeout_ms, began_ms)
+        left_ms = ctx.services.time_left(request.timeout_ms, began_ms)
         refused = await ctx.services.controller.put_in_pieces(planned, left_ms)
     results.update((name, _failed(name, why.code, why.message)) for name, why in refused.items())
     for name, count in seen.items():
@@ -85,7 +84,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
             text = f"Creation of internal topic {_METADATA_TOPIC} is prohibited."
             results[name] = _failed(name, ErrorCode.INVALID_REQUEST, text)
         await turn
-    return await in_effect(ctx, CreateTopicsResponse(topics=list(results.values())))
+    return await ctx.services.in_effect(CreateTopicsResponse(topics=list(results.values())))
 
 
 def check_room(ctx: RequestContext, partitions: int) -> None:
@@ -211,10 +210,10 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
                 results[topic.name] = CreatePartitionsTopicResult(name=topic.name)
         await turn
     if not request.validate_only:
-        left_ms = time_left(ctx, request.timeout_ms, began_ms)
+        left_ms = ctx.services.time_left(request.timeout_ms, began_ms)
         refused = await controller.grow_in_pieces(grown, left_ms)
         results.update((name, _not_grown(name, why.code, why.message)) for name, why in refused.items())
-    return await in_effect(ctx, CreatePartitionsResponse(results=list(results.values())))
+    return await ctx.services.in_effect(CreatePartitionsResponse(results=list(results.values())))
 
 
 def _assignments(topic: CreatePartitionsTopic) -> Sequence[Sequence[int]] | None:

@@ -26,7 +26,6 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -142,7 +141,7 @@ async def create_delegation_token(
     answer.max_timestamp_ms = info.max_ms
     answer.token_id = info.token_id
     answer.hmac = token.hmac
-    return await in_effect(ctx, answer)
+    return await ctx.services.in_effect(answer)
 
 
 async def _made(ctx: RequestContext, owner: Principal, renewers: list[Principal], lifetime_ms: int) -> Token:
@@ -166,7 +165,7 @@ async def renew_delegation_token(
         token_id, lambda old: renewed(settings, existing(old), who, request.renew_period_ms, now_ms)
     )
     log.info("delegation token %s is renewed", token_id)
-    return await in_effect(ctx, RenewDelegationTokenResponse(ErrorCode.NONE, existing(token).info.expires_ms))
+    return await ctx.services.in_effect(RenewDelegationTokenResponse(ErrorCode.NONE, existing(token).info.expires_ms))
 
 
 @handles(ExpireDelegationTokenRequest, ExpireDelegationTokenResponse, "1-2")
@@ -184,7 +183,7 @@ async def expire_delegation_token(
     )
     ends_ms = now_ms if token is None else token.info.expires_ms
     log.info("delegation token %s %s", token_id, "is removed" if token is None else "ends at another time")
-    return await in_effect(ctx, ExpireDelegationTokenResponse(ErrorCode.NONE, ends_ms))
+    return await ctx.services.in_effect(ExpireDelegationTokenResponse(ErrorCode.NONE, ends_ms))
 
 
 @handles(DescribeDelegationTokenRequest, DescribeDelegationTokenResponse, "1-3")

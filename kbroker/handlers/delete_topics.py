@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from kbroker.cluster_state import ClusterState
-from kbroker.handlers.in_effect import in_effect, time_left
 from kbroker.handlers.metering import Metering
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
@@ -49,14 +48,14 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     if ctx.metering is not None:
         doomed = await _within_quota(ctx, ctx.metering, doomed, results)
-    left_ms = time_left(ctx, request.timeout_ms, began_ms)
+    left_ms = ctx.services.time_left(request.timeout_ms, began_ms)
     refused = await ctx.services.controller.delete_in_pieces(doomed, left_ms)
     for topic_id, name in doomed.items():
         why = refused.get(topic_id)
         code, text = (ErrorCode.NONE, None) if why is None else (why.code, why.message)
         results.append(_result(name, topic_id, code, text))
         await turn
-    return await in_effect(ctx, DeleteTopicsResponse(responses=results))
+    return await ctx.services.in_effect(DeleteTopicsResponse(responses=results))
 
 
 async def _within_quota(

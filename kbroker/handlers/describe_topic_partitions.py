@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kbroker.cluster_state import PartitionState, TopicState
-from kbroker.handlers.in_effect import first_news
 from kbroker.handlers.metadata import NOT_ASKED, TOPIC_OPERATIONS
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
@@ -31,7 +30,7 @@ async def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Return at most `response_partition_limit` partitions, and the cursor of the next page."""
-    await first_news(ctx)
+    await ctx.services.first_news()
     state = ctx.services.controller.state
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""

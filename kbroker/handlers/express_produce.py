@@ -14,7 +14,7 @@ import logging
 import struct
 from typing import Any
 
-from kbroker.handlers.produce_refusals import (
+from kbroker.handlers.produce_answers import (
     CODEC,
     HEADER_BYTES,
     LENGTH_OVERHEAD,

@@ -1,15 +1,17 @@
 """One Fetch request: the data of its partitions, and the form of its response.
 
 Owns the read of one partition, for a consumer or a follower; the content of the response, which a session
-(fetch_session.py) may shorten; and the decision whether to respond yet. Never waits: fetch.py and fetch_many.py do. No
-byte of a record passes through here: a read returns a list of slices of segment files.
+(fetch_session.py) may shorten; and the decision whether to respond yet. A long request is prepared and answered by the
+same code as a short one, some partitions at a time. Never waits: fetch.py does. No byte of a record passes through
+here: a read returns a list of slices of segment files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
-from kbroker.handlers.fetch_session import FINAL_EPOCH, FetchSessions, Key, Session, wanted_of
+from kbroker.handlers.fetch_session import FINAL_EPOCH, CachedPartition, FetchSessions, Key, Session
 from kbroker.handlers.leader_hints import LeaderHints
 from kbroker.handlers.registry import RequestContext
 from kbroker.long_work import turn
@@ -26,7 +28,7 @@ from kbroker.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kbroker.topic_metrics import TopicMetrics, Traffic
+from kbroker.topic_metrics import TopicMetrics
 
 _READ_COMMITTED = 1
 _CONSUMER = -1
@@ -47,8 +49,10 @@ _USUAL = frozenset(
 """Errors that Kafka returns without records, and does not count as failed."""
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
+_AT_ONCE = 16
+"""Partitions of a long request that are prepared, or answered, between two turns."""
+
 Item = tuple[Key, FetchPartition, Partition | None]
-Answered = list[tuple[Key, FetchPartition, PartitionData]]
 
 
 def is_of_follower(request: FetchRequest) -> bool:
@@ -61,11 +65,15 @@ class Fetch:
     """One request in progress."""
 
     __slots__ = (
+        "_cached",
         "_ctx",
+        "_hints",
         "_is_new",
         "_metering",
+        "_refused",
         "_replica",
         "_request",
+        "_responses",
         "_session",
         "_sessions",
         "_version",
@@ -73,14 +81,10 @@ class Fetch:
         "items",
         "max_bytes",
         "min_bytes",
-        "readable",
     )
 
-    narrows = False
-    """Whether it reads less than the request names (`narrow`)."""
-
-    def __init__(self, ctx: RequestContext, request: FetchRequest, *, prepared: bool = True) -> None:
-        """Begin; a long request is not `prepared` at once, but by `prepare`."""
+    def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
+        """Begin; `prepare` or `prepare_many` comes next."""
         self._ctx = ctx
         self._request = request
         self._version = ctx.version
@@ -102,34 +106,30 @@ class Fetch:
         self.hold = request.max_wait_ms > 0
         self._is_new = True
         self.items: list[Item] = []
-        self.readable = False
-        """For a long request: whether it can wait for anything, that is, whether any partition is known."""
         self._session: Session | None = None
-        if not prepared:
-            return
-        self._session = self._sessions.begin(request, ctx.version, services.clock.monotonic_ms())
-        if self._session is None:
-            wanted: Iterable[tuple[Key, FetchPartition]] = dict(wanted_of(request)).items()
+        self._cached: dict[Key, CachedPartition] = {}  # of the session that the response opens
+        self._hints: LeaderHints | None = None
+        self._responses: list[FetchableTopicResponse] = []
+        self._refused: set[Key] | None = None  # what the client must not read
+
+    def prepare(self) -> None:
+        """Find the session and the partitions to read. Raises ApiError."""
+        session = self._session = self._sessions.begin(
+            self._request, self._version, self._ctx.services.clock.monotonic_ms()
+        )
+        if session is None:
+            topics = self._request.topics
+            self._add({(t.topic, t.topic_id, want.partition): want for t in topics for want in t.partitions}.items())
         else:
-            wanted = [(key, cached.wanted) for key, cached in self._session.partitions.items()]
-        names, get = services.controller.state.topic_names, services.replicas.get
-        by_id = ctx.version > 12
-        self.items = [(key, want, get((names.get(key[1], "") if by_id else key[0], key[2]))) for key, want in wanted]
-        if self.narrows:
-            self.narrow()
+            self._add([(key, cached.wanted) for key, cached in session.partitions.items()])
 
-    def narrow(self) -> None:
-        """Remove partitions that must not be read; `missing` then returns the reason."""
-
-    async def prepare(self) -> None:
-        """Prepare a long request, before anything is read. Raises ApiError."""
-        request, services = self._request, self._ctx.services
-        now_ms = services.clock.monotonic_ms()
-        session = self._session = await self._sessions.begin_divided(request, self._version, now_ms)
-        by_id, get = self._version > 12, services.replicas.get
+    async def prepare_many(self) -> None:
+        """As `prepare`, for a long request, before anything is read."""
+        now_ms = self._ctx.services.clock.monotonic_ms()
+        session = self._session = await self._sessions.begin_divided(self._request, self._version, now_ms)
         wanted: dict[Key, FetchPartition] = {}
         if session is None:
-            for topic in request.topics:
+            for topic in self._request.topics:
                 for want in topic.partitions:
                     wanted[topic.topic, topic.topic_id, want.partition] = want
                     await turn
@@ -138,16 +138,17 @@ class Fetch:
             for key, cached in list(session.partitions.items()):
                 wanted[key] = cached.wanted
                 await turn
-        for key, want in wanted.items():
-            name = services.controller.state.topic_names.get(key[1], "") if by_id else key[0]
-            partition = get((name, key[2]))
-            self.items.append((key, want, partition))
-            self.readable = self.readable or partition is not None
+        left = iter(wanted.items())
+        while piece := list(islice(left, _AT_ONCE)):
+            self._add(piece)
             await turn
 
-    @property
-    def _is_of_follower(self) -> bool:
-        return self._replica >= 0 and self._ctx.services.cluster is not None
+    def _add(self, wanted: Iterable[tuple[Key, FetchPartition]]) -> None:
+        """Look up partitions, and add them to those to read."""
+        names, get = self._ctx.services.controller.state.topic_names, self._ctx.services.replicas.get
+        by_id, items = self._version > 12, self.items
+        for key, want in wanted:
+            items.append((key, want, get((names.get(key[1], "") if by_id else key[0], key[2]))))
 
     @property
     def traffic(self) -> TopicMetrics:
@@ -163,27 +164,28 @@ class Fetch:
 
     def attempt(self, *, last: bool) -> FetchResponse | None:
         """Read everything; return the response, or None if it is better to wait for more."""
-        answered: Answered = []
-        sent: list[tuple[Traffic, int]] = []
+        found: list[PartitionData] = []
         left, size, urgent = self.max_bytes, 0, False
         first, self._is_new = self._is_new, False
         for key, want, partition in self.items:
             data = self.read(key, want, partition, left, size == 0, first)
-            if data.records and partition is not None:
-                taken = data.records.size
-                sent.append((partition.traffic, taken))
-                size += taken
+            if data.records:
+                size += data.records.size
                 left = max(0, self.max_bytes - size)
                 urgent |= data.records.cut_short  # waiting would not add to it
             if data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0:
                 urgent = True
-            answered.append((key, want, data))
-        if not (last or is_due(size, self.min_bytes, urgent, self.hold) or not self._readable()):
+            found.append(data)
+        if not (last or is_due(size, self.min_bytes, urgent, self.hold) or not self.is_readable):
             return None
-        return self._answer(answered, sent)
+        if self._metering is not None and self._must_pause(self._size(self.items, found)):
+            return self._nothing()
+        self._fill(self.items, found)
+        return self._response()
 
-    def _readable(self) -> bool:
-        """Return whether a wait makes sense: a request without a known partition gets its response at once."""
+    @property
+    def is_readable(self) -> bool:
+        """Whether a wait makes sense: a request without a known partition gets its response at once."""
         return any(partition is not None for _, _, partition in self.items)
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
@@ -309,124 +311,82 @@ class Fetch:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return PartitionData(index, code, -1, aborted_transactions=None, records=b"")
 
-    def _answer(self, answered: Answered, sent: list[tuple[Traffic, int]]) -> FetchResponse:
-        session_id = 0
-        session = self._session
-        if self._metering is not None and self._must_pause(sum(self._size(key, data) for key, _, data in answered)):
-            return self._nothing()
-        for traffic, size in sent:
-            self._count(traffic, size)
-        if session is not None:
-            session_id = session.id
-            kept: Answered = []
-            for key, want, data in answered:
+    async def answer_many(self, found: list[PartitionData]) -> FetchResponse:
+        """Return the response to a long request from the data `found` for each item."""
+        pieces = [slice(start, start + _AT_ONCE) for start in range(0, len(found), _AT_ONCE)]
+        if self._metering is not None:
+            size = 0
+            for piece in pieces:
+                size += self._size(self.items[piece], found[piece])
+                await turn
+            if self._must_pause(size):
+                return self._nothing()
+        for piece in pieces:
+            self._fill(self.items[piece], found[piece])
+            await turn
+        return self._response()
+
+    def _fill(self, items: list[Item], found: list[PartitionData]) -> None:
+        """Add the data of some items to the response, consecutive partitions of a topic together."""
+        session, topics = self._session, self._responses
+        opens = session is None and self._request.session_epoch != FINAL_EPOCH
+        for (key, want, partition), data in zip(items, found, strict=True):
+            has_records = bool(data.records)
+            if has_records and partition is not None:
+                if self._replica >= 0:
+                    partition.traffic.replicated_out += data.records.size
+                else:
+                    partition.traffic.bytes_out += data.records.size
+            if session is not None:
                 cached = session.partitions.get(key)
-                if cached is not None and cached.must_answer(data):
-                    kept.append((key, want, data))
-                    if data.records:
-                        session.move_to_end(key)
-            answered = kept
-        elif self._request.session_epoch != FINAL_EPOCH and answered:
+                if cached is None or not cached.must_answer(data):
+                    continue
+                if has_records:
+                    session.move_to_end(key)
+            elif opens:
+                self._cached[key] = CachedPartition(want, data.high_watermark, data.log_start_offset)
+            name, topic_id, _ = key
+            if not topics or topics[-1].topic != name or topics[-1].topic_id != topic_id:
+                topics.append(FetchableTopicResponse(name, topic_id, []))
+            topics[-1].partitions.append(data)
+            if data.error_code in _LED_ELSEWHERE and self._version >= _FIRST_HINT_VERSION:
+                self._hint(topics[-1], data)
+
+    def _response(self) -> FetchResponse:
+        session_id = 0 if self._session is None else self._session.id
+        if self._cached:
+            of_follower = self._replica >= 0 and self._ctx.services.cluster is not None
             now_ms = self._ctx.services.clock.monotonic_ms()
-            session_id = self._sessions.create(answered, self._version, now_ms, of_follower=self._is_of_follower)
-        response = FetchResponse(session_id=session_id, responses=_grouped(answered))
-        if self._version >= _FIRST_HINT_VERSION:
-            self._add_leader_hints(response)
+            session_id = self._sessions.open(self._cached, self._version, now_ms, of_follower=of_follower)
+        response = FetchResponse(session_id=session_id, responses=self._responses)
+        if self._hints is not None:
+            response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in self._hints.nodes]
         return response
+
+    def _hint(self, topic: FetchableTopicResponse, data: PartitionData) -> None:
+        """Add the current leader of a partition that is led elsewhere."""
+        hints = self._hints = self._hints or LeaderHints(self._ctx)
+        leader = hints.leader(topic.topic_id, topic.topic, data.partition_index)
+        if leader is not None:
+            data.current_leader = LeaderIdAndEpoch(*leader)
 
     def _must_pause(self, size: int) -> bool:
         """Charge the client's quotas for a response of `size` bytes; return whether it must pause instead."""
         return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
 
-    def _count(self, traffic: Traffic, size: int) -> None:
-        """Count the bytes sent of a topic."""
-        if self._replica >= 0:
-            traffic.replicated_out += size
-        else:
-            traffic.bytes_out += size
-
-    def _size(self, key: Key, data: PartitionData) -> int:
-        """Return roughly how many bytes a partition adds to a response; 0 if it would be left out."""
-        session = self._session
-        cached = None if session is None else session.partitions.get(key)
-        if session is not None and (cached is None or not cached.has_news(data)):
-            return 0
-        return _BYTES_OF_PARTITION + len(data.records or b"") + _BYTES_OF_ABORTED * len(data.aborted_transactions or ())
+    def _size(self, items: list[Item], found: list[PartitionData]) -> int:
+        """Return roughly how many bytes some items add to a response, without those that would be left out."""
+        session, size = self._session, 0
+        for (key, _, _), data in zip(items, found, strict=True):
+            cached = None if session is None else session.partitions.get(key)
+            if session is None or (cached is not None and cached.has_news(data)):
+                size += _BYTES_OF_PARTITION + len(data.records or b"")
+                size += _BYTES_OF_ABORTED * len(data.aborted_transactions or ())
+        return size
 
     def _nothing(self) -> FetchResponse:
         """Return an empty response, which does not change the state of its session."""
         return FetchResponse(session_id=0 if self._session is None else self._session.id)
-
-    def _add_leader_hints(self, response: FetchResponse) -> None:
-        hints = LeaderHints(self._ctx)
-        for topic in response.responses:
-            for data in topic.partitions:
-                if data.error_code in _LED_ELSEWHERE:
-                    _hint(topic, data, hints)
-        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
-
-    async def answer(self, found: Iterable[PartitionData]) -> FetchResponse:
-        """Return the response to a long request from the data `found` for each item."""
-        answered: Answered = []
-        if self._metering is not None:
-            size, found = 0, list(found)
-            for (key, _, _), data in zip(self.items, found, strict=True):
-                size += self._size(key, data)
-                await turn
-            if self._must_pause(size):
-                return self._nothing()
-        for (key, want, partition), data in zip(self.items, found, strict=True):
-            if data.records and partition is not None:
-                self._count(partition.traffic, len(data.records))
-            if self._session is None or self._must_answer(self._session, key, data):
-                answered.append((key, want, data))
-            await turn
-        session_id = 0 if self._session is None else self._session.id
-        if self._session is None and self._request.session_epoch != FINAL_EPOCH and answered:
-            now_ms = self._ctx.services.clock.monotonic_ms()
-            of_follower = self._is_of_follower
-            made = self._sessions.create_divided(answered, self._version, now_ms, of_follower=of_follower)
-            session_id = await made
-        response = FetchResponse(session_id=session_id)
-        hints = LeaderHints(self._ctx)
-        for entry in answered:
-            topic = _add(response.responses, entry)
-            if entry[2].error_code in _LED_ELSEWHERE and self._version >= _FIRST_HINT_VERSION:
-                _hint(topic, entry[2], hints)
-            await turn
-        response.node_endpoints = [NodeEndpoint(n.node_id, n.host, n.port, n.rack) for n in hints.nodes]
-        return response
-
-    def _must_answer(self, session: Session, key: Key, data: PartitionData) -> bool:
-        cached = session.partitions.get(key)
-        if cached is None or not cached.must_answer(data):
-            return False
-        if data.records:
-            session.move_to_end(key)
-        return True
-
-
-def _grouped(answered: Answered) -> list[FetchableTopicResponse]:
-    """Group consecutive partitions by topic, in order."""
-    topics: list[FetchableTopicResponse] = []
-    for (name, topic_id, _), _, data in answered:
-        last = topics[-1] if topics else None
-        if last is None or last.topic != name or last.topic_id != topic_id:
-            last = FetchableTopicResponse(name, topic_id, [])
-            topics.append(last)
-        last.partitions.append(data)
-    return topics
-
-
-def _add(
-    topics: list[FetchableTopicResponse], entry: tuple[Key, FetchPartition, PartitionData]
-) -> FetchableTopicResponse:
-    """Add one partition, as `_grouped` does; return its topic."""
-    (name, topic_id, _), _, data = entry
-    if not topics or topics[-1].topic != name or topics[-1].topic_id != topic_id:
-        topics.append(FetchableTopicResponse(name, topic_id, []))
-    topics[-1].partitions.append(data)
-    return topics[-1]
 
 
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
@@ -438,12 +398,6 @@ def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | N
     if epoch < want.last_fetched_epoch or offset < want.fetch_offset:
         return EpochEndOffset(epoch, offset)
     return None
-
-
-def _hint(topic: FetchableTopicResponse, data: PartitionData, hints: LeaderHints) -> None:
-    leader = hints.leader(topic.topic_id, topic.topic, data.partition_index)
-    if leader is not None:
-        data.current_leader = LeaderIdAndEpoch(*leader)
 
 
 def is_due(size: int, min_bytes: int, urgent: bool, may_wait: bool) -> bool:

@@ -77,12 +77,14 @@ class Session:
 
     def update(self, request: FetchRequest) -> None:
         """Apply an incremental request's additions, changes and removals."""
-        for key, wanted in wanted_of(request):
-            cached = self.partitions.get(key)
-            if cached is None:
-                self.partitions[key] = CachedPartition(wanted)
-            else:
-                cached.wanted = wanted
+        for asked in request.topics:
+            for wanted in asked.partitions:
+                key = asked.topic, asked.topic_id, wanted.partition
+                cached = self.partitions.get(key)
+                if cached is None:
+                    self.partitions[key] = CachedPartition(wanted)
+                else:
+                    cached.wanted = wanted
         for topic in request.forgotten_topics_data:
             for index in topic.partitions:
                 self.partitions.pop((topic.topic, topic.topic_id, index), None)
@@ -163,36 +165,10 @@ class FetchSessions:
         session.size += grown
         self._partitions += grown
 
-    def create(
-        self,
-        answered: list[tuple[Key, FetchPartition, PartitionData]],
-        version: int,
-        now_ms: float,
-        *,
-        of_follower: bool = False,
+    def open(
+        self, partitions: dict[Key, CachedPartition], version: int, now_ms: float, *, of_follower: bool = False
     ) -> int:
         """Open a session with the partitions of a full request; return its id, or 0 if there is no room."""
-        partitions = {}
-        for key, wanted, data in answered:
-            partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
-        return self._open(partitions, version, now_ms, of_follower)
-
-    async def create_divided(
-        self,
-        answered: list[tuple[Key, FetchPartition, PartitionData]],
-        version: int,
-        now_ms: float,
-        *,
-        of_follower: bool = False,
-    ) -> int:
-        """As `create`, for many partitions."""
-        partitions = {}
-        for key, wanted, data in answered:
-            partitions[key] = CachedPartition(wanted, data.high_watermark, data.log_start_offset)
-            await turn
-        return self._open(partitions, version, now_ms, of_follower)
-
-    def _open(self, partitions: dict[Key, CachedPartition], version: int, now_ms: float, of_follower: bool) -> int:
         if len(self._sessions) >= self._slots and not self._evict(len(partitions), now_ms, of_follower):
             return 0
         while self._partitions + len(partitions) > _MAX_PARTITIONS:
@@ -231,14 +207,6 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.size
-
-
-def wanted_of(request: FetchRequest) -> Iterator[tuple[Key, FetchPartition]]:
-    """Yield a request's partitions with their keys."""
-    for topic in request.topics:
-        name, topic_id = topic.topic, topic.topic_id
-        for wanted in topic.partitions:
-            yield (name, topic_id, wanted.partition), wanted
 
 
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:

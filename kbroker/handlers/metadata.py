@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from kbroker.cluster_state import NO_LEADER, ClusterState, PartitionState, TopicState
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
-from kbroker.handlers.in_effect import first_news, in_effect
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import every, turn
@@ -42,7 +41,7 @@ _LISTENERS_SINCE = 6
 @handles(MetadataRequest, MetadataResponse, "0-13", mirrored(MetadataResponse, topic_authorized_operations=NOT_ASKED))
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the current cluster; a later request has the topics that this one creates."""
-    await first_news(ctx)
+    await ctx.services.first_news()
     services = ctx.services
     state = services.controller.state
     absent: list[str] = []
@@ -65,7 +64,7 @@ async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataRes
     )
     if absent and request.allow_auto_topic_creation and services.config.get_bool("auto.create.topics.enable"):
         await _create(ctx, absent)
-        return await in_effect(ctx, answer)
+        return await ctx.services.in_effect(answer)
     return answer
 
 

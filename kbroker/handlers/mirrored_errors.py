@@ -1,13 +1,13 @@
 """Responses to a request that failed as a whole, if each of its elements has its own error.
 
-Owns how such a response follows from the schema: one element for each element of the request, with its name, id or
-index, and the code where the schema has a field for it. Never knows an API; other values in a response are a parameter.
-(Kafka: AbstractRequest.getErrorResponse, written there for each API.)
+Owns how such a response, and a single element of one, follows from the schema: one element for each element of the
+request, with its name, id or index, and the code where the schema has a field for it. Never knows an API; other values
+in a response are a parameter. (Kafka: AbstractRequest.getErrorResponse, written there for each API.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 from kbroker.long_work import turn
@@ -18,7 +18,7 @@ _Answer = TypeVar("_Answer")
 _NAMES: Final = frozenset(
     {
         "name", "topic", "topic_id", "index", "partition", "partition_index", "partition_id", "group_id",
-        "transactional_id", "resource_type", "resource_name", "entity",
+        "transactional_id", "resource_type", "resource_name", "entity", "key",
     }
 )  # fmt: skip
 """Fields that name an element; a response repeats no other field of the request."""
@@ -31,32 +31,44 @@ def mirrored(
 
     `says_default`: the text is Kafka's for the code, instead of the failure's own. `fields` are values of elements.
     """
-    specs: list[FieldSpec] = response.SPECS  # type: ignore[attr-defined]
-    (answers,) = (spec for spec in specs if _has_code(spec))
+    answers = answers_of(response)
 
     async def on_error(request: Any, code: int, message: str | None) -> _Answer:
         text = DEFAULT_MESSAGES.get(ErrorCode(code)) if says_default else message
         answer = response()
         if hasattr(answer, "error_code"):
             answer.error_code = code
-        setattr(answer, answers.name, await _elements(answers.kind, getattr(request, asked), code, text, fields))
+        values = {"error_message": text, **fields}
+        setattr(answer, answers.name, await _elements(answers.kind, getattr(request, asked) or (), code, values))
         return answer
 
     return on_error
 
 
-async def _elements(cls: type[Any], sources: Any, code: int, text: str | None, fields: dict[str, Any]) -> list[Any]:
+def answers_of(response: type[Any]) -> FieldSpec:
+    """Return the list of a response that has an element with its own error for each one of the request."""
+    specs: list[FieldSpec] = response.SPECS
+    (answers,) = (spec for spec in specs if _has_code(spec))
+    return answers
+
+
+async def failed(cls: type[_Answer], source: Any, code: int, **fields: Any) -> _Answer:
+    """Return the element of a response, of class `cls`, for one element of the request, with an error."""
+    (made,) = await _elements(cls, (source,), code, fields)
+    answer: _Answer = made
+    return answer
+
+
+async def _elements(cls: type[Any], sources: Iterable[Any], code: int, fields: dict[str, Any]) -> list[Any]:
     made = []
-    for source in sources or ():
+    for source in sources:
         element = _named(cls, source)
         if hasattr(element, "error_code"):
             element.error_code = code
-            if hasattr(element, "error_message"):
-                element.error_message = text
         else:
             (inner,) = (spec for spec in cls.SPECS if _has_code(spec))
             (asked,) = (spec.name for spec in source.SPECS if spec.array)
-            setattr(element, inner.name, await _elements(inner.kind, getattr(source, asked), code, text, fields))
+            setattr(element, inner.name, await _elements(inner.kind, getattr(source, asked), code, fields))
         for name, value in fields.items():
             if hasattr(element, name):
                 setattr(element, name, value)

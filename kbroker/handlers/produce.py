@@ -1,24 +1,25 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
 The hot path: a batch is never opened here, its bytes go unchanged from the network buffer to the log. If the log has to
-open a batch, and that takes longer than a moment, the batch is appended last (long_produce.py). acks=0 has no response,
-and an error then closes the connection. Batches of a transaction are handled by produce_in_transaction.py, which asks
-the transaction coordinator.
+open a batch, and that takes longer than a moment, the batch is appended last (produce_answers.py). acks=0 has no
+response, and an error then closes the connection. Batches of a transaction are handled by produce_in_transaction.py,
+which asks the transaction coordinator.
+
+A request with many partitions is cut into pieces, and each piece is handled like a short request, with a turn in
+between. A fault of the whole request is found before the first piece is appended; a piece that fails later is an error
+of its own partitions.
+
 Version notes: up to v11 the partition must have been added to the transaction before; since v12 Produce adds it
 (KIP-890).
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from functools import partial
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from kbroker.handlers.delayed_produce import Uncommitted, when_committed
-from kbroker.handlers.long_produce import FEW, Unopened, append_in_slices, produce_many, put_off
 from kbroker.handlers.mirrored_errors import mirrored
-from kbroker.handlers.produce_in_transaction import produce_in_transaction
-from kbroker.handlers.produce_refusals import (
+from kbroker.handlers.produce_answers import (
     ACKS,
     CODEC,
     HEADER_BYTES,
@@ -27,23 +28,36 @@ from kbroker.handlers.produce_refusals import (
     MAGIC,
     TRANSACTIONAL,
     ZSTD,
-    add_leader_hints,
+    Groups,
+    Uncommitted,
+    Unopened,
+    all_committed,
+    append_in_slices,
     check_first_batches,
+    code_of_unexpected,
     failure,
+    finished,
+    group,
     refusal,
-    unexpected,
 )
+from kbroker.handlers.produce_in_transaction import produce_in_transaction
 from kbroker.handlers.registry import CloseConnection, Reply, RequestContext, handles
-from kbroker.log.append_info import AppendError
 from kbroker.log.record_validation import TakesLonger
-from kbroker.long_work import whole
+from kbroker.long_work import awaited, turn, whole
 from kbroker.protocol.messages.produce import (
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from kbroker.topic_names import INTERNAL_TOPICS
+
+FEW = 64
+"""Most topics and partitions together of a short request."""
+AT_ONCE = 8
+"""Partitions appended to between two turns: some 0.1 ms."""
 
 
 def _on_error(
@@ -73,7 +87,7 @@ def produce(
     for topic in request.topic_data if left >= 0 else ():
         left -= len(topic.partition_data)
     if left < 0:
-        return produce_many(ctx, request, partial(produce, ctx, checked=True))  # type: ignore[call-arg]
+        return _produce_many(ctx, request)
     if not checked and (left < FEW - 2 or request.transactional_id is not None):
         check_first_batches(request)
         checked = True
@@ -118,14 +132,12 @@ def produce(
             try:
                 info = partition.append(records, acks, now_ms)
             except TakesLonger as longer:
-                unopened = [*(unopened or ()), put_off(partition, records, longer.opening, answers)]
-                continue
-            except AppendError as err:
-                answers.append(failure(data.index, err, partition.log.log_start_offset))
-                failed = True
+                place = Unopened(partition, records, longer.opening, answers, len(answers))
+                unopened = [*(unopened or ()), place]
+                answers.append(PartitionProduceResponse(index=data.index, base_offset=-1))
                 continue
             except Exception as err:  # noqa: BLE001 - earlier appends must still be reported
-                answers.append(unexpected(data.index, err))
+                answers.append(failure(partition, err))
                 failed = True
                 continue
             answer = PartitionProduceResponse(
@@ -135,19 +147,85 @@ def produce(
             if acks == -1 and partition.is_replicated and partition.log.high_watermark <= info.last_offset:
                 uncommitted = [*(uncommitted or ()), Uncommitted(partition, info.last_offset + 1, answer)]
         responses.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
-    if unopened is not None:
-        return append_in_slices(
-            ctx, request, unopened, ProduceResponse(responses), uncommitted or [], later, failed=failed
-        )
-    if acks == 0:
-        if failed:
-            raise CloseConnection("a Produce with acks=0 failed")
-        return None
     response = ProduceResponse(responses)
-    if failed and version >= 10:
-        add_leader_hints(ctx, response)
-    if uncommitted is not None:
-        if later is None:
-            return when_committed(ctx, response, uncommitted, request.timeout_ms)
-        later += uncommitted
+    if unopened is not None:
+        return append_in_slices(ctx, request, unopened, response, uncommitted or [], later, failed=failed)
+    if failed or uncommitted is not None:
+        return finished(ctx, request, response, uncommitted or [], later, failed=failed)
+    return None if acks == 0 else response
+
+
+async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Produce all pieces of a request, in order; raises ApiError before the first.
+
+    With acks=all, it waits for other replicas once everything is appended.
+    """
+    for piece, _ in _pieces(request):
+        if check_first_batches(piece):
+            break
+        await turn
+    done = _Done(request.acks)
+    for piece, is_first in _pieces(request):
+        try:
+            answer = await awaited(produce(ctx, piece, checked=True, later=done.uncommitted))  # type: ignore[call-arg]
+        except Exception as error:  # noqa: BLE001 - earlier pieces are in the log and must be reported
+            answer = done.refused(piece, error)
+        done.take(answer, is_first)
+        await turn
+    if done.failed is not None:
+        raise done.failed
+    if request.acks == 0:
+        return None
+    response = ProduceResponse(done.topics, node_endpoints=list(done.nodes.values()))
+    if done.groups:
+        return await all_committed(ctx, response, done.groups, request.timeout_ms)
     return response
+
+
+class _Done:
+    """The results of the pieces so far."""
+
+    def __init__(self, acks: int) -> None:
+        self._acks = acks
+        self.uncommitted: list[Uncommitted] = []
+        self.groups: Groups = {}
+        self.topics: list[TopicProduceResponse] = []
+        self.nodes: dict[int, NodeEndpoint] = {}
+        self.failed: CloseConnection | None = None
+
+    def refused(self, piece: ProduceRequest, error: Exception) -> ProduceResponse | None:
+        """Return the response to a piece that failed as a whole."""
+        if isinstance(error, CloseConnection):
+            self.failed = error  # acks=0: the connection is closed after the other partitions
+            return None
+        code = code_of_unexpected(error)
+        if self._acks == 0:
+            self.failed = CloseConnection(f"a Produce with acks=0 failed with error {code}")
+            return None
+        (topic,) = piece.topic_data
+        answers = [
+            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1) for data in topic.partition_data
+        ]
+        return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, answers)])
+
+    def take(self, answer: ProduceResponse | None, is_first: bool) -> None:
+        group(self.uncommitted, self.groups)
+        self.uncommitted.clear()
+        if answer is None:
+            return
+        (topic,) = answer.responses
+        if is_first:
+            self.topics.append(topic)
+        else:
+            self.topics[-1].partition_responses += topic.partition_responses
+        for node in answer.node_endpoints:
+            self.nodes[node.node_id] = node
+
+
+def _pieces(request: ProduceRequest) -> Iterator[tuple[ProduceRequest, bool]]:
+    """Yield short requests, each for a part of one topic, and whether it is the topic's first part."""
+    for topic in request.topic_data:
+        for start in range(0, max(len(topic.partition_data), 1), AT_ONCE):
+            part = TopicProduceData(topic.name, topic.topic_id, topic.partition_data[start : start + AT_ONCE])
+            piece = ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, [part])
+            yield piece, start == 0

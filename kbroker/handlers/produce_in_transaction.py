@@ -11,12 +11,20 @@ import struct
 from collections.abc import Awaitable, Mapping
 from typing import NamedTuple
 
-from kbroker.handlers.delayed_produce import Uncommitted, finished, note_uncommitted
-from kbroker.handlers.long_produce import Unopened, append_in_slices, appended
-from kbroker.handlers.produce_refusals import HEADER_BYTES, TRANSACTIONAL, failure, refusal, unexpected
+from kbroker.handlers.produce_answers import (
+    HEADER_BYTES,
+    TRANSACTIONAL,
+    Uncommitted,
+    Unopened,
+    append_in_slices,
+    appended,
+    failure,
+    finished,
+    refusal,
+)
 from kbroker.handlers.registry import Reply, RequestContext
 from kbroker.handlers.transaction_verification import Client, Question, Verdict, Verdicts, refused_produce, verify
-from kbroker.log.append_info import CLIENT, AppendError
+from kbroker.log.append_info import CLIENT
 from kbroker.log.producers.producer_state import UNCHECKED
 from kbroker.log.record_validation import TakesLonger
 from kbroker.long_work import awaited, in_slices
@@ -136,12 +144,11 @@ class _Work:
         return finished(self.ctx, self.request, self.response, self.uncommitted, self.later, failed=self.failed)
 
     def _append(self, job: _Job, verdict: Verdict, now_ms: int) -> PartitionProduceResponse:
-        index = job.partition.index
         if verdict.code:
             self.failed = True
             code, text = refused_produce(verdict.code, self.client)
             return PartitionProduceResponse(
-                index=index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=text
+                index=job.partition.index, error_code=code, base_offset=-1, log_start_offset=-1, error_message=text
             )
         try:
             info = job.partition.append(job.records, self.acks, now_ms, CLIENT, verdict.guard)
@@ -149,15 +156,10 @@ class _Work:
             unopened = Unopened(job.partition, job.records, longer.opening, job.answers, job.slot, verdict.guard)
             self.unopened.append(unopened)
             return job.answers[job.slot]
-        except AppendError as err:
-            self.failed = True
-            return failure(index, err, job.partition.log.log_start_offset)
         except Exception as err:  # noqa: BLE001 - earlier appends must still be reported
             self.failed = True
-            return unexpected(index, err)
-        answer = appended(index, info)
-        note_uncommitted(job.partition, self.acks, info, answer, self.uncommitted)
-        return answer
+            return failure(job.partition, err)
+        return appended(job.partition, self.acks, info, self.uncommitted)
 
 
 def produce_in_transaction(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kbroker.handlers.in_effect import in_effect
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -115,7 +114,7 @@ async def alter_user_scram_credentials(
             refused[user] = error
         await turn
     results += await each(refused.items(), lambda of: AlterUserScramCredentialsResult(of[0], of[1].code, of[1].message))
-    return await in_effect(ctx, AlterUserScramCredentialsResponse(results=results))
+    return await ctx.services.in_effect(AlterUserScramCredentialsResponse(results=results))
 
 
 def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:

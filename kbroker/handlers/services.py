@@ -1,13 +1,17 @@
 """The parts of the broker that handlers use; the composition root (broker/node.py) puts them together.
 
-Owns nothing but the bundle.
+Owns the bundle, and waits that several APIs share: for the first UpdateMetadata of a cluster, and until a change is in
+effect, which it is once it is stored, published to all, and applied here. Never changes anything, and never sends a
+request.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from kbroker.clock import Clock
 from kbroker.config.server_config import BrokerConfig
@@ -29,6 +33,11 @@ if TYPE_CHECKING:  # only a cluster needs these
     from kbroker.controller.member.metadata import MemberMetadata
     from kbroker.replica_manager.manager import ReplicaManager
     from kbroker.txn.other_coordinators import OtherCoordinators
+
+
+A = TypeVar("A")
+FIRST_NEWS_MS = 5000
+"""How long a started broker waits for its first UpdateMetadata, in ms. After that its responses name no topics."""
 
 
 @dataclass(slots=True)
@@ -70,6 +79,35 @@ class Services:
     """Decides on clients' rights; None: everything is allowed."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called after a change of a logger's level."""
+
+    def time_left(self, timeout_ms: int, began_ms: float) -> int:
+        """Return the rest of a request's timeout in ms, which may be negative.
+
+        It counts from the request's arrival, `began_ms` by the monotonic clock.
+        """
+        return timeout_ms - int(self.clock.monotonic_ms() - began_ms)
+
+    async def in_effect(self, answer: A) -> A:
+        """Return `answer` once all earlier decisions are in effect. Raises OSError."""
+        published = self.controller.published()
+        if published is not None:
+            await published
+        if not self.replicas.has_hosted_all:
+            hosted = asyncio.get_running_loop().create_future()
+            self.replicas.when_hosted(partial(_done, hosted))
+            await hosted
+        return answer
+
+    async def first_news(self) -> None:
+        """Wait for the first UpdateMetadata, if this broker of a cluster has had none since its start."""
+        news = self.cluster.metadata.news(FIRST_NEWS_MS) if self.cluster is not None else None
+        if news is not None:
+            await news
+
+
+def _done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def in_cluster(services: Services) -> ClusterServices:

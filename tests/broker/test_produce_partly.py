@@ -16,8 +16,7 @@ from compat_tests.wire.client import WireClient
 from kbroker import Broker
 from kbroker.broker.node import BrokerNode
 from kbroker.config.server_config import BrokerConfig
-from kbroker.handlers.long_produce import FEW
-from kbroker.handlers.produce import produce
+from kbroker.handlers.produce import FEW, produce
 from kbroker.handlers.registry import CloseConnection, RequestContext
 from kbroker.log import record_validation
 from kbroker.long_work import awaited, in_slices

@@ -9,15 +9,16 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from kbroker.handlers.authorized.guard import (
-    Refuse,
     Verdict,
     name_of,
+    partly,
     refuse_all,
     rights_of,
     with_field,
 )
 from kbroker.handlers.groups import NULLABLE_NAME_SINCE, PROTOCOL_REQUIRED_SINCE
 from kbroker.handlers.groups import consumer_group_heartbeat as heartbeat_handler
+from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.offset_fetch import BATCHED_SINCE
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, every, turn
@@ -27,13 +28,10 @@ from kbroker.protocol.messages.group_offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
 from kbroker.protocol.messages.groups import (
-    Coordinator,
     FindCoordinatorRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -54,15 +52,6 @@ _GROUP_ERROR_SINCE = 2
 def group_right(operation: Operation) -> Verdict:
     """Check a right on each named group."""
     return lambda _ctx, rights, name: 0 if rights.may(operation, GROUP, name) else _REFUSED
-
-
-def refused_group(result: type[Any]) -> Refuse:
-    """Build the result for a refused group."""
-
-    async def refuse(_ctx: RequestContext, name: str, code: int) -> Any:
-        return result(group_id=name, error_code=code)
-
-    return refuse
 
 
 def join_group(handler: Handler, _response: type[Any]) -> Handler:
@@ -91,22 +80,11 @@ def sync_group(handler: Handler, _response: type[Any]) -> Handler:
     return guarded
 
 
-def list_groups(handler: Handler, _response: type[Any]) -> Handler:
-    """List all groups with Cluster:Describe, else those with Group:Describe."""
-
-    async def guarded(ctx: RequestContext, request: Any) -> Any:
-        answer = await awaited(handler(ctx, request))
-        rights = rights_of(ctx)
-        if not rights.on_cluster(Operation.DESCRIBE, tell=False):
-            kept = []
-            for group in answer.groups:
-                if rights.may(Operation.DESCRIBE, GROUP, group.group_id, tell=False):
-                    kept.append(group)
-                await turn
-            answer.groups = kept
-        return answer
-
-    return guarded
+def may_describe(_ctx: RequestContext, rights: Rights, group: Any) -> bool:
+    """Whether a listed group may be described: all with Cluster:Describe, else those with Group:Describe."""
+    return rights.on_cluster(Operation.DESCRIBE, tell=False) or rights.may(
+        Operation.DESCRIBE, GROUP, group.group_id, tell=False
+    )
 
 
 def with_operations(handler: Handler, _response: type[Any]) -> Handler:
@@ -171,6 +149,10 @@ def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler
 
 def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
     """Require Group:Describe or TransactionalId:Describe, for share groups Cluster:ClusterAction."""
+    several = {
+        key_type: partly("coordinator_keys", _named_right(*kind), node_id=-1, port=-1)(handler, response)
+        for key_type, kind in _KINDS.items()
+    }
 
     def guarded(ctx: RequestContext, request: FindCoordinatorRequest) -> Any:
         rights, kind = rights_of(ctx), _KINDS.get(request.key_type)
@@ -179,36 +161,16 @@ def find_coordinator(handler: Handler, response: type[Any]) -> Handler:
         if kind is None:
             return handler(ctx, request)
         if ctx.version >= _COORDINATORS_SINCE:
-            return several(ctx, request, rights, *kind)
+            return several[request.key_type](ctx, request)
         if not rights.may(Operation.DESCRIBE, kind[0], request.key):
             raise ApiError(kind[1], DEFAULT_MESSAGES.get(kind[1]))
         return handler(ctx, request)
 
-    async def several(
-        ctx: RequestContext, request: FindCoordinatorRequest, rights: Rights, kind: ResourceType, code: ErrorCode
-    ) -> Any:
-        verdicts = []
-        for key in request.coordinator_keys:
-            verdicts.append(rights.may(Operation.DESCRIBE, kind, key))
-            await turn
-        if all(verdicts):
-            return await awaited(handler(ctx, request))
-        allowed = [key for key, may in zip(request.coordinator_keys, verdicts, strict=True) if may]
-        answer = response()
-        if allowed:
-            answer = await awaited(handler(ctx, with_field(request, "coordinator_keys", allowed)))
-        found = iter(answer.coordinators)
-        merged = []
-        for key, may in zip(request.coordinator_keys, verdicts, strict=True):
-            if may:
-                merged.append(next(found))
-            else:
-                merged.append(Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code))
-            await turn
-        answer.coordinators = merged
-        return answer
-
     return guarded
+
+
+def _named_right(kind: ResourceType, code: ErrorCode) -> Verdict:
+    return lambda _ctx, rights, name: 0 if rights.may(Operation.DESCRIBE, kind, name) else code
 
 
 def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
@@ -243,7 +205,7 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
                 group_answer.topics = await _seen(ctx, rights, group_answer.topics)
             elif not group_answer.error_code:
                 for topic in unseen:
-                    group_answer.topics.append(await _unseen(topic))
+                    group_answer.topics.append(await _unseen(OffsetFetchResponseTopics, topic, _NO_TOPIC))
             merged.append(group_answer)
             await turn
         answer.groups = merged
@@ -253,7 +215,7 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
         rights = rights_of(ctx)
         if not rights.may(Operation.DESCRIBE, GROUP, request.group_id):
             asked = request.topics or () if ctx.version < _GROUP_ERROR_SINCE else ()
-            topics = await every(asked, lambda topic: _unseen_once(topic, _REFUSED))
+            topics = await every(asked, lambda topic: _unseen(OffsetFetchResponseTopic, topic, _REFUSED))
             return response(error_code=_REFUSED, topics=topics)
         seen, unseen = await _parted(ctx, rights, request.topics)
         part = with_field(request, "topics", seen) if unseen else request
@@ -262,7 +224,7 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
             answer.topics = await _seen(ctx, rights, answer.topics)
         elif not answer.error_code:
             for topic in unseen:
-                answer.topics.append(await _unseen_once(topic, _NO_TOPIC))
+                answer.topics.append(await _unseen(OffsetFetchResponseTopic, topic, _NO_TOPIC))
         return answer
 
     return guarded
@@ -291,21 +253,5 @@ async def _seen(ctx: RequestContext, rights: Rights, topics: Iterable[Any]) -> l
     return kept
 
 
-async def _unseen(topic: Any) -> OffsetFetchResponseTopics:
-    partitions = []
-    for index in topic.partition_indexes:
-        partitions.append(
-            OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=_NO_TOPIC)
-        )
-        await turn
-    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
-
-
-async def _unseen_once(topic: Any, code: int) -> OffsetFetchResponseTopic:
-    partitions = []
-    for index in topic.partition_indexes:
-        partitions.append(
-            OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=code)
-        )
-        await turn
-    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+def _unseen(answer: type[Any], topic: Any, code: int) -> Coroutine[Any, Any, Any]:
+    return failed(answer, topic, code, committed_offset=-1, metadata="")

@@ -8,14 +8,14 @@ list is passed on as a request of its own, and both responses are merged, in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from copy import copy
-from functools import partial
 from typing import Any, Final
 
+from kbroker.handlers.mirrored_errors import answers_of, failed
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, turn
-from kbroker.protocol.errors import ApiError, ErrorCode
+from kbroker.protocol.errors import DEFAULT_MESSAGES, ApiError, ErrorCode
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -23,8 +23,6 @@ Guard = Callable[[Handler, type[Any]], Handler]
 """Takes a handler and the class of its responses."""
 Verdict = Callable[[RequestContext, Rights, Any], ErrorCode | int]
 """Returns the error for an element of a list; 0: it is allowed."""
-Refuse = Callable[[RequestContext, Any, int], Coroutine[Any, Any, Any]]
-"""Builds the result for a refused element."""
 REFUSALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -99,14 +97,17 @@ def in_turn(*guards: Guard) -> Guard:
     return guard
 
 
-def partly(field: str, answers: str, verdict: Verdict, refuse: Refuse, *, asked_anyway: bool = False) -> Guard:
-    """Refuse elements of a list, `field`, each by itself; in the response, `answers` has a result for each.
+def partly(
+    field: str, verdict: Verdict, *, asked_anyway: bool = False, says_default: bool = False, **fields: Any
+) -> Guard:
+    """Refuse elements of a list, `field`, each by itself; the response has a result for each.
 
-    If all are refused the handler is not called, or is called with an empty list (`asked_anyway`).
+    If all are refused the handler is not called, or is called with an empty list (`asked_anyway`). `says_default`: the
+    text of a refusal is Kafka's for the code. `fields` are values of the results (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
-        rest = partial(_rest, handler, response, field, answers, refuse, asked_anyway)
+        answers = answers_of(response)
 
         async def guarded(ctx: RequestContext, request: Any) -> Any:
             asked = getattr(request, field) or ()
@@ -115,49 +116,36 @@ def partly(field: str, answers: str, verdict: Verdict, refuse: Refuse, *, asked_
             for element in asked:
                 codes.append(verdict(ctx, rights, element))
                 await turn
-            if any(codes):
-                return await rest(ctx, request, asked, codes)
-            return await awaited(handler(ctx, request))
+            if not any(codes):
+                return await awaited(handler(ctx, request))
+            allowed = []
+            for element, code in zip(asked, codes, strict=True):
+                if not code:
+                    allowed.append(element)
+                await turn
+            answer = response()
+            if allowed or asked_anyway:
+                answer = await awaited(handler(ctx, with_field(request, field, allowed)))
+                if getattr(answer, "error_code", 0):
+                    return answer
+            found = getattr(answer, answers.name)
+            in_order = iter(found) if len(found) == len(allowed) else None
+            merged = [] if in_order is not None else list(found)
+            for element, code in zip(asked, codes, strict=True):
+                if code:
+                    values = (
+                        {"error_message": DEFAULT_MESSAGES.get(ErrorCode(code)), **fields} if says_default else fields
+                    )
+                    merged.append(await failed(answers.kind, element, code, **values))
+                elif in_order is not None:
+                    merged.append(next(in_order))
+                await turn
+            setattr(answer, answers.name, merged)
+            return answer
 
         return guarded
 
     return guard
-
-
-async def _rest(
-    handler: Handler,
-    response: type[Any],
-    field: str,
-    answers: str,
-    refuse: Refuse,
-    asked_anyway: bool,
-    ctx: RequestContext,
-    request: Any,
-    asked: Sequence[Any],
-    codes: Sequence[int],
-) -> Any:
-    """Pass on the allowed elements, and return the response with the refusals merged in."""
-    allowed = []
-    for each, code in zip(asked, codes, strict=True):
-        if not code:
-            allowed.append(each)
-        await turn
-    answer = response()
-    if allowed or asked_anyway:
-        answer = await awaited(handler(ctx, with_field(request, field, allowed)))
-        if getattr(answer, "error_code", 0):
-            return answer
-    found = getattr(answer, answers)
-    in_order = iter(found) if len(found) == len(allowed) else None
-    merged = [] if in_order is not None else list(found)
-    for each, code in zip(asked, codes, strict=True):
-        if code:
-            merged.append(await refuse(ctx, each, code))
-        elif in_order is not None:
-            merged.append(next(in_order))
-        await turn
-    setattr(answer, answers, merged)
-    return answer
 
 
 def filtered(answers: str, keeps: Callable[[RequestContext, Rights, Any], bool]) -> Guard:
@@ -205,34 +193,3 @@ def name_of(ctx: RequestContext, element: Any) -> str | None:
     if topic_id is None or not any(topic_id):
         return ""
     return ctx.services.controller.state.topic_names.get(topic_id)
-
-
-def refused_partitions(
-    topic: type[Any],
-    partition: type[Any],
-    *,
-    name: str = "name",
-    partitions: str = "partitions",
-    index: str | None = "partition_index",
-    answered: str = "partitions",
-    answered_index: str = "partition_index",
-    **fields: Any,
-) -> Refuse:
-    """Build the result for a refused topic: the code at each of its partitions.
-
-    `name`, `partitions` and `index` are fields of the request (without `index` a partition is its number), `answered`
-    and `answered_index` those of the response.
-    """
-
-    async def refuse(_ctx: RequestContext, element: Any, code: int) -> Any:
-        made = []
-        for each in getattr(element, partitions):
-            number = each if index is None else getattr(each, index)
-            made.append(partition(**{answered_index: number, "error_code": code, **fields}))
-            await turn
-        answer = topic(**{name: getattr(element, name), answered: made})
-        if hasattr(element, "topic_id"):
-            answer.topic_id = element.topic_id
-        return answer
-
-    return refuse

@@ -5,20 +5,21 @@ Owns the checks of requests with records. They are the most frequent, so a fully
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kbroker.handlers.authorized.guard import refuse_all, rights_of, with_field
 from kbroker.handlers.fetch import fetch as fetch_handler
 from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
-from kbroker.handlers.long_produce import FEW
-from kbroker.handlers.produce_refusals import HEADER_BYTES, LOOK, TRANSACTIONAL
+from kbroker.handlers.mirrored_errors import failed
+from kbroker.handlers.produce import FEW
+from kbroker.handlers.produce_answers import HEADER_BYTES, LOOK, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.fetch import FetchRequest, PartitionData
+from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, PartitionData
 from kbroker.protocol.messages.produce import (
-    PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
@@ -72,7 +73,7 @@ def produce(handler: Handler, _response: type[Any]) -> Handler:
         merged = [] if in_order is not None else answer.responses
         for topic, may in zip(request.topic_data, verdicts, strict=True):
             if not may:
-                merged.append(await _unwritten(topic))
+                merged.append(await failed(TopicProduceResponse, topic, _REFUSED, base_offset=-1))
             elif in_order is not None:
                 merged.append(next(in_order))
             await turn
@@ -103,14 +104,6 @@ def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> 
     return name is None or rights.may(Operation.WRITE, TOPIC, name)
 
 
-async def _unwritten(topic: TopicProduceData) -> TopicProduceResponse:
-    answers = []
-    for data in topic.partition_data:
-        answers.append(PartitionProduceResponse(index=data.index, error_code=_REFUSED, base_offset=-1))
-        await turn
-    return TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
-
-
 def fetch(_handler: Handler, _response: type[Any]) -> Handler:
     """Require Topic:Read; brokers (a replica id that is one) need Cluster:ClusterAction instead."""
 
@@ -123,26 +116,17 @@ def fetch(_handler: Handler, _response: type[Any]) -> Handler:
 class AuthorizedFetch(Fetch):
     """A Fetch that reads, and waits for, allowed partitions only: also in a session that has more."""
 
-    __slots__ = ("_refused",)
+    __slots__ = ()
 
-    narrows = True
-
-    def narrow(self) -> None:
-        self._refused: set[Key] | None = None
+    def _add(self, wanted: Iterable[tuple[Key, FetchPartition]]) -> None:
+        first = len(self.items)
+        super()._add(wanted)
         rights = rights_of(self._ctx)
         of_consumer = self._replica < 0
-        for place, (_, _, partition) in enumerate(self.items):
+        for place in range(first, len(self.items)):
+            partition = self.items[place][2]
             if not (of_consumer and partition is not None and rights.may_read(partition.topic)):
                 self._look(place, rights)
-
-    async def prepare(self) -> None:
-        await super().prepare()
-        self._refused = None
-        self.readable = False
-        for place in range(len(self.items)):
-            self._look(place, rights_of(self._ctx))
-            self.readable = self.readable or self.items[place][2] is not None
-            await turn
 
     def _look(self, place: int, rights: Rights) -> None:
         key, want, partition = self.items[place]

@@ -13,7 +13,6 @@ from kbroker.handlers.authorized.audit import audited
 from kbroker.handlers.authorized.guard import (
     REFUSALS,
     Guard,
-    Refuse,
     Verdict,
     filtered,
     in_turn,
@@ -21,7 +20,6 @@ from kbroker.handlers.authorized.guard import (
     on_cluster,
     open_to_all,
     partly,
-    refused_partitions,
     rights_of,
     topic_right,
 )
@@ -30,27 +28,8 @@ from kbroker.handlers.delegation_tokens import is_allowed, owner_of, refused
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP
 from kbroker.handlers.describe_configs import TOPIC as TOPIC_CONFIGS
 from kbroker.handlers.registry import Api, Handler, RequestContext
-from kbroker.protocol.errors import DEFAULT_MESSAGES, ErrorCode
-from kbroker.protocol.messages import consumer_groups
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.access import CreateDelegationTokenRequest, DescribeDelegationTokenRequest
-from kbroker.protocol.messages.configs import DescribeConfigsResult, IncrementalResourceResponse
-from kbroker.protocol.messages.group_offsets import (
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-    TxnOffsetCommitResponsePartition,
-    TxnOffsetCommitResponseTopic,
-)
-from kbroker.protocol.messages.groups import DeletableGroupResult, DescribedGroup
-from kbroker.protocol.messages.logs import (
-    EpochEndOffset,
-    ListOffsetsPartitionResponse,
-    ListOffsetsTopicResponse,
-    OffsetForLeaderTopicResult,
-)
-from kbroker.protocol.messages.topics import DeleteRecordsPartitionResult, DeleteRecordsTopicResult
-from kbroker.protocol.messages.transactions import PartitionResponse, TopicResponse
 from kbroker.security.authorizer.acls import CLUSTER_NAME, Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 from kbroker.security.tokens.token import Token
@@ -75,20 +54,6 @@ def resource_right(operation: Operation) -> Verdict:
         return 0 if rights.may(operation, kind, name) else REFUSALS[kind]
 
     return verdict
-
-
-def refused_resource(result: type[Any]) -> Refuse:
-    """Build the result for a refused resource."""
-
-    async def refuse(_ctx: RequestContext, resource: Any, code: int) -> Any:
-        return result(
-            error_code=code,
-            error_message=DEFAULT_MESSAGES.get(ErrorCode(code)),
-            resource_type=resource.resource_type,
-            resource_name=resource.resource_name,
-        )
-
-    return refuse
 
 
 def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
@@ -153,43 +118,18 @@ RULES: Final[dict[str, Rule]] = {
     # Records and topics.
     "Produce": Rule("Topic:Write, and in a transaction TransactionalId:Write", records.produce),
     "Fetch": Rule("Topic:Read; with a replica id Cluster:ClusterAction instead", records.fetch),
-    "ListOffsets": Rule(
-        "Topic:Describe",
-        partly(
-            "topics", "topics", topic_right(DESCRIBE),
-            refused_partitions(ListOffsetsTopicResponse, ListOffsetsPartitionResponse),
-        ),
-    ),
+    "ListOffsets": Rule("Topic:Describe", partly("topics", topic_right(DESCRIBE))),
     "OffsetForLeaderEpoch": Rule(
         "Topic:Describe, or Cluster:ClusterAction",
         partly(
-            "topics", "topics",
+            "topics",
             lambda ctx, rights, topic: (
                 0 if rights.on_cluster(CLUSTER_ACTION, tell=False) else _DESCRIBES(ctx, rights, topic)
             ),
-            refused_partitions(
-                OffsetForLeaderTopicResult, EpochEndOffset,
-                name="topic", index="partition", answered_index="partition",
-            ),
         ),
     ),
-    "DeleteRecords": Rule(
-        "Topic:Delete",
-        partly(
-            "topics", "topics", topic_right(DELETE),
-            refused_partitions(DeleteRecordsTopicResult, DeleteRecordsPartitionResult, low_watermark=-1),
-        ),
-    ),
-    "DescribeProducers": Rule(
-        "Topic:Read",
-        partly(
-            "topics", "topics", topic_right(READ),
-            refused_partitions(
-                TopicResponse, PartitionResponse, partitions="partition_indexes", index=None,
-                error_message=DEFAULT_MESSAGES.get(ErrorCode.TOPIC_AUTHORIZATION_FAILED),
-            ),
-        ),
-    ),
+    "DeleteRecords": Rule("Topic:Delete", partly("topics", topic_right(DELETE), low_watermark=-1)),
+    "DescribeProducers": Rule("Topic:Read", partly("topics", topic_right(READ), says_default=True)),
     "Metadata": Rule("Topic:Describe; to create Topic:Create or Cluster:Create", topics.metadata),
     "DescribeTopicPartitions": Rule("Topic:Describe", topics.describe_topic_partitions),
     "CreateTopics": Rule("Topic:Create or Cluster:Create", topics.create_topics),
@@ -203,51 +143,26 @@ RULES: Final[dict[str, Rule]] = {
     "LeaveGroup": _MEMBER,
     "ConsumerGroupHeartbeat": Rule("Group:Read, Topic:Describe", groups.consumer_group_heartbeat),
     "OffsetCommit": Rule(
-        "Group:Read, Topic:Read",
-        in_turn(
-            needs((READ, GROUP, "group_id")),
-            partly(
-                "topics", "topics", topic_right(READ),
-                refused_partitions(OffsetCommitResponseTopic, OffsetCommitResponsePartition),
-            ),
-        ),
+        "Group:Read, Topic:Read", in_turn(needs((READ, GROUP, "group_id")), partly("topics", topic_right(READ)))
     ),
     "OffsetFetch": Rule("Group:Describe, Topic:Describe", groups.offset_fetch),
     "OffsetDelete": Rule(
         "Group:Delete, Topic:Read",
-        in_turn(
-            needs((DELETE, GROUP, "group_id")),
-            partly(
-                "topics", "topics", topic_right(READ),
-                refused_partitions(OffsetDeleteResponseTopic, OffsetDeleteResponsePartition), asked_anyway=True,
-            ),
-        ),
+        in_turn(needs((DELETE, GROUP, "group_id")), partly("topics", topic_right(READ), asked_anyway=True)),
     ),
-    "ListGroups": Rule("Cluster:Describe or Group:Describe", groups.list_groups),
+    "ListGroups": Rule("Cluster:Describe or Group:Describe", filtered("groups", groups.may_describe)),
     "DescribeGroups": Rule(
-        "Group:Describe",
-        in_turn(
-            groups.with_operations,
-            partly(
-                "groups", "groups", groups.group_right(DESCRIBE), groups.refused_group(DescribedGroup)
-            ),
-        ),
+        "Group:Describe", in_turn(groups.with_operations, partly("groups", groups.group_right(DESCRIBE)))
     ),
     "ConsumerGroupDescribe": Rule(
         "Group:Describe, Topic:Describe",
         in_turn(
             groups.with_operations,
             groups.without_hidden_topics,
-            partly(
-                "group_ids", "groups", groups.group_right(DESCRIBE),
-                groups.refused_group(consumer_groups.DescribedGroup),
-            ),
+            partly("group_ids", groups.group_right(DESCRIBE)),
         ),
     ),
-    "DeleteGroups": Rule(
-        "Group:Delete",
-        partly("groups_names", "results", groups.group_right(DELETE), groups.refused_group(DeletableGroupResult)),
-    ),
+    "DeleteGroups": Rule("Group:Delete", partly("groups_names", groups.group_right(DELETE))),
     # Transactions and producer ids.
     "InitProducerId": Rule(
         "TransactionalId:Write; without one Cluster:IdempotentWrite or any Topic:Write", transactions.init_producer_id
@@ -262,46 +177,28 @@ RULES: Final[dict[str, Rule]] = {
         "TransactionalId:Write, Group:Read, Topic:Read",
         in_turn(
             needs((WRITE, TXN, "transactional_id"), (READ, GROUP, "group_id")),
-            partly(
-                "topics", "topics", topic_right(READ),
-                refused_partitions(TxnOffsetCommitResponseTopic, TxnOffsetCommitResponsePartition),
-            ),
+            partly("topics", topic_right(READ)),
         ),
     ),
     "EndTxn": Rule("TransactionalId:Write", needs((WRITE, TXN, "transactional_id"))),
     "DescribeTransactions": Rule(
         "TransactionalId:Describe; of its topics Topic:Describe",
-        in_turn(
-            transactions.without_hidden_topics,
-            partly(
-                "transactional_ids", "transaction_states", transactions.transaction_right,
-                transactions.refused_transaction,
-            ),
-        ),
+        in_turn(transactions.without_hidden_topics, partly("transactional_ids", transactions.transaction_right)),
     ),
     "ListTransactions": Rule("TransactionalId:Describe", filtered("transaction_states", transactions.may_describe)),
     "WriteTxnMarkers": Rule("Cluster:Alter or Cluster:ClusterAction", on_cluster(CLUSTER_ACTION, ALTER)),
     # Configs.
     "DescribeConfigs": Rule(
         "Topic:DescribeConfigs, Group:DescribeConfigs, for brokers and client metrics Cluster:DescribeConfigs",
-        partly(
-            "resources", "results", resource_right(DESCRIBE_CONFIGS),
-            refused_resource(DescribeConfigsResult),
-        ),
+        partly("resources", resource_right(DESCRIBE_CONFIGS), says_default=True),
     ),
     "AlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
-        partly(
-            "resources", "responses", resource_right(ALTER_CONFIGS),
-            refused_resource(IncrementalResourceResponse),
-        ),
+        partly("resources", resource_right(ALTER_CONFIGS), says_default=True),
     ),
     "IncrementalAlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
-        partly(
-            "resources", "responses", resource_right(ALTER_CONFIGS),
-            refused_resource(IncrementalResourceResponse),
-        ),
+        partly("resources", resource_right(ALTER_CONFIGS), says_default=True),
     ),
     "ListConfigResources": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
     "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS, says=False)),

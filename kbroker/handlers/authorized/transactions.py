@@ -12,7 +12,7 @@ from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.handlers.transactions import add_partitions_to_txn as add_partitions_handler
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
-from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest, TransactionState
+from kbroker.protocol.messages.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
 from kbroker.security.authorizer.acls import Operation, ResourceType
 from kbroker.security.authorizer.authorizer import Rights
 
@@ -60,11 +60,6 @@ def transaction_right(_ctx: RequestContext, rights: Rights, name: str) -> int:
     """Check TransactionalId:Describe."""
     allowed = rights.may(Operation.DESCRIBE, TXN, name)
     return 0 if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-
-
-async def refused_transaction(_ctx: RequestContext, name: str, code: int) -> TransactionState:
-    """Build the result for a refused transaction."""
-    return TransactionState(transactional_id=name, error_code=code)
 
 
 def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
