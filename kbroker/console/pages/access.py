@@ -96,15 +96,7 @@ def acl_add(admin: Any, values: Values) -> Done:
 def acl_remove(admin: Any, values: Values) -> Done:
     """Remove exactly one ACL."""
     pattern, entry = _acl(values)
-    wanted = AclFilter(
-        pattern.resource_type,
-        pattern.name,
-        pattern.pattern_type,
-        entry.principal,
-        entry.host,
-        entry.operation,
-        entry.permission,
-    )
+    wanted = AclFilter(*pattern, entry.principal, entry.host, entry.operation, entry.permission)
     removed, failures = remove_acls(admin, [wanted])
     raise_any(failures)
     if not removed:
