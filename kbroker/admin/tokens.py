@@ -1,4 +1,4 @@
-"""Delegation tokens: the requests about them. Never prints, least of all an HMAC."""
+"""Delegation tokens: listing, creating, renewing and expiring them. Never prints, least of all an HMAC."""
 
 from __future__ import annotations
 
@@ -8,32 +8,65 @@ from typing import Any, TypeVar
 from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any
 from kbroker.protocol.messages.access import (
+    CreatableRenewers,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
     DescribedDelegationToken,
     DescribeDelegationTokenOwner,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
+    ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
+    RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
 )
+from kbroker.security.principal import Principal
 
 _Answer = TypeVar("_Answer")
 
 
-def hmac_of(admin: Any, token_id: str) -> bytes:
+def create_token(
+    admin: Any, owner: Principal | None, renewers: Sequence[Principal], life_ms: int
+) -> CreateDelegationTokenResponse:
+    """Create a token, of the caller by default; a life of -1 ms is the broker's longest. Raises AdminError."""
+    request = CreateDelegationTokenRequest(
+        owner_principal_type=owner.kind if owner else None,
+        owner_principal_name=owner.name if owner else None,
+        renewers=[CreatableRenewers(each.kind, each.name) for each in renewers],
+        max_lifetime_ms=life_ms,
+    )
+    return _asked(admin, request, CreateDelegationTokenResponse, "cannot create a token")
+
+
+def renew_token(admin: Any, token_id: str, period_ms: int) -> int:
+    """Keep a token valid for a time from now on, -1 being the broker's; return when it expires. Raises AdminError."""
+    request = RenewDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
+    return _asked(admin, request, RenewDelegationTokenResponse, f"cannot renew {token_id}").expiry_timestamp_ms
+
+
+def expire_token(admin: Any, token_id: str, period_ms: int = -1) -> int:
+    """Let a token end after a time from now on, or at once; return when it expires. Raises AdminError."""
+    request = ExpireDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
+    return _asked(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token_id}").expiry_timestamp_ms
+
+
+def _hmac_of(admin: Any, token_id: str) -> bytes:
     """Return a token's HMAC, which is as good as a password; raises AdminError if the token does not exist."""
-    for each in described_tokens(admin, None):
+    for each in described_tokens(admin):
         if each.token_id == token_id:
             return bytes(each.hmac)
     raise AdminError(f"there is no token {token_id}, or none that you may see")
 
 
-def described_tokens(
-    admin: Any, owners: list[DescribeDelegationTokenOwner] | None
-) -> Sequence[DescribedDelegationToken]:
-    """Return the tokens of owners, or of all owners, that the caller may see; raises AdminError."""
-    request = DescribeDelegationTokenRequest(owners=owners)
-    return ask_of_tokens(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
+def described_tokens(admin: Any, owners: Sequence[Principal] = ()) -> list[DescribedDelegationToken]:
+    """Return the tokens of owners, or of all owners, that the caller may see, by age; raises AdminError."""
+    wanted = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owners] or None
+    request = DescribeDelegationTokenRequest(owners=wanted)
+    found = _asked(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
+    return sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))
 
 
-def ask_of_tokens(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
+def _asked(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
     """Send a request about tokens; raises AdminError that begins with `failure`."""
     found: Any = ask_any(admin, request, answer)
     if found is None:

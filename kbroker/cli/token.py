@@ -13,20 +13,10 @@ from typing import Any
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
+from kbroker.admin.tokens import create_token, described_tokens, expire_token, renew_token
 from kbroker.cli.client import client_options
 from kbroker.cli.output import Column, Facts, Output, Verbs, output_option
-from kbroker.protocol.messages.access import (
-    CreatableRenewers,
-    CreateDelegationTokenRequest,
-    CreateDelegationTokenResponse,
-    DescribedDelegationToken,
-    DescribeDelegationTokenOwner,
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-    RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
-)
+from kbroker.protocol.messages.access import DescribedDelegationToken
 from kbroker.security.principal import Principal
 
 _DEFAULT = -1
@@ -68,14 +58,8 @@ def create(
     connection: Connection,
 ) -> None:
     """Create a token; its HMAC is what to log in with, and is shown here."""
-    request = CreateDelegationTokenRequest(
-        owner_principal_type=owner_principal.kind if owner_principal else None,
-        owner_principal_name=owner_principal.name if owner_principal else None,
-        renewers=[CreatableRenewers(each.kind, each.name) for each in renewer_principal],
-        max_lifetime_ms=max_life_time_period,
-    )
     with connection.admin() as admin:
-        answer = ask_of_tokens(admin, request, CreateDelegationTokenResponse, "cannot create a token")
+        answer = create_token(admin, owner_principal, renewer_principal, max_life_time_period)
     owner = f"{answer.principal_type}:{answer.principal_name}"
     if owner_principal is not None and owner != str(owner_principal):
         raise click.ClickException(f"this cluster knows no owners but who asks: the token is for {owner}")
@@ -100,10 +84,9 @@ def list_tokens(
     owner_principal: tuple[Principal, ...], with_hmac: bool, output: Output, connection: Connection
 ) -> None:
     """List the tokens that you may see."""
-    owners = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owner_principal] or None
     with connection.admin() as admin:
-        found = described_tokens(admin, owners)
-    rows = [_row(each, with_hmac) for each in sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))]
+        found = described_tokens(admin, owner_principal)
+    rows = [_row(each, with_hmac) for each in found]
     renewers = Column("renewers", lambda row: ", ".join(row["renewers"]) or None)
     hmac = ["hmac"] if with_hmac else []
     output.rows(rows, "token", "owner", "requester", renewers, "issued", "expires", "renewable until", *hmac)
@@ -118,9 +101,8 @@ def list_tokens(
 def renew(token: str, renew_time_period: int, connection: Connection) -> None:
     """Keep a token valid for another while; TOKEN is its id."""
     with connection.admin() as admin:
-        request = RenewDelegationTokenRequest(hmac_of(admin, token), renew_time_period)
-        answer = ask_of_tokens(admin, request, RenewDelegationTokenResponse, f"cannot renew {token}")
-    click.echo(f"token {token} expires at {_time(answer.expiry_timestamp_ms)}")
+        expires_ms = renew_token(admin, token, renew_time_period)
+    click.echo(f"token {token} expires at {_time(expires_ms)}")
 
 
 @command.command("expire")
@@ -130,12 +112,11 @@ def renew(token: str, renew_time_period: int, connection: Connection) -> None:
 def expire(token: str, expiry_time_period: int, connection: Connection) -> None:
     """Let a token end, at once or in a while; TOKEN is its id."""
     with connection.admin() as admin:
-        request = ExpireDelegationTokenRequest(hmac_of(admin, token), expiry_time_period)
-        answer = ask_of_tokens(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")
+        expires_ms = expire_token(admin, token, expiry_time_period)
     if expiry_time_period < 0:
         click.echo(f"token {token} is gone")
     else:
-        click.echo(f"token {token} expires at {_time(answer.expiry_timestamp_ms)}")
+        click.echo(f"token {token} expires at {_time(expires_ms)}")
 
 
 def _row(token: DescribedDelegationToken, with_hmac: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 from kbroker.admin.cluster_view import ClusterView, cluster_view
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import NotThere
+from kbroker.admin.errors import AdminError, NotThere
 from kbroker.console.asking import Cluster
 from kbroker.console.decoding.schemas import Schemas
 from kbroker.console.login_tries import LoginTries
@@ -77,6 +77,13 @@ class Console:
     async def ask(self, question: Callable[[Any], T]) -> T:
         """Run a read-only request."""
         return await self.cluster.ask(question)
+
+    async def ask_or_fail(self, question: Callable[[Any], T]) -> tuple[T | None, str | None]:
+        """Run a read-only request; return its result, or the text of the failure."""
+        try:
+            return await self.ask(question), None
+        except AdminError as error:
+            return None, str(error)
 
     async def view(self) -> ClusterView:
         """Return a recent view of the whole cluster, not older than the last change by this console."""

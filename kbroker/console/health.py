@@ -13,7 +13,7 @@ from kbroker.admin.cluster_view import INTERNAL, ClusterView
 from kbroker.console.listing import place
 from kbroker.console.number_text import duration, number, plural
 from kbroker.console.sampler import Samples
-from kbroker.console.standing_still import STANDING_S
+from kbroker.console.stuck_groups import STANDING_S
 
 GROWING_S: Final = 120.0
 """How many seconds a group's lag must grow before the group counts as falling behind."""

@@ -33,8 +33,7 @@ from kbroker.admin.placement import Key
 from kbroker.admin.transactions import Open, hanging
 from kbroker.console.asking import patient
 from kbroker.console.series import Family, Series
-from kbroker.console.standing_still import STANDING_S, StandingStill
-from kbroker.console.unsettled import Unsettled
+from kbroker.console.stuck_groups import STANDING_S, StandingStill, Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05

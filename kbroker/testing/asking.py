@@ -16,6 +16,12 @@ from kbroker.handlers.services import Services
 from kbroker.long_work import awaited, in_slices
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kbroker.protocol.messages.logs import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from kbroker.testing.calling import Calling
 from kbroker.testing.missing import check, topic_state
 
@@ -23,6 +29,8 @@ Answer = TypeVar("Answer")
 Code: TypeAlias = Callable[[Answer], int]
 """Returns the error code of an answer; 0 for none."""
 _CLIENT_ID = "kbroker-embedder"
+LATEST, EARLIEST = -1, -2
+"""In place of a time: the end, and the beginning, of a partition."""
 PATIENCE_S: Final = 10.0
 PAUSE_S: Final = 0.01
 """For how long, and how often, a request is retried until the right broker handles it, in seconds."""
@@ -88,6 +96,21 @@ class Asking:
         """Divide partitions into lists that one request can cover, sent to the leader of the list's first partition."""
         return [partitions] if partitions else []
 
+    def offsets_at(
+        self, partitions: Sequence[tuple[str, int]], timestamp: int, about: str | None = None
+    ) -> dict[tuple[str, int], int]:
+        """Return offsets of partitions from their leaders; raises ApiError, whose message begins with `about`."""
+        found: dict[tuple[str, int], int] = {}
+        for part in self.asked_together(partitions):
+            by_topic: dict[str, list[ListOffsetsPartition]] = {}
+            for name, index in part:
+                by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
+            request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(*each) for each in by_topic.items()])
+            answer = self.ask_leader(*part[0], request, ListOffsetsResponse, _first_error)
+            check(_first_error(answer), about or f"offsets of topic {', '.join(by_topic)}")
+            found |= {(each.name, one.partition_index): one.offset for each in answer.topics for one in each.partitions}
+        return found
+
     def known_everywhere(self, topic: str) -> None:
         """Wait until every broker knows that a topic was created or deleted."""
 
@@ -118,6 +141,10 @@ class Asking:
         """Return the id of a group's coordinator; None if it has none, or no group ever existed."""
         count = self.partitions_of(OFFSETS_TOPIC)
         return self.leader_of(OFFSETS_TOPIC, partition_for(group, count)) if count else None
+
+
+def _first_error(answer: ListOffsetsResponse) -> int:
+    return next((one.error_code for each in answer.topics for one in each.partitions if one.error_code), 0)
 
 
 async def handled(services: Services, listener: str, request: Any) -> Any:

@@ -6,7 +6,7 @@ Owns a test's view of a group. Each access asks the broker; nothing is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,18 +20,11 @@ from kbroker.protocol.messages.consumer_groups import (
 )
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
-from kbroker.protocol.messages.logs import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from kbroker.testing.asking import Asking
+from kbroker.testing.asking import EARLIEST, LATEST, Asking
 from kbroker.testing.missing import MissingError, check, told, visible
 
 TopicPartition = tuple[str, int]
 Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)
-_LATEST, _EARLIEST = -1, -2
 _LOADING_S, _PAUSE_S = 10.0, 0.002
 """How long to wait for a coordinator that still reads its log, as after a reset, and how long between tries."""
 
@@ -154,30 +147,9 @@ class Group:
             for name in (topics if topic is None else {topic})
             for index in range(self._asking.partitions_of(name))
         ]
-        ends = self._listed_offsets(partitions, _LATEST)
-        begun = self._listed_offsets([each for each in partitions if each not in offsets], _EARLIEST)
+        ends = self._asking.offsets_at(partitions, LATEST)
+        begun = self._asking.offsets_at([each for each in partitions if each not in offsets], EARLIEST)
         return sum(max(0, ends.get(each, 0) - offsets.get(each, begun.get(each, 0))) for each in partitions)
-
-    def _listed_offsets(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        for part in self._asking.asked_together(partitions):
-            found |= self._listed_at(part, timestamp)
-        return found
-
-    def _listed_at(self, partitions: Sequence[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
-        by_topic: dict[str, list[ListOffsetsPartition]] = {}
-        for name, index in partitions:
-            by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))
-        request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsTopic(name, indexes) for name, indexes in by_topic.items()]
-        )
-        answer = self._asking.ask_leader(*partitions[0], request, ListOffsetsResponse, _first_error)
-        check(_first_error(answer), f"offsets of topic {', '.join(by_topic)}")
-        return {(each.name, one.partition_index): one.offset for each in answer.topics for one in each.partitions}
-
-
-def _first_error(answer: ListOffsetsResponse) -> int:
-    return next((one.error_code for each in answer.topics for one in each.partitions if one.error_code), 0)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

@@ -14,12 +14,6 @@ from typing import Final, Never
 from kbroker.cluster_state import TopicState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from kbroker.protocol.messages.logs import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.protocol.messages.topics import (
     CreatableTopic,
@@ -31,14 +25,13 @@ from kbroker.protocol.messages.topics import (
     DeleteTopicState,
 )
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_marker, read_records
-from kbroker.testing.asking import Asking
+from kbroker.testing.asking import EARLIEST, Asking
 from kbroker.testing.missing import MissingError, check, told, topic_state, visible
 from kbroker.testing.numbers import check_whole
 
 _BYTES = 64 * 1024 * 1024
 _PIECE = 1024 * 1024
 _TIMEOUT_MS = 10_000
-_EARLIEST = -2
 _OF_CREATE: Final = ("name=", "partitions=", "config=", "replication_factor=")
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
 Headers = Sequence[tuple[str, bytes | str | None]]
@@ -209,16 +202,6 @@ class Topic:
                         outcome,
                     )
 
-    def _earliest(self, index: int) -> int:
-        asked = ListOffsetsPartition(partition_index=index, timestamp=_EARLIEST)
-        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(self.name, [asked])])
-        answer = self._asking.ask_leader(
-            self.name, index, request, ListOffsetsResponse, lambda found: found.topics[0].partitions[0].error_code
-        )
-        (found,) = answer.topics[0].partitions
-        check(found.error_code, self._about(index))
-        return found.offset
-
     def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Read batches with `count` records, then only the control batches that end their transactions."""
         there, ended, under_way = 0, False, set[int]()
@@ -237,7 +220,7 @@ class Topic:
 
     def _batches(self, index: int, start: int, piece: int = _BYTES) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Read batches, `piece` bytes at a time."""
-        earliest = self._earliest(index)
+        (earliest,) = self._asking.offsets_at([(self.name, index)], EARLIEST, self._about(index)).values()
         offset = max(start, earliest)
         while True:
             wanted = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=piece)

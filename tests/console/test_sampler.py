@@ -28,8 +28,7 @@ from kbroker.console.listing import Listing
 from kbroker.console.number_text import duration, number, short_number, size
 from kbroker.console.sampler import Sampler, Samples
 from kbroker.console.series import POINTS, Family, Series
-from kbroker.console.standing_still import STANDING_S, StandingStill
-from kbroker.console.unsettled import Unsettled
+from kbroker.console.stuck_groups import STANDING_S, StandingStill, Unsettled
 from kbroker.protocol.messages.cluster import MetadataResponseBroker, MetadataResponsePartition
 from kbroker.protocol.messages.transactions import ProducerState
 from tests.console.conftest import served

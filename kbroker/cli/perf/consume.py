@@ -20,10 +20,9 @@ from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.perf.figures import MB, Run
-from kbroker.cli.perf.live import Live, live
+from kbroker.cli.perf.live import Live, Stop, live, stopping
 from kbroker.cli.perf.options import measuring_options, show
 from kbroker.cli.perf.receivers import Receiver, open_receiver, partitions_of
-from kbroker.cli.perf.stopping import Stop, stopping
 
 _FETCH_BYTES: Final = 1024 * 1024
 _POLL_S: Final = 0.1

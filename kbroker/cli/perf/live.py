@@ -1,19 +1,23 @@
-"""Figures during a measurement: a moving line on a terminal, otherwise a plain line now and then.
+"""During a measurement: figures, as a moving line on a terminal or a plain line now and then, and an end by a signal.
 
 Owns the intermediate output on standard error; the result goes to standard output. Each check costs the measurement one
-comparison.
+comparison. After Ctrl-C or SIGTERM it ends at its next step, so that its results are still shown: the first signal
+raises nothing, because an exception cannot interrupt confluent-kafka. A second one has its usual effect.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final, Protocol
 
 import click
 
+from kbroker.cli.main import of_signal
 from kbroker.cli.perf.figures import MB
 
 _LOOK_S: Final = 0.2
@@ -84,3 +88,40 @@ def live(what: str, total: int, interval_ms: int) -> Iterator[Live]:
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         yield _Bar(bar, bar.add_task(what, total=total, rate=0.0, mb=0.0, note=""))
+
+
+class Stop:
+    """Whether a measurement is to end."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __bool__(self) -> bool:
+        return self.number != 0
+
+    @property
+    def status(self) -> int:
+        """The exit status after a stop."""
+        return of_signal(self.number)
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """Yield an object that becomes true at the first signal."""
+    stop = Stop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        stop.number = number
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield stop
+    finally:
+        restore()

@@ -21,11 +21,10 @@ from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Output, output_option
 from kbroker.cli.perf.figures import Run
-from kbroker.cli.perf.live import Live, live
+from kbroker.cli.perf.live import Live, Stop, live, stopping
 from kbroker.cli.perf.options import measuring_options, show
 from kbroker.cli.perf.receivers import partitions_of
 from kbroker.cli.perf.senders import Sender, open_sender
-from kbroker.cli.perf.stopping import Stop, stopping
 from kbroker.cli.produce import ACKS, CODECS
 from kbroker.cli.record_format import unescape
 

@@ -16,7 +16,7 @@ from kafka import __version__ as kafka_python_version
 
 from kbroker.admin.connection import Connection
 from kbroker.cli.perf.librdkafka import settings_of
-from kbroker.cli.perf.stopping import Stop
+from kbroker.cli.perf.live import Stop
 from kbroker.extras import how_to_install
 
 CLIENTS: Final = ("auto", "confluent-kafka", "kafka-python")

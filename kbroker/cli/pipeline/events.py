@@ -22,8 +22,8 @@ from typing import Any, Final
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.errors import code_error, error_text
 from kbroker.admin.told_everywhere import wait_for_topics
+from kbroker.admin.topics import EXISTS, create_topics
 from kbroker.cli.client import client_options
 from kbroker.cli.main import of_signal
 from kbroker.pipeline.errors import PipelineError
@@ -204,13 +204,10 @@ def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *,
     if topic in Cluster(connection).topics():
         return
     configs = {"retention.ms": "-1"} if of_the_past else {}
-    asked = {"num_partitions": partitions or -1, "replication_factor": -1, "configs": configs}
     with connection.admin() as admin:
-        result = admin.create_topics({topic: asked}, raise_errors=False)
-        for created in result["topics"]:
-            error = code_error(created["error_code"])
-            if error is not None and error.message != "TOPIC_ALREADY_EXISTS":
-                raise PipelineError(f"cannot create {topic}: {error_text(error, created.get('error_message'))}")
+        refusal = create_topics(admin, [topic], partitions or -1, configs=configs)[topic]
+        if refusal is not None and refusal.name != EXISTS:
+            raise PipelineError(refusal.text)
         wait_for_topics(admin, [topic])
 
 

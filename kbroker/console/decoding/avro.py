@@ -1,6 +1,10 @@
 """Values by an Avro schema, with fastavro.
 
 Owns which schemas are accepted, and that values are decoded in full or not at all. Never resolves schemas.
+
+Three checks find schemas with which a few bytes can do harm: lists of items without bytes, of which five bytes can
+claim a billion; nested records with many such fields, which make much from no bytes at all; and a type that contains
+itself, so that a value can be nested as deep as it is long.
 """
 
 from __future__ import annotations
@@ -9,10 +13,9 @@ import importlib.util
 import io
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from kbroker.admin.errors import WrongInput
-from kbroker.console.decoding.avro_shape import has_free_items, has_many_free, holds_itself
 from kbroker.extras import how_to_install
 
 
@@ -69,3 +72,125 @@ def decoder(schema: Any) -> Callable[[bytes], Any]:
         return value
 
     return decode
+
+
+_DEEPEST: Final = 100
+_MOST_FREE: Final = 16
+"""The most fields without bytes in a record, at any depth."""
+
+
+def has_free_items(schema: Any) -> bool:
+    """Return whether a list in a parsed schema, at any depth, has items without bytes."""
+    return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
+
+
+def has_many_free(schema: Any) -> bool:
+    """Return whether a record of a parsed schema has many fields without bytes, which every such record creates."""
+    names = _names(schema, {}, 0)
+    known: dict[str, int] = {}
+    return any(_free_within(each, names, known) > _MOST_FREE for each in names.values())
+
+
+def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> int:
+    """Count the fields without bytes in each value of a type; lists and unions take bytes."""
+    if isinstance(schema, str):
+        return int(schema == "null") if schema not in names else _free_within(names[schema], names, known)
+    if not isinstance(schema, dict):
+        return 0
+    if isinstance(schema["type"], dict):
+        return _free_within(schema["type"], names, known)
+    if schema["type"] not in ("record", "error"):
+        return int(schema["type"] == "null")
+    name = schema["name"]
+    if name not in known:
+        known[name] = 0  # for a type within itself: such a value has no end, and is never decoded
+        fields = schema["fields"]
+        known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
+    return known[name]
+
+
+def holds_itself(schema: Any) -> bool:
+    """Return whether values of a parsed schema may be nested without limit."""
+    names = _names(schema, {}, 0)
+    return any(_reaches(each, name, names, set()) for name, each in names.items())
+
+
+def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) -> bool:
+    """Return whether a type occurs within a schema, which may be that type itself."""
+    for each in _inner(schema):
+        if isinstance(each, str):
+            if each == wanted:
+                return True
+            if each in names and each not in seen:
+                seen.add(each)
+                if _reaches(names[each], wanted, names, seen):
+                    return True
+        elif (isinstance(each, dict) and each.get("name") == wanted) or _reaches(each, wanted, names, seen):
+            return True
+    return False
+
+
+def _inner(schema: Any) -> list[Any]:
+    """Return the types directly within a type."""
+    if isinstance(schema, list):
+        return schema
+    if not isinstance(schema, dict):
+        return []
+    inner = [field["type"] for field in schema.get("fields", ())]
+    inner += [schema[key] for key in ("items", "values") if key in schema]
+    return inner + ([schema["type"]] if isinstance(schema.get("type"), (dict, list)) else [])
+
+
+def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
+    """Return the named types of a schema."""
+    if depth > _DEEPEST:
+        return found
+    if isinstance(schema, list):
+        for each in schema:
+            _names(each, found, depth + 1)
+    elif isinstance(schema, dict):
+        if "name" in schema and schema.get("type") in ("record", "error", "fixed", "enum"):
+            found[schema["name"]] = schema
+        for each in _inner(schema):
+            _names(each, found, depth + 1)
+    return found
+
+
+class _Look:
+    def __init__(self, names: dict[str, Any]) -> None:
+        self._names = names
+
+    def in_(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
+        if depth > _DEEPEST:
+            return True  # no useful schema is this deep
+        if isinstance(schema, list):
+            return any(self.in_(each, depth + 1, within) for each in schema)
+        if isinstance(schema, str):
+            if schema in within or schema not in self._names:
+                return False
+            return self.in_(self._names[schema], depth + 1, (*within, schema))
+        kind = schema["type"]
+        if kind == "array" and self._free(schema["items"], depth + 1, ()):
+            return True
+        name = str(schema.get("name", ""))
+        if name and name in within:
+            return False
+        return any(self.in_(each, depth + 1, (*within, name) if name else within) for each in _inner(schema))
+
+    def _free(self, schema: Any, depth: int, within: tuple[str, ...]) -> bool:
+        """Return whether a type takes no bytes."""
+        if isinstance(schema, list):
+            return False  # a union begins with an index
+        if isinstance(schema, str):
+            if schema == "null":
+                return True
+            return schema in self._names and schema not in within and self._free(self._names[schema], depth, within)
+        kind = schema["type"]
+        if isinstance(kind, (dict, list)):
+            return self._free(kind, depth, within)
+        if kind in ("record", "error"):
+            name = str(schema.get("name", ""))
+            if name in within or depth > _DEEPEST:
+                return True
+            return all(self._free(each["type"], depth + 1, (*within, name)) for each in schema["fields"])
+        return kind == "null" or (kind == "fixed" and int(schema["size"]) == 0)

@@ -66,9 +66,9 @@ class Schemas:
 
     def add_protobuf(self, name: str, data: bytes, source: str = "added here") -> None:
         """Add the messages of a descriptor set, as `protoc --descriptor_set_out` writes it; raises WrongInput."""
-        from kbroker.console.decoding import descriptors
+        from kbroker.console.decoding import protobuf
 
-        found = descriptors.decoders(data)
+        found = protobuf.decoders(data)
         if not found:
             raise WrongInput("the descriptor set has no messages")
         for message, decode in found.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kbroker.admin.errors import WrongInput
-from kbroker.console.decoding import wire
+from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, as_json
 
 WAYS: Final = ("auto", "json", "text", "hex", "protobuf")
@@ -157,7 +157,7 @@ def _wire(data: bytes) -> Shown | None:
         bodies = [(_body(data, "protobuf"), f"Confluent's framing, schema id {number}")]
     for body, note in bodies:
         try:
-            return _decoded("protobuf", wire.decode(body), note)
+            return _decoded("protobuf", protobuf.decode(body), note)
         except ValueError:
             continue
     return None

@@ -9,16 +9,12 @@ from typing import Any, Final
 
 from kbroker.admin.acls import add_acls, described_acls, remove_acls
 from kbroker.admin.errors import AdminError, WrongInput, raise_any
-from kbroker.admin.tokens import ask_of_tokens, described_tokens, hmac_of
+from kbroker.admin.tokens import described_tokens, expire_token
 from kbroker.admin.users import TYPES, add_user, described_users, remove_user
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, has_words
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
-from kbroker.protocol.messages.access import (
-    ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
-)
 from kbroker.security.authorizer.acls import (
     CLUSTER_NAME,
     Acl,
@@ -52,13 +48,9 @@ def acl_row(acl: Acl) -> dict[str, str]:
 
 async def find_acls(console: Console, values: Values) -> Facts:
     """Return a page of the ACLs."""
-    failure, found = None, []
     kind, text = values.text("resource"), values.text("q").lower()
-    try:
-        told = await console.ask(lambda admin: sorted(described_acls(admin, AclFilter())))
-        found = [acl_row(each) for each in told]
-    except AdminError as error:
-        failure = str(error)
+    acls, failure = await console.ask_or_fail(lambda admin: sorted(described_acls(admin, AclFilter())))
+    found = [acl_row(each) for each in acls or ()]
     chosen = [
         each
         for each in found
@@ -104,15 +96,7 @@ def acl_add(admin: Any, values: Values) -> Done:
 def acl_remove(admin: Any, values: Values) -> Done:
     """Remove exactly one ACL."""
     pattern, entry = _acl(values)
-    wanted = AclFilter(
-        pattern.resource_type,
-        pattern.name,
-        pattern.pattern_type,
-        entry.principal,
-        entry.host,
-        entry.operation,
-        entry.permission,
-    )
+    wanted = AclFilter(*pattern, entry.principal, entry.host, entry.operation, entry.permission)
     removed, failures = remove_acls(admin, [wanted])
     raise_any(failures)
     if not removed:
@@ -122,19 +106,15 @@ def acl_remove(admin: Any, values: Values) -> Done:
 
 async def find_users(console: Console, values: Values) -> Facts:
     """Return the users with passwords."""
-    failure: str | None = None
+    users, failure = await console.ask_or_fail(described_users)
+    credentials, failures = users or ([], [])
     by_name: dict[str, list[Any]] = {}
-    try:
-        credentials, failures = await console.ask(described_users)
-        failure = "; ".join(failures) or None
-        for each in credentials:
-            by_name.setdefault(each.user, []).append(each)
-    except AdminError as error:
-        failure = str(error)
+    for each in credentials:
+        by_name.setdefault(each.user, []).append(each)
     return {
         "list": Listing(sorted(by_name.items()), values.page(), "/users"),
         "mechanisms": tuple(TYPES),
-        "failure": failure,
+        "failure": failure or "; ".join(failures) or None,
         "tab": "users",
     }
 
@@ -163,11 +143,7 @@ def user_remove(admin: Any, values: Values) -> Done:
 
 async def find_tokens(console: Console, values: Values) -> Facts:
     """Return the delegation tokens that we may see; never an HMAC."""
-    failure, found = None, []
-    try:
-        found = list(await console.ask(lambda admin: described_tokens(admin, None)))
-    except AdminError as error:
-        failure = str(error)
+    found, failure = await console.ask_or_fail(described_tokens)
     rows = [
         {
             "id": each.token_id,
@@ -177,7 +153,7 @@ async def find_tokens(console: Console, values: Values) -> Facts:
             "expires": each.expiry_timestamp,
             "until": each.max_timestamp,
         }
-        for each in sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))
+        for each in found or ()
     ]
     return {"list": Listing(rows, values.page(), "/tokens"), "failure": failure, "tab": "tokens"}
 
@@ -185,8 +161,7 @@ async def find_tokens(console: Console, values: Values) -> Facts:
 def token_expire(admin: Any, values: Values) -> Done:
     """Expire a token now."""
     token = values.needed("id", "the token's id")
-    request = ExpireDelegationTokenRequest(hmac_of(admin, token), -1)
-    ask_of_tokens(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token}")
+    expire_token(admin, token)
     return Done(f"Token {token} is gone.", "/tokens")
 
 

@@ -77,12 +77,12 @@ async def _described(console: Console, subject: Subject, facts: Facts) -> Facts:
 
 async def find_features(console: Console, values: Values) -> Facts:
     """Return the features."""
-    failure, found = None, []
-    try:
-        found = await console.ask(described_features)
-    except AdminError as error:
-        failure = str(error)
-    return {"list": Listing(found, values.page(), "/features", per_page=200), "failure": failure, "tab": "features"}
+    found, failure = await console.ask_or_fail(described_features)
+    return {
+        "list": Listing(found or [], values.page(), "/features", per_page=200),
+        "failure": failure,
+        "tab": "features",
+    }
 
 
 def change(admin: Any, values: Values) -> Done:

@@ -14,7 +14,7 @@ from kbroker.admin.groups import delete_groups, described_group, listed_groups, 
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, has_words, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
-from kbroker.console.standing_still import STANDING_S
+from kbroker.console.stuck_groups import STANDING_S
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80

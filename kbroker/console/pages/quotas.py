@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, WrongInput
+from kbroker.admin.errors import WrongInput
 from kbroker.admin.quotas import LIMITS, TYPES, Entity, alter_quotas, described_quotas, entity_text, number_text
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing
@@ -18,21 +18,18 @@ _KINDS: Final = tuple(TYPES)
 
 async def find(console: Console, values: Values) -> Facts:
     """Return a page of the quotas."""
-    failure, rows = None, []
-    try:
-        for entity, limits in await console.ask(lambda admin: described_quotas(admin, {}, strict=False)):
-            rows += [
-                {
-                    "entity": entity,
-                    "text": entity_text(entity),
-                    "key": key,
-                    "value": number_text(limits[key]),
-                    "means": _means(key, limits[key]),
-                }
-                for key in sorted(limits)
-            ]
-    except AdminError as error:
-        failure = str(error)
+    found, failure = await console.ask_or_fail(lambda admin: described_quotas(admin, {}, strict=False))
+    rows = [
+        {
+            "entity": entity,
+            "text": entity_text(entity),
+            "key": key,
+            "value": number_text(limits[key]),
+            "means": _means(key, limits[key]),
+        }
+        for entity, limits in found or ()
+        for key in sorted(limits)
+    ]
     return {
         "list": Listing(rows, values.page(), "/quotas"),
         "limits": LIMITS,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.errors import AdminError, NotThere, WrongInput
+from kbroker.admin.errors import NotThere, WrongInput
 from kbroker.admin.placement import leaders
-from kbroker.admin.transactions import Listed, abort_at, described, hanging, listed, producers, terminated
+from kbroker.admin.transactions import abort_at, described, hanging, listed, producers, terminated
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
@@ -26,12 +26,8 @@ async def find(console: Console, values: Values) -> Facts:
     state, text = values.text("state"), values.text("q").lower()
     if state and state not in _STATES:
         raise WrongInput(f"there is no state {state[:50]!r}")
-    failure = None
-    try:
-        found: list[Listed] = await console.ask(lambda admin: listed(admin, [state] if state else ()))
-    except AdminError as error:
-        found, failure = [], str(error)
-    chosen = [each for each in found if text in each.transactional_id.lower()]
+    found, failure = await console.ask_or_fail(lambda admin: listed(admin, [state] if state else ()))
+    chosen = [each for each in found or () if text in each.transactional_id.lower()]
     hung = None
     minutes = values.number("minutes", "the minutes", 15)
     if values.text("look") == "hanging":

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.admin.errors import AdminError, WrongInput
-from kbroker.console.decoding import wire
+from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, from_form
 from kbroker.console.decoding.shown import LONGEST, WAYS, frame, shown
 from tests.console.world import ORDER, avro
@@ -161,7 +161,7 @@ def test_a_directory_that_is_none_or_broken_is_said(tmp_path):
 def test_protobuf_without_a_schema():
     inner = b"\x0a\x03abc\x10\x05"
     data = b"\x08\x96\x01" + b"\x12" + bytes([len(inner)]) + inner + b"\x1d\x00\x00\x80\x3f" + b"\x20\x01\x20\x02"
-    assert wire.decode(data) == {
+    assert protobuf.decode(data) == {
         "1": 150,
         "2": {"1": "abc", "2": 5},
         "3": {"fixed": 0x3F800000, "or": 1.0},
@@ -169,13 +169,13 @@ def test_protobuf_without_a_schema():
     }
     for broken in (b"", b"\x08", b"\x0a\x05ab", b"\x00\x01", b"\x0b"):
         with pytest.raises(ValueError):
-            wire.decode(broken)
+            protobuf.decode(broken)
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_message_or_none(data):
     with contextlib.suppress(ValueError):
-        assert wire.decode(data)
+        assert protobuf.decode(data)
 
 
 def test_schemas_are_few_and_small():

@@ -1,9 +1,13 @@
-"""Partitions in which a group makes no progress: it commits nothing, while more and more records wait.
+"""Groups that make no progress: partitions in which one commits nothing while records wait, and steady rebalances.
 
 Owns since when each offset is unchanged, for the groups that are sampled. A lag alone is no fault, nor a constant lag:
 a transaction's marker is a record that is never read. So the time counts from an observed commit, and only if the
 partition has grown since. A group is judged by its own last sample only: without a sample it does not count as standing
-still. Never asks a cluster.
+still.
+
+Owns also since when a group keeps rebalancing. Only states at moments are visible: a group whose members lose their
+sessions is stable in between, and two moments may each fall into a short rebalance. So it takes three of them, and a
+group has settled once it was seen in other states three times. Never asks a cluster.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
@@ -87,3 +92,38 @@ class StandingStill:
     def forget(self, group: str) -> None:
         """Drop a group, as after no answer."""
         self._count -= len(self._stops.pop(group, ()))
+
+
+_STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+_LOOKS: Final = 3
+
+
+@dataclass(slots=True)
+class _Seen:
+    since: float
+    unsettled: int = 0
+    settled: int = 0
+    """How often it was seen settled since it was last unsettled."""
+
+
+class Unsettled:
+    """The groups that are not settled; times in s, of any one clock."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def look(self, states: Mapping[str, str], at: float) -> dict[str, float]:
+        """Record the states of all groups by name; return for how many seconds each group has been unsettled."""
+        for name in self._seen.keys() - states.keys():
+            del self._seen[name]
+        for name, state in states.items():
+            seen = self._seen.get(name)
+            if state in _STATES:
+                seen = seen or self._seen.setdefault(name, _Seen(at))
+                seen.unsettled += 1
+                seen.settled = 0
+            elif seen is not None:
+                seen.settled += 1
+                if seen.settled == _LOOKS or state in WITHOUT_MEMBERS:
+                    del self._seen[name]
+        return {name: at - seen.since for name, seen in self._seen.items() if seen.unsettled >= _LOOKS}

@@ -1,15 +1,21 @@
-"""Protobuf without a schema: fields by number, from the wire format.
+"""Values of Protobuf messages: by a descriptor set from protoc, or without a schema, fields by number.
 
-Owns the guess about a field's bytes: a message if they decode as one, else a text, else bytes. The bytes do not contain
-names and exact types: numbers are shown as unsigned, those of fixed length also as the floating-point numbers they may
-be.
+Owns which messages exist: descriptors are data, from which the classes are made, and no code is loaded. Owns the guess
+about a field's bytes without a schema: a message if they decode as one, else a text, else bytes. The bytes do not
+contain names and exact types: numbers are shown as unsigned, those of fixed length also as the floating-point numbers
+they may be.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import struct
+from collections.abc import Callable
 from typing import Any, Final
+
+from kbroker.admin.errors import WrongInput
+from kbroker.extras import how_to_install
 
 _DEEPEST: Final = 20
 _MOST_FIELDS: Final = 10_000
@@ -90,3 +96,48 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         if byte < 0x80:
             return result & (1 << 64) - 1, position + index + 1
     raise ValueError("a number does not end")
+
+
+_MOST_MESSAGES: Final = 100
+
+
+def decoders(data: bytes) -> dict[str, Callable[[bytes], Any]]:
+    """Return decoders of values by the full names of messages; raises WrongInput."""
+    if importlib.util.find_spec("google.protobuf") is None:
+        raise WrongInput(f"Protobuf by descriptors needs protobuf: {how_to_install('schemas')}")
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
+    files = descriptor_pb2.FileDescriptorSet()
+    try:
+        files.ParseFromString(data)
+    except DecodeError:
+        raise WrongInput("this is not a descriptor set") from None
+    pool = descriptor_pool.DescriptorPool()
+    found: dict[str, Callable[[bytes], Any]] = {}
+    try:
+        for file in files.file:
+            pool.Add(file)
+        for file in files.file:
+            for descriptor in pool.FindFileByName(file.name).message_types_by_name.values():
+                found[descriptor.full_name] = _decoder(message_factory.GetMessageClass(descriptor))
+    except (TypeError, KeyError) as error:
+        raise WrongInput(f"this descriptor set is incomplete (--include_imports): {str(error)[:200]}") from None
+    if len(found) > _MOST_MESSAGES:
+        raise WrongInput(f"a descriptor set has at most {_MOST_MESSAGES} messages")
+    return found
+
+
+def _decoder(kind: Any) -> Callable[[bytes], Any]:
+    def decode(data: bytes) -> Any:
+        from google.protobuf.json_format import MessageToDict
+        from google.protobuf.message import DecodeError
+
+        message = kind()
+        try:
+            message.ParseFromString(data)
+            return MessageToDict(message, preserving_proto_field_name=True)
+        except (DecodeError, ValueError, TypeError, RecursionError):
+            raise ValueError("does not match this Protobuf message") from None
+
+    return decode

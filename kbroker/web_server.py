@@ -1,0 +1,114 @@
+"""A web server in a thread with an event loop of its own: uvicorn, for the control API and the web console.
+
+Owns the thread, and the order of a stop: running requests and streams, then the server, then the socket. Without
+requests, uvicorn wakes up ten times a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Self
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from kbroker.local_http import url_of
+
+_STOP_S: Final = 3
+_PATIENCE_S: Final = 20.0
+
+
+class WebServer:
+    """Serves an ASGI application on a listening socket until `stop`, also as a context manager."""
+
+    def __init__(
+        self,
+        app: Any,
+        listening: socket.socket,
+        name: str,
+        log: logging.Logger,
+        ending: Callable[[], None],
+        *,
+        protocol: type[H11Protocol],
+        connections: int,
+        largest_head: int,
+        threads: int | None = None,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
+        """`ending` is called in the loop when the server stops: it ends running requests.
+
+        Further `connections` are answered with 503. `threads` serve `asyncio.to_thread`, Python's number by default.
+        `tls` are the files of the certificate and its key; raises OSError if they cannot be read.
+        """
+        self._socket = listening
+        self._name = name
+        self._log = log
+        self._ending = ending
+        self._threads = threads
+        self.url = url_of(listening, "http" if tls is None else "https")
+        """Its address, as "http://127.0.0.1:9690"."""
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            http=protocol,
+            ws="none",
+            interface="asgi3",
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=connections,
+            h11_max_incomplete_event_size=largest_head,
+            timeout_graceful_shutdown=_STOP_S,
+            ssl_certfile=None if tls is None else tls[0],
+            ssl_keyfile=None if tls is None else tls[1],
+        )
+        if tls is not None:
+            config.load()  # an unreadable certificate is reported before anything is served
+        self._server = uvicorn.Server(config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name=f"kbroker-{name.split(maxsplit=1)[0]}", daemon=True)
+
+    def start(self) -> Self:
+        """Serve in a thread; the socket already listens, so that early clients are not refused."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End running requests and the thread; not from a thread for which a request may wait."""
+        self._server.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended on its own
+                self._loop.call_soon_threadsafe(self._ending)
+        if self._thread.is_alive():
+            self._thread.join(_PATIENCE_S)
+            if self._thread.is_alive():
+                self._log.warning("the %s did not stop within %.0f s", self._name, _PATIENCE_S)
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except Exception:  # noqa: BLE001 - logged, and the thread ends
+            self._log.exception("the %s has ended", self._name)
+        finally:
+            self._socket.close()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        if self._threads is not None:
+            self._loop.set_default_executor(ThreadPoolExecutor(self._threads, self._thread.name))
+        await self._server.serve(sockets=[self._socket])
