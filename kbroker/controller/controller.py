@@ -37,9 +37,7 @@ from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
-from kbroker.quota.configured import CLIENTS, IPS, KINDS, quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
-from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
@@ -476,19 +474,12 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
     features = store.get(FEATURES)
-    of_clients = {kind: _configs(store, kind) for kind in KINDS}
-    return ClusterState(
+    loaded = ClusterState(
         cluster_id=cluster_id,
         topics=topics,
         topic_names={t.topic_id: t.name for t in topics.values()},
-        broker_configs=_configs(store, "brokers"),
-        group_configs=_configs(store, "groups"),
-        user_configs=of_clients[USERS],
-        client_configs=of_clients[CLIENTS],
-        ip_configs=of_clients[IPS],
-        client_metrics_configs=_configs(store, "client-metrics"),
-        quotas=quotas_in(of_clients),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),
     )
+    return loaded.with_all_configs(lambda kind: _configs(store, kind))

@@ -25,9 +25,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.loading import LoadQueue
-from kbroker.coordination.outcome import Outcome, Parked, Schedule, answerable
+from kbroker.coordination.shard import Outcome, Parked, Schedule, Shard, Writer, answerable
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
 from kbroker.protocol.errors import ApiError, ErrorCode

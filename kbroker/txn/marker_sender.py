@@ -16,8 +16,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.shard import Outcome, Schedule
 from kbroker.failpoints import passed
 from kbroker.long_work import for_a_while, then
 from kbroker.protocol.errors import ApiError, ErrorCode

@@ -40,9 +40,7 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest
-from kbroker.quota.configured import CLIENTS, IPS, KINDS, quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
-from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
 from kbroker.topic_names import topic_name_fault
@@ -85,20 +83,14 @@ class MemberMetadata(TopicPlans):
         self._change_features = change_features
         self._acls = acls
         self._tokens = tokens
-        of_clients = {kind: dict(configs.all(kind)) for kind in KINDS}
-        self.state = self.decided = ClusterState(
+        state = ClusterState(
             cluster_id,
-            broker_configs=dict(configs.all("brokers")),
-            group_configs={unquote(segment): each for segment, each in configs.all(GROUPS).items()},
-            user_configs=of_clients[USERS],
-            client_configs=of_clients[CLIENTS],
-            ip_configs=of_clients[IPS],
-            quotas=quotas_in(of_clients),
             features=_NO_FEATURES,
             features_epoch=NO_EPOCH,
             acls={} if acls is None else acls.known,
             tokens=NO_TOKENS if tokens is None else tokens.known,
         )
+        self.state = self.decided = state.with_all_configs(self._known_configs)
         self._listeners = Listeners()
         self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them in this order
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -115,6 +107,12 @@ class MemberMetadata(TopicPlans):
         self._places = random.Random()
 
     # --- the known state
+
+    def _known_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
+        if kind not in FOLLOWED:
+            return {}
+        configs = self._configs.all(kind)
+        return {unquote(name): each for name, each in configs.items()} if kind == GROUPS else dict(configs)
 
     def expect(self, partitions: Mapping[str, int]) -> None:
         """Expect the controller to send these topics, with these numbers of partitions.
