@@ -109,8 +109,7 @@ class ClusterNode(Node):
             configs,
             logs.cluster_id,
             topic_defaults(config),
-            lambda: self.controller.is_active,
-            lambda updates, validate_only: self.controller.update_features(updates, validate_only=validate_only),
+            self.controller,
             acls,
             tokens,
         )
@@ -145,7 +144,7 @@ class ClusterNode(Node):
         settings = self.services.tokens
         expired = None
         if settings is not None:
-            expired = ExpiredTokens(metadata, settings, clock, lambda: self.controller.is_active)
+            expired = ExpiredTokens(metadata, settings, clock)
         self.periodic_work = PeriodicWork(
             clock, logs, cleaner_pool, replicas, self.groups, self.transactions, expired_tokens=expired
         )

@@ -57,6 +57,8 @@ _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 class Controller(PublishedState, TopicPlans):
     """The controller of a cluster, and every broker's view of it."""
 
+    is_controller = True
+
     def __init__(
         self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults, tokens: TokenSettings | None = None
     ) -> None:
@@ -78,9 +80,6 @@ class Controller(PublishedState, TopicPlans):
             return replace(state, version=state.version + 1, brokers=brokers, controller_id=endpoint.node_id)
 
         self.decide([], step)
-
-    def check_is_controller(self) -> None:
-        """Do nothing: one node is its own controller."""
 
     def is_whole(self, name: str) -> bool:  # noqa: ARG002 - all are
         return True

@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
@@ -54,16 +54,23 @@ AT_ONCE = 20
 _BEGUN_AT_ONCE = 100
 """Changes started in one turn of the loop."""
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
-ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
 _T = TypeVar("_T")
 _K = TypeVar("_K", str, bytes, Pattern)
 
 
-class MemberMetadata(TopicPlans):
-    """A member's ClusterMetadata. `is_controller` returns whether this broker is currently the controller.
+class OwnController(Protocol):
+    """This broker's controller, active or not."""
 
-    `change_features` makes its controller change feature levels, and returns the resulting version of /feature.
-    """
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
+        """Change feature levels; return the resulting version of /feature. Raises ApiError."""
+
+
+class MemberMetadata(TopicPlans):
+    """A member's ClusterMetadata, beside its own `controller`."""
 
     def __init__(
         self,
@@ -71,16 +78,14 @@ class MemberMetadata(TopicPlans):
         configs: EntityConfigs,
         cluster_id: str,
         defaults: TopicDefaults,
-        is_controller: Callable[[], bool],
-        change_features: ChangeFeatures | None = None,
+        controller: OwnController,
         acls: ZooKeeperAcls | None = None,
         tokens: ZooKeeperTokens | None = None,
     ) -> None:
         super().__init__(defaults, ())
         self._tree = tree
         self._configs = configs
-        self._is_controller = is_controller
-        self._change_features = change_features
+        self._controller = controller
         self._acls = acls
         self._tokens = tokens
         state = ClusterState(
@@ -274,9 +279,9 @@ class MemberMetadata(TopicPlans):
 
     # --- requested changes
 
-    def check_is_controller(self) -> None:
-        if not self._is_controller():
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
+    @property
+    def is_controller(self) -> bool:
+        return self._controller.is_active
 
     def place(self, first: int, count: int, factor: int, grown: TopicState | None) -> tuple[PartitionState, ...]:
         """Choose replicas as Apache Kafka 3.9 does, spread over brokers and racks (AdminUtils)."""
@@ -409,7 +414,7 @@ class MemberMetadata(TopicPlans):
         try:
             async with asyncio.timeout_at(deadline):
                 await self._features_turn.acquire()
-                changing = self._ask(self._have_changed(updates, validate_only))
+                changing = self._ask(self._controller.update_features(updates, validate_only=validate_only))
                 changing.add_done_callback(lambda _done: self._features_turn.release())
                 epoch = await asyncio.shield(changing)
         except TimeoutError:
@@ -419,11 +424,6 @@ class MemberMetadata(TopicPlans):
         left = deadline - asyncio.get_running_loop().time()
         is_known = await self.until(lambda state: state.features_epoch >= epoch, left)
         return None if is_known else ApiError(ErrorCode.FEATURE_UPDATE_FAILED)
-
-    async def _have_changed(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> int:
-        if self._change_features is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return await self._change_features(updates, validate_only)
 
     async def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, ApiError]:
         known = self._zookeeper_acls()

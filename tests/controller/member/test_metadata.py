@@ -417,12 +417,12 @@ def test_a_change_of_features_behind_a_busy_controller_is_answered_when_the_time
     async def scenario(member):
         metadata, free, changes = member.metadata, asyncio.Event(), []
 
-        async def busy(updates, _validate_only):
+        async def busy(updates, *, validate_only):
             changes.append(updates)
             await free.wait()
             return 7
 
-        metadata._change_features = busy
+        member.controller.update_features = busy
 
         async def changed(level, timeout_ms):
             updates = [FeatureUpdate(TRANSACTION_VERSION, level, 1)]
