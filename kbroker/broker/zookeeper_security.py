@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.tree.security import Others, Security
+from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _ANYBODYS: Final = "/consumers"

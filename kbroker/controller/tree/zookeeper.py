@@ -26,8 +26,7 @@ from kazoo.protocol.serialization import SASL, Auth
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 
-from kbroker.controller.tree.security import Security
-from kbroker.controller.tree.threads import Threads
+from kbroker.controller.tree.connection import Security, Threads
 from kbroker.controller.tree.znode import (
     Change,
     Changed,
