@@ -47,7 +47,7 @@ def zookeeper_security(config: BrokerConfig) -> Security:
     user, digest = _user(config), _digest(config)
     tls = _tls(config) if config.get_bool(_ENABLE) else None
     if tls is None:
-        _say_what_has_no_effect(config)
+        _warn_of_no_effect(config)
         if digest is not None:
             log.warning(
                 "zookeeper.digest.credentials: user and password go to ZooKeeper in clear text, as %s is not true",
@@ -110,7 +110,7 @@ def _user(config: BrokerConfig) -> tuple[str, str] | None:
 # --- TLS
 
 
-def _say_what_has_no_effect(config: BrokerConfig) -> None:
+def _warn_of_no_effect(config: BrokerConfig) -> None:
     idle = sorted(name for name, text in config.static.items() if name.startswith(_PREFIX) and text.strip())
     idle = [name for name in idle if name != _ENABLE]
     if idle:

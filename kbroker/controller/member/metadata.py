@@ -21,7 +21,7 @@ from kbroker.controller.cluster_metadata import Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import FOLLOWED, GROUPS, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
-from kbroker.controller.member.metadata_cache import told
+from kbroker.controller.member.metadata_cache import updated
 from kbroker.controller.member.topic_changes import (
     Holds,
     check_absent,
@@ -101,7 +101,7 @@ class MemberMetadata(TopicPlans):
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """Topics awaited before clients get metadata, with their number of partitions."""
-        self._untold: dict[str, int] = {}
+        self._unsent: dict[str, int] = {}
         """Those of them that the controller has never sent, however long ago."""
         self._looked_for: set[str] = set()
         self._looking: dict[asyncio.Task[None], None] = {}
@@ -126,14 +126,14 @@ class MemberMetadata(TopicPlans):
         missing, or to have fewer partitions, and clients would then drop records that they hold.
         """
         self._expected = dict(partitions)
-        self._untold = dict(partitions)
+        self._unsent = dict(partitions)
 
-    def may_be_told(self, name: str) -> bool:
+    def may_be_unsent(self, name: str) -> bool:
         """Whether the controller has still to send partitions of a topic, which seems not to have them.
 
         The client then retries; topics that were deleted before they were sent are detected meanwhile.
         """
-        if name not in self._untold:
+        if name not in self._unsent:
             return False
         if name not in self._looked_for:
             self._looked_for.add(name)
@@ -145,14 +145,14 @@ class MemberMetadata(TopicPlans):
     async def _look_for(self, name: str) -> None:
         try:
             if await self._tree.get(topic_path(name)) is None:
-                self._untold.pop(name, None)
+                self._unsent.pop(name, None)
         except (Unreachable, Denied):
             pass  # the next request starts another look-up
         finally:
             self._looked_for.discard(name)
 
     def is_whole(self, name: str) -> bool:
-        return name not in self._untold
+        return name not in self._unsent
 
     def news(self, timeout_ms: float) -> Awaitable[bool] | None:
         """Return a future that is true once the controller has sent this broker the cluster, false after the timeout.
@@ -205,7 +205,7 @@ class MemberMetadata(TopicPlans):
             await unread
         while True:
             base = self.state
-            state = await told(base, request, lambda name: self._configs.of("topics", name))
+            state = await updated(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
                 break  # otherwise configs have changed meanwhile
         if is_newest():
@@ -237,14 +237,14 @@ class MemberMetadata(TopicPlans):
         old, self.state, self.decided = self.state, state, state
         if old.topics is not state.topics:
             self.names_changed(state.topics.keys() - old.topics.keys(), old.topics.keys() - state.topics.keys())
-            for name in [name for name, count in self._untold.items() if _is_told(state.topics.get(name), count)]:
-                del self._untold[name]
+            for name in [name for name, count in self._unsent.items() if _is_sent(state.topics.get(name), count)]:
+                del self._unsent[name]
                 self._expected.pop(name, None)
         self._listeners.notify(old, state)
         for name in [name for name in self._waiters if old.topics.get(name) is not state.topics.get(name)]:
-            self._tell(name)
+            self._notify(name)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         topic = self.state.topics.get(name)
         left = []
         for holds, future in self._waiters.pop(name):
@@ -274,7 +274,7 @@ class MemberMetadata(TopicPlans):
         finally:
             future.cancel()
             if name in self._waiters:
-                self._tell(name)
+                self._notify(name)
         return None
 
     # --- requested changes
@@ -321,7 +321,7 @@ class MemberMetadata(TopicPlans):
         try:
             plan = self.plan_auto(name)
         except ApiError as error:
-            self._say_hindered(name, error)
+            self._log_hindered(name, error)
             return
         self._creating[name] = self._ask(self._auto_create(plan))
 
@@ -329,7 +329,7 @@ class MemberMetadata(TopicPlans):
         try:
             error = await _outcome(self._create(plan, _in(PATIENCE_MS), asyncio.Semaphore()))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                self._say_hindered(plan.name, error)
+                self._log_hindered(plan.name, error)
         finally:
             self._creating.pop(plan.name, None)
 
@@ -337,7 +337,7 @@ class MemberMetadata(TopicPlans):
         task = self._creating.get(name)
         return None if task is None else asyncio.shield(task)
 
-    def _say_hindered(self, name: str, error: ApiError) -> None:
+    def _log_hindered(self, name: str, error: ApiError) -> None:
         """Log why a topic is not created yet, once per reason: clients retry every second."""
         if self._hindered.get(name) != str(error):
             self._hindered[name] = str(error)
@@ -474,7 +474,7 @@ def _in(timeout_ms: float) -> float:
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
-def _is_told(topic: TopicState | None, count: int) -> bool:
+def _is_sent(topic: TopicState | None, count: int) -> bool:
     return topic is not None and sum(bool(each.replicas) for each in topic.partitions) >= count
 
 
