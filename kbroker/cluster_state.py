@@ -6,12 +6,12 @@ handlers read one immutable state for the length of a request. A topic id is 16 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from kbroker.quota.configured import Quotas, changed
+from kbroker.quota.configured import KINDS, Quotas, changed, quotas_in
 from kbroker.security.authorizer.acls import Acls
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 
@@ -144,6 +144,13 @@ class ClusterState:
             by_name[topic.name] = topic
             names[topic.topic_id] = topic.name
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
+
+    def with_all_configs(self, known: Callable[[str], Mapping[str, Mapping[str, str]]]) -> ClusterState:
+        """Return the state with all configs but those of topics; `known` returns those of one kind, by name."""
+        configs = {kind: known(kind) for kind in CONFIG_KINDS}
+        quotas = quotas_in({kind: configs[kind] for kind in KINDS})
+        new: dict[str, Any] = {_FIELDS[kind]: held for kind, held in configs.items()}
+        return replace(self, quotas=quotas, **new)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
         """Return the state with new configs of an entity; a topic must exist. Empty configs remove all.

@@ -291,7 +291,7 @@ class Cluster(Embedded):
         for each in self.brokers.values():
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
-            await each.node.heard_of(self.brokers, _PATIENCE_SECONDS)
+            await each.node.knows_live(self.brokers, _PATIENCE_SECONDS)
         # Create them now: after a broker was killed there are too few for all replicas, and no group could form.
         metadata = self.brokers[1].node.member
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):

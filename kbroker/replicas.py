@@ -218,9 +218,9 @@ class Replicas:
         else:
             self._hosting.clear()
             self._sync()
-            self._tell_hosted()
+            self._notify_hosted()
 
-    def _tell_hosted(self) -> None:
+    def _notify_hosted(self) -> None:
         calls, self._when_hosted = self._when_hosted, []
         for call in calls:
             call()
@@ -278,7 +278,7 @@ class Replicas:
         """Stop leading and hosting, and notify all waiters."""
         self._later.clear()
         self._refused.clear()
-        self._tell_hosted()
+        self._notify_hosted()
         for partition in self._partitions.values():
             partition.leading = False
             partition.poke()

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from kbroker.launcher.jars import JarsMissing, fetch_jars, missing_tools
+from kbroker.launcher.zookeeper import JarsMissing, fetch_jars, missing_tools
 
 __all__ = ["PartsMissing", "fetch", "missing_tools"]
 

@@ -53,10 +53,9 @@ from kbroker.security.tls.of_broker import TlsListeners
 from kbroker.security.tokens.known import TokenLogins
 from kbroker.security.tokens.token import token_settings
 from kbroker.telemetry.instances import ClientTelemetry
-from kbroker.txn.config import transaction_config
 from kbroker.txn.coordinator import TransactionCoordinator
 from kbroker.txn.marker_sender import MarkerWriter, Target
-from kbroker.txn.shard import ProducerIdSupply
+from kbroker.txn.shard import ProducerIdSupply, transaction_config
 
 log = logging.getLogger(__name__)
 

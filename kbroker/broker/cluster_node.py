@@ -109,8 +109,7 @@ class ClusterNode(Node):
             configs,
             logs.cluster_id,
             topic_defaults(config),
-            lambda: self.controller.is_active,
-            lambda updates, validate_only: self.controller.update_features(updates, validate_only=validate_only),
+            self.controller,
             acls,
             tokens,
         )
@@ -145,7 +144,7 @@ class ClusterNode(Node):
         settings = self.services.tokens
         expired = None
         if settings is not None:
-            expired = ExpiredTokens(metadata, settings, clock, lambda: self.controller.is_active)
+            expired = ExpiredTokens(metadata, settings, clock)
         self.periodic_work = PeriodicWork(
             clock, logs, cleaner_pool, replicas, self.groups, self.transactions, expired_tokens=expired
         )
@@ -261,7 +260,7 @@ class ClusterNode(Node):
         self.replica_manager.begin()
         await self.controller.start()
         # A client that connects now finds the cluster.
-        await self.heard_of([self.node_id], _FIRST_NEWS_SECONDS)
+        await self.knows_live([self.node_id], _FIRST_NEWS_SECONDS)
         # The first controller of a cluster finalizes features before it sends anything.
         self._features.look()
         await self._features.settled()
@@ -276,7 +275,7 @@ class ClusterNode(Node):
             REGISTERED,
         )
 
-    async def heard_of(self, brokers: Collection[int], seconds: float) -> bool:
+    async def knows_live(self, brokers: Collection[int], seconds: float) -> bool:
         """Wait until the controller has sent this broker all these brokers as live; return False after `seconds`."""
         return await self.member.until(lambda state: state.brokers.keys() >= set(brokers), seconds)
 
@@ -351,7 +350,7 @@ class ClusterNode(Node):
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
         """Return a partition's leader; a partition that seems to be missing may not have been sent yet."""
         known = super()._leader_of(partition)
-        return NO_LEADER if known is None and self.member.may_be_told(partition[0]) else known
+        return NO_LEADER if known is None and self.member.may_be_unsent(partition[0]) else known
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
         """Return the broker that coordinates a transactional id; None for none."""

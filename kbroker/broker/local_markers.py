@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.coordination.encoding import marker_batch
-from kbroker.coordination.outcome import EndOfTransaction
+from kbroker.coordination.shard import EndOfTransaction
 from kbroker.failpoints import passed
 from kbroker.group_coordinator.coordinator import GroupCoordinator
 from kbroker.log.append_info import COORDINATOR

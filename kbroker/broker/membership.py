@@ -119,9 +119,9 @@ class Membership:
         self._session = self._tree.session_id
         await steadily(partial(self._registration.register, what))
         self._what = what
-        self._tree.listen(self._hear)
+        self._tree.listen(self._session_changed)
         if self._tree.session_id != self._session:
-            self._hear(Session.LIVE)
+            self._session_changed(Session.LIVE)
 
     def close(self) -> None:
         """Ignore the end of the session from now on."""
@@ -129,7 +129,7 @@ class Membership:
         if self._renewing is not None:
             self._renewing.cancel()
 
-    def _hear(self, what: Session) -> None:
+    def _session_changed(self, what: Session) -> None:
         if self._what is None:
             return
         if what is Session.LIVE:

@@ -86,7 +86,7 @@ class BrokerNode(Node):
             self.groups,
             self.transactions,
             DeletedTopics(controller, logs),
-            None if settings is None else ExpiredTokens(controller, settings, clock, lambda: True),
+            None if settings is None else ExpiredTokens(controller, settings, clock),
             HangingSearch(self.transactions, self._producers_of_led, lambda: self.bootstrap_servers),
         )
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import islice
 
@@ -118,18 +117,15 @@ class PeriodicWork:
 
 
 class ExpiredTokens:
-    """Removes expired tokens from `metadata`; `is_mine` returns whether this broker is responsible.
+    """Removes expired tokens from `metadata`, on the controller.
 
-    Nobody can log in with an expired token, however long it stays. In a cluster the controller's broker removes them.
+    Nobody can log in with an expired token, however long it stays.
     """
 
-    def __init__(
-        self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock, is_mine: Callable[[], bool]
-    ) -> None:
+    def __init__(self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock) -> None:
         self._metadata = metadata
         self._interval_ms = settings.check_interval_ms
         self._clock = clock
-        self._is_mine = is_mine
         self._next_ms = clock.monotonic_ms() + self._interval_ms
         self._removing: asyncio.Task[None] | None = None
 
@@ -139,7 +135,7 @@ class ExpiredTokens:
         if now < self._next_ms or self._removing is not None:
             return
         self._next_ms = now + self._interval_ms
-        if self._is_mine():
+        if self._metadata.is_controller:
             self._removing = asyncio.get_running_loop().create_task(self._remove())
 
     def close(self) -> None:

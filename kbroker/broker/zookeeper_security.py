@@ -16,7 +16,7 @@ from typing import Final
 from kbroker.config.jaas import JaasError, parse_jaas
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.tree.security import Others, Security
+from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _ANYBODYS: Final = "/consumers"
@@ -47,7 +47,7 @@ def zookeeper_security(config: BrokerConfig) -> Security:
     user, digest = _user(config), _digest(config)
     tls = _tls(config) if config.get_bool(_ENABLE) else None
     if tls is None:
-        _say_what_has_no_effect(config)
+        _warn_of_no_effect(config)
         if digest is not None:
             log.warning(
                 "zookeeper.digest.credentials: user and password go to ZooKeeper in clear text, as %s is not true",
@@ -110,7 +110,7 @@ def _user(config: BrokerConfig) -> tuple[str, str] | None:
 # --- TLS
 
 
-def _say_what_has_no_effect(config: BrokerConfig) -> None:
+def _warn_of_no_effect(config: BrokerConfig) -> None:
     idle = sorted(name for name, text in config.static.items() if name.startswith(_PREFIX) and text.strip())
     idle = [name for name in idle if name != _ENABLE]
     if idle:

@@ -88,7 +88,7 @@ def up(
     plan.directory.mkdir(parents=True, exist_ok=True)
     ready = None if ready_file is None else Path(ready_file).absolute()
     with ControlSocket(plan.directory) as control, StopSignals() as signals:
-        cluster = LocalCluster(plan, signals.pause, told=_say)
+        cluster = LocalCluster(plan, signals.pause, report=_say)
         supervisor = Supervisor(cluster, control, signals, ready, _say)
         try:
             supervisor.start()

@@ -33,6 +33,11 @@ class ClusterMetadata(ABC):
     decided: ClusterState
     """The state after all decisions, part of which may not be in effect yet: only for making decisions."""
 
+    @property
+    @abstractmethod
+    def is_controller(self) -> bool:
+        """Whether this broker is currently the controller."""
+
     @abstractmethod
     def check_is_controller(self) -> None:
         """Raise NOT_CONTROLLER if another broker decides about topics."""

@@ -37,9 +37,7 @@ from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
-from kbroker.quota.configured import CLIENTS, IPS, KINDS, quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
-from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
@@ -58,6 +56,8 @@ _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
 class Controller(PublishedState, TopicPlans):
     """The controller of a cluster, and every broker's view of it."""
+
+    is_controller = True
 
     def __init__(
         self, store: MetadataStore, cluster_id: str, defaults: TopicDefaults, tokens: TokenSettings | None = None
@@ -80,9 +80,6 @@ class Controller(PublishedState, TopicPlans):
             return replace(state, version=state.version + 1, brokers=brokers, controller_id=endpoint.node_id)
 
         self.decide([], step)
-
-    def check_is_controller(self) -> None:
-        """Do nothing: one node is its own controller."""
 
     def is_whole(self, name: str) -> bool:  # noqa: ARG002 - all are
         return True
@@ -476,19 +473,12 @@ def _load(store: MetadataStore, cluster_id: str) -> ClusterState:
             )
         topics[name] = TopicState(name, parse_uuid(node.value["topic_id"]), tuple(partitions), configs.get(name, {}))
     features = store.get(FEATURES)
-    of_clients = {kind: _configs(store, kind) for kind in KINDS}
-    return ClusterState(
+    loaded = ClusterState(
         cluster_id=cluster_id,
         topics=topics,
         topic_names={t.topic_id: t.name for t in topics.values()},
-        broker_configs=_configs(store, "brokers"),
-        group_configs=_configs(store, "groups"),
-        user_configs=of_clients[USERS],
-        client_configs=of_clients[CLIENTS],
-        ip_configs=of_clients[IPS],
-        client_metrics_configs=_configs(store, "client-metrics"),
-        quotas=quotas_in(of_clients),
         features={**BOOTSTRAP, **features.value["features"]} if features else dict(BOOTSTRAP),
         features_epoch=features.version if features else 0,
         acls=load_acls(store),
     )
+    return loaded.with_all_configs(lambda kind: _configs(store, kind))

@@ -69,11 +69,11 @@ class JournalSync:
     def run(self, work: Callable[[], object], then: Callable[[BaseException | None], object]) -> None:
         """Run other work on the thread, in turn; `then` is called on the loop at its end, with its error."""
 
-        def tell(done: Future[object]) -> None:
+        def notify(done: Future[object]) -> None:
             if not self.loop.is_closed():
                 self.loop.call_soon_threadsafe(then, done.exception())
 
-        self._pool.submit(work).add_done_callback(tell)
+        self._pool.submit(work).add_done_callback(notify)
 
     def ask(self, size: int) -> None:
         """Request a sync of the latest write; the journal has `size` bytes now."""
@@ -130,14 +130,14 @@ class JournalSync:
         os.fdatasync(self._fd)
 
     def _begin(self) -> None:
-        tell = partial(self._tell, self._asked, self._asked_size, self._before)
+        notify = partial(self._notify, self._asked, self._asked_size, self._before)
         if self._before is None:
             self._running = self._pool.submit(os.fdatasync, self._fd)
         else:
             self._running = self._pool.submit(_one_after_the_other, self._before, self._fd)
-        self._running.add_done_callback(tell)
+        self._running.add_done_callback(notify)
 
-    def _tell(self, number: int, size: int, before: object, done: Future[None]) -> None:
+    def _notify(self, number: int, size: int, before: object, done: Future[None]) -> None:
         """Run by the thread. The loop and its waiting callers may be gone by then."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._ended, number, size, before, done.exception())

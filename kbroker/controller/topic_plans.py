@@ -87,6 +87,10 @@ class TopicPlans(ClusterMetadata):
         for name in new:
             self._names.add(name)
 
+    def check_is_controller(self) -> None:
+        if not self.is_controller:
+            raise ApiError(ErrorCode.NOT_CONTROLLER)
+
     def place(
         self,
         first: int,

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
 
-from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, InTransaction
+from kbroker.coordination.shard import CoordinatorRecord, EndOfTransaction, InTransaction
 from kbroker.protocol.compiler import encoder, stored_decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchFields, build_batch, build_marker, enclose, put_record

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from kbroker.coordination.interfaces import UnreadableRecord
+from kbroker.coordination.shard import UnreadableRecord
 from kbroker.long_work import SLICE_SECONDS, for_a_while, step
 
 RELOAD_MS, RELOAD_MAX_MS = 1_000, 60_000

@@ -59,7 +59,7 @@ class Partitioning:
         self._planned = planned
         self._there_are = there_are
         self._count = there_are()
-        self._told_of_growth = False
+        self._growth_logged = False
 
     def of(self, key: str) -> int:
         """Return the partition that coordinates a key, also if the topic is yet to be created."""
@@ -67,8 +67,8 @@ class Partitioning:
 
     def leads(self, partition: int) -> None:
         """Note a partition that this broker leads; warns if no key belongs to it."""
-        if partition >= self._seen() > 0 and not self._told_of_growth:
-            self._told_of_growth = True
+        if partition >= self._seen() > 0 and not self._growth_logged:
+            self._growth_logged = True
             log.warning(
                 "%s has grown: %d partitions stay in use until the broker ends; the next start looks for ids in others",
                 self._topic,
@@ -77,7 +77,7 @@ class Partitioning:
 
     def forget(self) -> None:
         """The topic is deleted: one that is created later may have another number of partitions."""
-        self._count, self._told_of_growth = 0, False
+        self._count, self._growth_logged = 0, False
 
     def _seen(self) -> int:
         if self._count == 0:

@@ -25,9 +25,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.loading import LoadQueue
-from kbroker.coordination.outcome import Outcome, Parked, Schedule, answerable
+from kbroker.coordination.shard import Outcome, Parked, Schedule, Shard, Writer, answerable
 from kbroker.coordination.shard_log import ReplayError, ShardLog
 from kbroker.coordination.timers import Timers
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -352,7 +351,7 @@ class Runtime(Generic[S]):
         With nothing to write, an answer (`is_asked`) and `after` still wait for everything written before: they may be
         about state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
         """
-        self._tell(partition, outcome)
+        self._deliver(partition, outcome)
         if not outcome.writes:
             if state.waiting and (is_asked or outcome.after is not None):
                 behind = _Waiting(state.last_end, outcome.after)
@@ -401,7 +400,7 @@ class Runtime(Generic[S]):
         code = ErrorCode.NOT_COORDINATOR
         if outcome.after is not None:
             try:
-                self._tell(partition, outcome.after(code, now_ms))
+                self._deliver(partition, outcome.after(code, now_ms))
             except Exception:
                 # It works on state that may be half changed, and must not prevent the new load.
                 log.exception("%s %d: what follows a decision failed", self._name, partition)
@@ -413,7 +412,7 @@ class Runtime(Generic[S]):
         self._load_later(partition, state, error, "cannot apply what it has appended")
         return ErrorCode.NOT_COORDINATOR
 
-    def _tell(self, partition: int, outcome: Outcome) -> None:
+    def _deliver(self, partition: int, outcome: Outcome) -> None:
         for timer in outcome.timers:
             if timer.__class__ is Schedule:
                 self._timers.schedule((partition, timer.key), timer.delay_ms)
@@ -426,7 +425,7 @@ class Runtime(Generic[S]):
         """Apply an outcome without a request: of a timer, an `after`, a load."""
         state = self._partitions.get(partition)
         if state is None or not state.active:
-            self._tell(partition, outcome)
+            self._deliver(partition, outcome)
             return
         self._apply(partition, state, outcome, self._clock.now_ms())
 
@@ -485,7 +484,7 @@ class Runtime(Generic[S]):
                 if state.active:
                     self._settle(partition, outcome)
                 else:
-                    self._tell(partition, outcome)
+                    self._deliver(partition, outcome)
             except Exception as err:
                 if entry.moves and code is ErrorCode.NONE and state.active:
                     code = self._load_anew(partition, state, err)

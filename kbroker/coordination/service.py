@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from kbroker.clock import Clock
-from kbroker.coordination.interfaces import Shard, Writer
 from kbroker.coordination.partitioning import Partitioning
 from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.shard import Shard, Writer
 
 S = TypeVar("S", bound=Shard)
 

@@ -11,8 +11,16 @@ import time
 from collections import deque
 
 from kbroker.coordination.encoding import marker_batch, record_batch, split
-from kbroker.coordination.interfaces import Shard, UnreadableRecord, Writer
-from kbroker.coordination.outcome import CoordinatorRecord, Encoded, EndOfTransaction, InTransaction, Outcome
+from kbroker.coordination.shard import (
+    CoordinatorRecord,
+    Encoded,
+    EndOfTransaction,
+    InTransaction,
+    Outcome,
+    Shard,
+    UnreadableRecord,
+    Writer,
+)
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.records import iter_batches, read_marker, stream_records

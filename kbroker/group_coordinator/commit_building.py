@@ -7,7 +7,7 @@ step, so that a commit holds for all of its partitions or none.
 from __future__ import annotations
 
 from kbroker.coordination.encoding import EncodedRecords
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.records.offsets import OFFSET_COMMIT, offset_commit, read_offset_value
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ErrorCode

@@ -14,9 +14,8 @@ from typing import Any
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
-from kbroker.coordination.interfaces import Writer
-from kbroker.coordination.outcome import EndOfTransaction, Outcome, answerable
 from kbroker.coordination.service import CoordinatorService
+from kbroker.coordination.shard import EndOfTransaction, Outcome, Writer, answerable
 from kbroker.group_coordinator.classic.join_group import why_no_join
 from kbroker.group_coordinator.commit_building import Commit, build_commit, build_commit_in_transaction
 from kbroker.group_coordinator.config import GroupConfig, Settings

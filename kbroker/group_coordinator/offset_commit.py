@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from kbroker.coordination.outcome import InTransaction, Outcome
+from kbroker.coordination.shard import InTransaction, Outcome
 from kbroker.group_coordinator.classic.rebalance import schedule_session
 from kbroker.group_coordinator.commit_building import Commit
 from kbroker.group_coordinator.config import GroupConfig

@@ -13,7 +13,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.coordination.shard import CoordinatorRecord, Outcome, Schedule
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, STABLE, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome
+from kbroker.coordination.shard import CoordinatorRecord, Outcome
 from kbroker.group_coordinator.groups.classic_group import CONSUMER, EMPTY, ClassicGroup
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup
 from kbroker.group_coordinator.groups.store import Groups

@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.coordination.encoding import read_prefix
-from kbroker.coordination.outcome import Outcome, Parked
+from kbroker.coordination.shard import Outcome, Parked
 from kbroker.group_coordinator.classic.join_group import Join, JoinGroups
 from kbroker.group_coordinator.classic.membership import Membership
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_join, answer_sync, schedule_session

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from kbroker.cluster_state import OFFSETS_TOPIC, ClusterState
-from kbroker.coordination.outcome import answerable
+from kbroker.coordination.shard import answerable
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.handlers.transaction_verification import Client, Question, verify

@@ -80,7 +80,7 @@ class Child:
             return "it runs"
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
-    def end_told(self) -> str:
+    def describe_end(self) -> str:
         """Describe how the last run ended with its last output, which is left out after a kill."""
         if self.ended == -signal.SIGKILL:
             return self._killed or "killed (signal 9): by somebody, or for want of memory"

@@ -90,12 +90,12 @@ def remove_stale(path: Path) -> None:
         path.unlink()
 
 
-def _parsed(told: Mapping[str, Any]) -> ClusterDescription:
+def _parsed(fields: Mapping[str, Any]) -> ClusterDescription:
     return ClusterDescription(
-        bootstrap_servers=str(told["bootstrap_servers"]),
-        zookeeper=str(told["zookeeper"]),
-        pid=int(told["pid"]),
-        zookeeper_pid=_optional(told["zookeeper_pid"]),
+        bootstrap_servers=str(fields["bootstrap_servers"]),
+        zookeeper=str(fields["zookeeper"]),
+        pid=int(fields["pid"]),
+        zookeeper_pid=_optional(fields["zookeeper_pid"]),
         brokers=[
             BrokerDescription(
                 int(each["node_id"]),
@@ -105,7 +105,7 @@ def _parsed(told: Mapping[str, Any]) -> ClusterDescription:
                 str(each["data_dir"]),
                 *(None if each.get(name) is None else str(each[name]) for name in ("metrics", "ended")),
             )
-            for each in told["brokers"]
+            for each in fields["brokers"]
         ],
     )
 

@@ -109,8 +109,8 @@ def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
     if port + count - 1 > LAST_PORT:
         raise LauncherError(f"--metrics: {count} brokers from port {port} on need ports above {LAST_PORT}")
     ports = range(port, port + count) if port else free_ports(host, count)
-    told = zip(plan.brokers, ports, strict=True)
-    return replace(plan, brokers=tuple(replace(broker, metrics=joined(host, each)) for broker, each in told))
+    pairs = zip(plan.brokers, ports, strict=True)
+    return replace(plan, brokers=tuple(replace(broker, metrics=joined(host, each)) for broker, each in pairs))
 
 
 def defaults(count: int) -> dict[str, str]:

@@ -40,7 +40,7 @@ _MAX_ANSWER: Final = 16 * 1024 * 1024
 class LocalCluster:
     """A cluster of processes; a context manager that starts and stops it.
 
-    `program` is the command that runs a broker, before its arguments. `told` receives progress lines. The thread that
+    `program` is the command that runs a broker, before its arguments. `report` receives progress lines. The thread that
     starts a broker must live as long as the broker (see child.py).
     """
 
@@ -49,12 +49,12 @@ class LocalCluster:
         plan: ClusterPlan,
         pause: Pause = time.sleep,
         program: Sequence[str] = PROGRAM,
-        told: Callable[[str], None] = lambda _text: None,
+        report: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self.plan = plan
         self.pause = pause
         self._program = program
-        self._told = told
+        self._report = report
         self._zookeeper: ZooKeeperServer | None = None
         self._plans = {broker.node_id: broker for broker in plan.brokers}
         self._children = {broker.node_id: Child(f"broker {broker.node_id}", broker.log_file) for broker in plan.brokers}
@@ -65,13 +65,13 @@ class LocalCluster:
         """Start everything and wait until each broker knows all; after a failure the caller must stop what runs."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
-            self._told("starting ZooKeeper")
+            self._report("starting ZooKeeper")
             self._zookeeper = ZooKeeperServer(self.plan.zookeeper_directory, free_ports(HOST, 1)[0])
             self._zookeeper.start(self.pause)
         else:
             require_reachable(self.plan.zookeeper)
         count = len(self._plans)
-        self._told(f"starting {count} broker{'s' if count > 1 else ''}")
+        self._report(f"starting {count} broker{'s' if count > 1 else ''}")
         for node_id in self._plans:
             self._launch(node_id)
         self._wait_until_known(self._plans)
@@ -137,7 +137,7 @@ class LocalCluster:
         for each in self.plan.brokers:
             child = self._children[each.node_id]
             pid = child.pid
-            ended = child.end_told() if child.ran and pid is None else None
+            ended = child.describe_end() if child.ran and pid is None else None
             brokers.append(BrokerDescription(each.node_id, *each.contact, pid, str(each.data_dir), each.metrics, ended))
         own = None if self._zookeeper is None else self._zookeeper.child.pid
         return ClusterDescription(self.bootstrap_servers, self.zookeeper, os.getpid(), own, brokers)
@@ -184,7 +184,7 @@ class LocalCluster:
     def _stop_child(self, node_id: int) -> bool:
         child = self._children[node_id]
         if child.running:
-            self._told(f"stopping {child.name}")
+            self._report(f"stopping {child.name}")
         return child.stop(STOP_TIMEOUT_S, self.pause)
 
     def _order_of_stop(self) -> list[int]:

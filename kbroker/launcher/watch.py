@@ -21,7 +21,7 @@ _LOOK_S: Final = 0.2
 
 
 class Supervisor:
-    """Watches a running cluster; `told` receives a line for each event."""
+    """Watches a running cluster; `report` receives a line for each event."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class Supervisor:
         control: ControlSocket,
         signals: StopSignals,
         ready_file: Path | None,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._control = control
         self._signals = signals
         self._files = [cluster.plan.directory / FILE_NAME, *([ready_file] if ready_file else [])]
         self._ready_file = ready_file
-        self._told = told
+        self._report = report
         self._pids: dict[int, int | None] = {}
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class Supervisor:
         gone = [each for each, child in self._cluster.brokers.items() if self._pids[each] and not child.running]
         for node_id in gone:
             child = self._cluster.child(node_id)
-            self._told(f"{child.name} has ended: {child.end_told()}")
+            self._report(f"{child.name} has ended: {child.describe_end()}")
         if gone:
             self._describe()
 
@@ -101,7 +101,7 @@ class Supervisor:
 
     def _carry_out(self, what: str, node_id: object) -> Request:
         if what == "stop" and node_id is None:
-            self._told("told to stop")
+            self._report("told to stop")
             self._signals.asked = True
             return {}
         if not isinstance(node_id, int):
@@ -109,14 +109,14 @@ class Supervisor:
         child = self._cluster.child(node_id)
         if what == "kill":
             self._cluster.kill_broker(node_id)
-            self._told(f"{child.name} was killed")
+            self._report(f"{child.name} was killed")
         elif what == "stop":
             self._cluster.stop_broker(node_id)
         elif what == "restart":
             self._cluster.stop_broker(node_id)
-            self._told(f"starting {child.name}")
+            self._report(f"starting {child.name}")
             self._cluster.start_broker(node_id)
-            self._told(f"{child.name} serves again")
+            self._report(f"{child.name} serves again")
         else:
             raise LauncherError(f"{what!r} is nothing that a launcher does")
         self._describe()

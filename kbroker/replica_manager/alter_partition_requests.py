@@ -58,7 +58,7 @@ class InSyncChanges:
         self._sending: asyncio.Task[None] | None = None
         self._peer: Peer | None = None
         self._endpoint: Endpoint | None = None
-        self._said = ""
+        self._logged = ""
         self._closed = False
         self.shrinks = 0
         self.expands = 0
@@ -136,21 +136,21 @@ class InSyncChanges:
         try:
             answer = await peer.ask(request, _VERSION, AlterPartitionResponse, self._timeout_ms)
         except PeerGone as error:
-            self._say(str(error))
+            self._log_trouble(str(error))
             await asyncio.sleep(_LOOK_MS / 1000)
             return None
         if answer.error_code == ErrorCode.NONE:
-            self._said = ""
+            self._logged = ""
             return answer
-        self._say(f"error {answer.error_code}")
+        self._log_trouble(f"error {answer.error_code}")
         pause_ms = _LOOK_MS if answer.error_code == ErrorCode.NOT_CONTROLLER else _RETRY_MS
         await asyncio.sleep(pause_ms / 1000)
         return None
 
-    def _say(self, trouble: str) -> None:
+    def _log_trouble(self, trouble: str) -> None:
         """Log a problem once, not for each of many attempts."""
-        if trouble != self._said:
-            self._said = trouble
+        if trouble != self._logged:
+            self._logged = trouble
             log.warning("the controller does not change in-sync replicas, and is asked again: %s", trouble)
 
     def _controller(self) -> Peer | None:
@@ -179,10 +179,10 @@ class InSyncChanges:
 
     def _altered(self, partition: ReplicatedPartition, proposal: Proposal, altered: AlteredPartition) -> None:
         if altered.error_code == ErrorCode.NONE:
-            told = Granted(altered.leader_epoch, altered.partition_epoch, frozenset(altered.isr))
-            self._count(len(told.isr) - len(partition.isr))
-            log.info("%s-%d: in sync are %s", partition.topic, partition.index, sorted(told.isr))
-            partition.granted(proposal, told)
+            granted = Granted(altered.leader_epoch, altered.partition_epoch, frozenset(altered.isr))
+            self._count(len(granted.isr) - len(partition.isr))
+            log.info("%s-%d: in sync are %s", partition.topic, partition.index, sorted(granted.isr))
+            partition.granted(proposal, granted)
             return
         self.failed += 1
         code = _known(altered.error_code)

@@ -83,7 +83,7 @@ class Followed:
     def id(self) -> Key:
         return self.partition.topic_id, self.partition.index
 
-    def wish(self, max_bytes: int) -> FetchPartition:
+    def request(self, max_bytes: int) -> FetchPartition:
         """Return the partition's part of a fetch request."""
         way = self.way
         return FetchPartition(
@@ -169,7 +169,7 @@ class Fetcher:
         return self._followed.get(followed.id) is followed
 
     def _ask_for(self, followed: Followed) -> None:
-        self._session.want(followed.id, followed, followed.wish(self._config.fetch_max_bytes))
+        self._session.want(followed.id, followed, followed.request(self._config.fetch_max_bytes))
 
     def _rest(self, followed: Followed) -> None:
         """Pause a partition for a while."""
@@ -287,12 +287,12 @@ class Fetcher:
             else:
                 await self._do(followed, step, _code(data.error_code))
         except ApiError as error:
-            self._say(followed, error.code, str(error))
+            self._log_trouble(followed, error.code, str(error))
             self._rest(followed)
             return None
         except OSError as error:
             followed.partition.log.report_failure(error)
-            self._say(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            self._log_trouble(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             self._rest(followed)
             return None
         except Exception:
@@ -335,10 +335,10 @@ class Fetcher:
             if before == (partition_log.log_end_offset, way.last_fetched_epoch):
                 self._rest(followed)  # otherwise the same request and response would repeat for ever
         elif isinstance(step, BackOff):
-            self._say(followed, code, "")
+            self._log_trouble(followed, code, "")
             self._rest(followed)
         elif isinstance(step, GiveUp):
-            self._say(followed, code, "waiting for the controller")
+            self._log_trouble(followed, code, "waiting for the controller")
             self._fail(followed)
 
     async def _truncation(self, followed: Followed, offset: int) -> None:
@@ -368,7 +368,7 @@ class Fetcher:
         if self._is_current(followed):
             self._session.drop(followed.id)
 
-    def _say(self, followed: Followed, code: ErrorCode, text: str) -> None:
+    def _log_trouble(self, followed: Followed, code: ErrorCode, text: str) -> None:
         if code is not followed.said:
             followed.said = code
             log.info("%s: %s from broker %d: %s %s", self._name, followed, self.source, code.name, text)
@@ -448,7 +448,7 @@ class Fetcher:
             starts = await self._list_offsets(peer, lost, _EARLIEST)
         except Exception:
             for followed in lost:
-                followed.way.told_offsets(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
+                followed.way.offsets_received(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
                 self._rest(followed)
             raise
         missing = ErrorCode.UNKNOWN_SERVER_ERROR, -1
@@ -462,11 +462,11 @@ class Fetcher:
 
     async def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
         partition_log = followed.partition.log
-        step = followed.way.told_offsets(code, leader_start, leader_end, partition_log.log_end_offset)
+        step = followed.way.offsets_received(code, leader_start, leader_end, partition_log.log_end_offset)
         try:
             await self._do(followed, step, code)
         except (OSError, ApiError) as error:
-            self._say(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+            self._log_trouble(followed, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
             if isinstance(error, OSError):
                 partition_log.report_failure(error)
             self._rest(followed)

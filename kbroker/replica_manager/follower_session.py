@@ -27,7 +27,7 @@ SESSION_ERRORS: Final = frozenset(
 """After these, the next request contains everything."""
 
 
-class Wish(NamedTuple, Generic[Owner]):
+class Wanted(NamedTuple, Generic[Owner]):
     """The request for a partition, and its owner."""
 
     owner: Owner
@@ -41,9 +41,9 @@ class FollowerSession(Generic[Owner]):
         self._id = 0
         self._epoch = _INITIAL
         self._anew = False
-        self._wanted: dict[Key, Wish[Owner]] = {}
+        self._wanted: dict[Key, Wanted[Owner]] = {}
         self._changed: set[Key] = set()
-        self._sent: dict[Key, Wish[Owner]] = {}
+        self._sent: dict[Key, Wanted[Owner]] = {}
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -53,7 +53,7 @@ class FollowerSession(Generic[Owner]):
         sent = self._sent.get(key)
         if sent is not None and sent.owner is not owner:
             self.renew()
-        self._wanted[key] = Wish(owner, asked)
+        self._wanted[key] = Wanted(owner, asked)
         self._changed.add(key)
 
     def drop(self, key: Key) -> None:
@@ -61,7 +61,7 @@ class FollowerSession(Generic[Owner]):
         if self._wanted.pop(key, None) is not None:
             self._changed.add(key)
 
-    def sent(self, key: Key) -> Wish[Owner] | None:
+    def sent(self, key: Key) -> Wanted[Owner] | None:
         """Return the request for a partition that the last response answers."""
         return self._sent.get(key)
 
@@ -116,10 +116,10 @@ class FollowerSession(Generic[Owner]):
         self._id, self._epoch = 0, _INITIAL
 
 
-def _topics(wishes: dict[Key, Wish[Owner]]) -> list[FetchTopic]:
+def _topics(wanted: dict[Key, Wanted[Owner]]) -> list[FetchTopic]:
     topics: dict[bytes, list[FetchPartition]] = {}
-    for (topic_id, _), wish in wishes.items():
-        topics.setdefault(topic_id, []).append(wish.asked)
+    for (topic_id, _), each in wanted.items():
+        topics.setdefault(topic_id, []).append(each.asked)
     return [FetchTopic(topic_id=topic_id, partitions=partitions) for topic_id, partitions in topics.items()]
 
 

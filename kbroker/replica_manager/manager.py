@@ -314,14 +314,14 @@ class ReplicaManager:
         partition = self._get(key) or self._host(topic, state)
         if partition is None:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        told = Granted(state.leader_epoch, state.partition_epoch, frozenset(state.isr))
-        if partition.knows_newer(told):
+        granted = Granted(state.leader_epoch, state.partition_epoch, frozenset(state.isr))
+        if partition.knows_newer(granted):
             return ErrorCode.NONE
         self._fetchers.remove(key)
         if state.leader == self.node_id:
-            partition.lead(told, tuple(state.replicas))
+            partition.lead(granted, tuple(state.replicas))
         else:
-            partition.follow(told, tuple(state.replicas), state.leader)
+            partition.follow(granted, tuple(state.replicas), state.leader)
             if state.leader != NO_LEADER and not self._closed:
                 self._fetchers.follow(partition, state.leader)
         text = "%s-%d: leader %d in epoch %d, in sync %s"

@@ -176,11 +176,11 @@ class ReplicatedPartition(Partition):
 
     # --- requests of the controller
 
-    def knows_newer(self, told: Granted) -> bool:
+    def knows_newer(self, state: Granted) -> bool:
         """Whether the controller's state is older than the known one."""
-        return told.partition_epoch < self.leadership.partition_epoch
+        return state.partition_epoch < self.leadership.partition_epoch
 
-    def lead(self, told: Granted, replicas: tuple[int, ...]) -> None:
+    def lead(self, state: Granted, replicas: tuple[int, ...]) -> None:
         """Lead in the controller's leader epoch."""
         around = self._around
         try:
@@ -190,11 +190,11 @@ class ReplicatedPartition(Partition):
         end = self.log.log_end_offset
         # Epochs in between may have had other leaders, unknown to this broker. The known end offsets of the followers
         # are then out of date, and the followers may have been truncated since.
-        anew = not self.leading or told.leader_epoch > self.leader_epoch + 1
-        begins = self.leadership.lead(told, replicas, end, around.now_ms(), anew=anew)
+        anew = not self.leading or state.leader_epoch > self.leader_epoch + 1
+        begins = self.leadership.lead(state, replicas, end, around.now_ms(), anew=anew)
         if begins:
-            self.log.leader_epochs.begin(told.leader_epoch, end)
-        self.leader_epoch = told.leader_epoch
+            self.log.leader_epochs.begin(state.leader_epoch, end)
+        self.leader_epoch = state.leader_epoch
         self.leader = around.node_id
         if not self.leading:
             self.begin_counting()
@@ -203,19 +203,19 @@ class ReplicatedPartition(Partition):
         self.advance()
         self.poke()
 
-    def follow(self, told: Granted, replicas: tuple[int, ...], leader: int) -> None:
+    def follow(self, state: Granted, replicas: tuple[int, ...], leader: int) -> None:
         """Stop leading, with a new leader or without one (-1); waiting callers are notified."""
-        self.leadership.follow(told, replicas)
-        self.leader_epoch = told.leader_epoch
+        self.leadership.follow(state, replicas)
+        self.leader_epoch = state.leader_epoch
         self.leader = leader
         self.count()
         self.leading = False
         self._take_isr()
         self.poke()
 
-    def granted(self, proposal: Proposal, told: Granted) -> None:
+    def granted(self, proposal: Proposal, state: Granted) -> None:
         """Apply the controller's result of a proposal."""
-        if self.leading and self.leadership.granted(proposal, told):
+        if self.leading and self.leadership.granted(proposal, state):
             self._take_isr()
             self.advance()
 

@@ -107,7 +107,7 @@ class Following:
             return GiveUp()
         return BackOff()
 
-    def told_offsets(self, error: ErrorCode, leader_start: int, leader_end: int, end_offset: int) -> Step:
+    def offsets_received(self, error: ErrorCode, leader_start: int, leader_end: int, end_offset: int) -> Step:
         """Return the step for the leader's offsets after an offset out of range.
 
         A leader that ends earlier was elected from outside the in-sync replicas; one that starts later has deleted all

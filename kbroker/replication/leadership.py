@@ -155,47 +155,47 @@ class Leadership:
         """All replicas that the controller may count as in sync by now."""
         return self.isr if self.proposed is None else self.isr | self.proposed.isr
 
-    def lead(self, told: Granted, replicas: tuple[int, ...], end_offset: int, now_ms: int, *, anew: bool) -> bool:
+    def lead(self, state: Granted, replicas: tuple[int, ...], end_offset: int, now_ms: int, *, anew: bool) -> bool:
         """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
         `anew` means that another broker has led, or none, since this one did: the known state of followers is out of
         date. An older state than the known one changes nothing, and the result is false.
         """
-        if told.partition_epoch < self.partition_epoch:
+        if state.partition_epoch < self.partition_epoch:
             return False
-        begins = told.leader_epoch > self.leader_epoch
+        begins = state.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
         # A removed replica is in sync until the controller has written that it is not. Until then a new controller may
         # elect it, so it is waited for. (Kafka's leaders wait only for assigned replicas.)
-        for each in (*replicas, *sorted(told.isr.difference(replicas))):
+        for each in (*replicas, *sorted(state.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
         self.replicas = replicas
-        self.isr = told.isr
+        self.isr = state.isr
         self.proposed = None
         if begins:
             for each, follower in self._followers.items():
-                self._followers[each] = at_the_start(follower, end_offset, now_ms, each in told.isr, anew=anew)
-            self.leader_epoch = told.leader_epoch
+                self._followers[each] = at_the_start(follower, end_offset, now_ms, each in state.isr, anew=anew)
+            self.leader_epoch = state.leader_epoch
             self.epoch_start = end_offset
-        self.partition_epoch = told.partition_epoch
+        self.partition_epoch = state.partition_epoch
         return begins
 
-    def follow(self, told: Granted, replicas: tuple[int, ...]) -> bool:
+    def follow(self, state: Granted, replicas: tuple[int, ...]) -> bool:
         """Stop leading; return whether the leader epoch is a new one.
 
         An older state than the known one changes nothing.
         """
-        if told.partition_epoch < self.partition_epoch:
+        if state.partition_epoch < self.partition_epoch:
             return False
-        begins = told.leader_epoch > self.leader_epoch
+        begins = state.leader_epoch > self.leader_epoch
         self._followers.clear()
         self.replicas = replicas
         self.isr = frozenset()
         self.proposed = None
-        self.leader_epoch = told.leader_epoch
+        self.leader_epoch = state.leader_epoch
         self.epoch_start = -1
-        self.partition_epoch = told.partition_epoch
+        self.partition_epoch = state.partition_epoch
         return begins
 
     def fetched(self, replica: int, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> bool | None:
@@ -229,13 +229,13 @@ class Leadership:
         }
         return self._propose(self.isr - late) if late else None
 
-    def granted(self, proposal: Proposal, told: Granted) -> bool:
+    def granted(self, proposal: Proposal, state: Granted) -> bool:
         """Apply the controller's result of a proposal; return False if something newer came first."""
         if proposal is not self.proposed:
             return False
-        if told.leader_epoch != self.leader_epoch or told.partition_epoch < self.partition_epoch:
+        if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
             return False
-        self.isr, self.partition_epoch, self.proposed = told.isr, told.partition_epoch, None
+        self.isr, self.partition_epoch, self.proposed = state.isr, state.partition_epoch, None
         return True
 
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:

@@ -14,15 +14,13 @@ from typing import NamedTuple
 
 from kbroker.clock import Clock
 from kbroker.cluster_state import TRANSACTIONS_TOPIC
-from kbroker.coordination.interfaces import Writer
-from kbroker.coordination.outcome import Outcome
 from kbroker.coordination.service import CoordinatorService
+from kbroker.coordination.shard import Outcome, Writer
 from kbroker.failpoints import passed
 from kbroker.long_work import then
 from kbroker.protocol.errors import ApiError, ErrorCode
-from kbroker.txn.config import TransactionConfig
 from kbroker.txn.marker_sender import RETRY_MS, MarkerWriter, Marking
-from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionShard
+from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionConfig, TransactionShard
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}

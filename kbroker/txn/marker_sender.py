@@ -16,8 +16,8 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from kbroker.coordination.outcome import Outcome, Schedule
 from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.shard import Outcome, Schedule
 from kbroker.failpoints import passed
 from kbroker.long_work import for_a_while, then
 from kbroker.protocol.errors import ApiError, ErrorCode
@@ -167,7 +167,7 @@ class Marking:
         self._jobs: deque[_Job] = deque()
         self._queued: set[_Name] = set()
         self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them in this order
-        self._told: dict[_Name, set[ErrorCode]] = {}
+        self._logged: dict[_Name, set[ErrorCode]] = {}
         self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they should mark
 
     def close(self) -> None:
@@ -210,11 +210,11 @@ class Marking:
         try:
             shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)
         except ApiError:
-            self._told.pop(job.name, None)
+            self._logged.pop(job.name, None)
             return True  # the id's current coordinator continues
         txn = shard.transactions.get(transactional_id)
         if txn is None or not txn.is_prepared:
-            self._told.pop(job.name, None)
+            self._logged.pop(job.name, None)
             return True
         if not job.is_for(txn):
             asked = self._in_flight.get(txn.ending, ())
@@ -268,7 +268,7 @@ class Marking:
 
     def _note(self, name: _Name, txn: Transaction, progress: Progress) -> None:
         if progress.failed:
-            self._tell(name, progress.failed)
+            self._log_failed(name, progress.failed)
         passed("txn.marked")
 
         def failed(code: ErrorCode, _message: str | None) -> None:
@@ -279,8 +279,8 @@ class Marking:
             name.partition, lambda shard, now: shard.marked(txn, progress.done, now, progress.fenced), failed
         )
         passed("txn.completed")
-        if name in self._told and not self._is_due(name):
-            del self._told[name]
+        if name in self._logged and not self._is_due(name):
+            del self._logged[name]
 
     def _try_again(self, name: _Name) -> None:
         """Begin another round soon, after any failure of this one."""
@@ -294,11 +294,11 @@ class Marking:
             return False
         return txn is not None and txn.is_prepared
 
-    def _tell(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
+    def _log_failed(self, name: _Name, failed: Mapping[TopicPartition, ErrorCode]) -> None:
         """Log why markers were refused, once for each reason: they are retried frequently."""
-        told = self._told.setdefault(name, set())
-        for code in sorted(set(failed.values()) - told):
-            told.add(code)
+        logged = self._logged.setdefault(name, set())
+        for code in sorted(set(failed.values()) - logged):
+            logged.add(code)
             topic, index = min(partition for partition, why in failed.items() if why is code)
             log.info(
                 "markers of %s are not taken yet by %s-%d and maybe others: %s",

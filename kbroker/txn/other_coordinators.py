@@ -39,7 +39,7 @@ class _Question(NamedTuple):
     verify_only: bool
     answer: asyncio.Future[Codes]
 
-    def tell(self, code: ErrorCode) -> None:
+    def finish(self, code: ErrorCode) -> None:
         if not self.answer.done():
             self.answer.set_result(dict.fromkeys(self.partitions, code))
 
@@ -51,11 +51,11 @@ class OtherCoordinators:
     """
 
     def __init__(
-        self, node_id: int, coordinator_of: Callable[[str], int | None], ways: PeersByNode, timeout_ms: float
+        self, node_id: int, coordinator_of: Callable[[str], int | None], by_node: PeersByNode, timeout_ms: float
     ) -> None:
         self._node_id = node_id
         self._coordinator_of = coordinator_of
-        self._ways = ways
+        self._by_node = by_node
         self._timeout_ms = timeout_ms
         self._queues: dict[int, dict[str, _Question]] = {}  # by broker and transactional id
         self._asking: dict[int, asyncio.Task[None]] = {}
@@ -74,7 +74,7 @@ class OtherCoordinators:
         """
         wanted = tuple(partitions)
         node_id = self._coordinator_of(transactional_id)
-        if node_id is None or not self._ways.knows(node_id):
+        if node_id is None or not self._by_node.knows(node_id):
             return dict.fromkeys(wanted, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         queue = self._queues.setdefault(node_id, {})
         earlier = queue.get(transactional_id)
@@ -83,7 +83,7 @@ class OtherCoordinators:
                 return dict.fromkeys(wanted, ErrorCode.INVALID_PRODUCER_EPOCH)
             # With the same epoch it is the producer's retry.
             fenced = earlier.producer.epoch < producer.epoch
-            earlier.tell(ErrorCode.INVALID_PRODUCER_EPOCH if fenced else ErrorCode.NETWORK_EXCEPTION)
+            earlier.finish(ErrorCode.INVALID_PRODUCER_EPOCH if fenced else ErrorCode.NETWORK_EXCEPTION)
         loop = asyncio.get_running_loop()
         question = _Question(producer, wanted, verify_only, loop.create_future())
         queue[transactional_id] = question
@@ -97,9 +97,9 @@ class OtherCoordinators:
             task.cancel()
         for queue in self._queues.values():
             for question in queue.values():
-                question.tell(ErrorCode.NETWORK_EXCEPTION)
+                question.finish(ErrorCode.NETWORK_EXCEPTION)
             queue.clear()
-        self._ways.close()
+        self._by_node.close()
 
     async def _ask_all(self, node_id: int, queue: dict[str, _Question]) -> None:
         asked: dict[str, _Question] = {}
@@ -119,7 +119,7 @@ class OtherCoordinators:
     async def _ask(self, node_id: int, asked: Mapping[str, _Question]) -> None:
         request = AddPartitionsToTxnRequest(transactions=[_transaction(name, each) for name, each in asked.items()])
         try:
-            answer = await self._ways.ask(node_id, request, VERSION, AddPartitionsToTxnResponse, self._timeout_ms)
+            answer = await self._by_node.ask(node_id, request, VERSION, AddPartitionsToTxnResponse, self._timeout_ms)
         except PeerGone as gone:
             log.info("broker %d did not answer about transactions: %s", node_id, gone)
             return
@@ -129,7 +129,7 @@ class OtherCoordinators:
             if code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
                 code = ErrorCode.INVALID_TXN_STATE  # a problem between brokers, not the producer's
             for question in asked.values():
-                question.tell(code)
+                question.finish(code)
             return
         for number, result in enumerate(answer.results_by_transaction, 1):
             if number % _TOLD_AT_ONCE == 0:
@@ -150,7 +150,7 @@ class OtherCoordinators:
 def _give_up(asked: Mapping[str, _Question]) -> None:
     """Finish the requests without a result."""
     for question in asked.values():
-        question.tell(ErrorCode.NETWORK_EXCEPTION)
+        question.finish(ErrorCode.NETWORK_EXCEPTION)
 
 
 def _transaction(transactional_id: str, question: _Question) -> AddPartitionsToTxnTransaction:

@@ -42,9 +42,9 @@ class _Queued(NamedTuple):
 class PeerMarkers:
     """The channel for markers to one other broker."""
 
-    def __init__(self, node_id: int, ways: PeersByNode, timeout_ms: float) -> None:
+    def __init__(self, node_id: int, by_node: PeersByNode, timeout_ms: float) -> None:
         self._node_id = node_id
-        self._ways = ways
+        self._by_node = by_node
         self._timeout_ms = timeout_ms
         self._queue: deque[_Queued] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -69,7 +69,7 @@ class PeerMarkers:
             while self._queue:
                 sent = self._take()
                 if sent:
-                    await _tell(sent, await self._send(sent))
+                    await _finish(sent, await self._send(sent))
         finally:
             self._sending = None
 
@@ -95,7 +95,9 @@ class PeerMarkers:
     async def _send(self, sent: list[_Queued]) -> dict[tuple[int, TopicPartition], ErrorCode]:
         request = _request(each.marker for each in sent)
         try:
-            response = await self._ways.ask(self._node_id, request, VERSION, WriteTxnMarkersResponse, self._timeout_ms)
+            response = await self._by_node.ask(
+                self._node_id, request, VERSION, WriteTxnMarkersResponse, self._timeout_ms
+            )
         except PeerGone as gone:
             log.info("markers for broker %d were not answered: %s", self._node_id, gone)
             return {}
@@ -114,10 +116,10 @@ class PeerMarkers:
 class MarkerTargets:
     """The targets of markers by broker id: `here` for this broker, peers for the rest."""
 
-    def __init__(self, node_id: int, here: Target, ways: PeersByNode, timeout_ms: float) -> None:
+    def __init__(self, node_id: int, here: Target, by_node: PeersByNode, timeout_ms: float) -> None:
         self._node_id = node_id
         self._here = here
-        self._ways = ways
+        self._by_node = by_node
         self._timeout_ms = timeout_ms
         self._peers: dict[int, PeerMarkers] = {}
 
@@ -125,18 +127,18 @@ class MarkerTargets:
         """Return the target of a broker id, None if it is not known to live."""
         if node_id == self._node_id:
             return self._here
-        if not self._ways.knows(node_id):
+        if not self._by_node.knows(node_id):
             return None
         found = self._peers.get(node_id)
         if found is None:
-            found = self._peers[node_id] = PeerMarkers(node_id, self._ways, self._timeout_ms)
+            found = self._peers[node_id] = PeerMarkers(node_id, self._by_node, self._timeout_ms)
         return found
 
     def close(self) -> None:
         """Stop sending."""
         for peer in self._peers.values():
             peer.close()
-        self._ways.close()
+        self._by_node.close()
 
 
 def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
@@ -159,7 +161,7 @@ def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
     )
 
 
-async def _tell(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
+async def _finish(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
     """Deliver the codes, some at a time: each may complete a transaction, which is then written."""
     for number, (marker, answer) in enumerate(sent, 1):
         if number % _TOLD_AT_ONCE == 0:

@@ -14,13 +14,13 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
-from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.config.server_config import BrokerConfig
+from kbroker.coordination.shard import Outcome, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn import records
-from kbroker.txn.config import TransactionConfig
 from kbroker.txn.end_txn import Verdict, judge
 from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, NO_EPOCH, NO_PRODUCER_ID, ONGOING, TopicPartition, Transaction
 from kbroker.txn.unused_ids import UnusedIds
@@ -57,6 +57,29 @@ class ProducerIdSupply(Protocol):
         """Never supply an id up to `used`."""
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionConfig:
+    """Kafka's transaction.* and transactional.id.* keys; times in ms."""
+
+    num_partitions: int = 50
+    max_timeout_ms: int = 900_000
+    abort_interval_ms: int = 10_000
+    id_expiration_ms: int = 604_800_000
+    expiration_interval_ms: int = 3_600_000
+    write_timeout_ms: int = 5_000
+
+
+def transaction_config(config: BrokerConfig) -> TransactionConfig:
+    """Return the transaction settings of the broker's config."""
+    return TransactionConfig(
+        num_partitions=config.get_int("transaction.state.log.num.partitions"),
+        max_timeout_ms=config.get_int("transaction.max.timeout.ms"),
+        abort_interval_ms=config.get_int("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+        id_expiration_ms=config.get_int("transactional.id.expiration.ms"),
+        expiration_interval_ms=config.get_int("transaction.remove.expired.transaction.cleanup.interval.ms"),
+    )
+
+
 class TransactionShard:
     """The transactions of one partition.
 
@@ -86,7 +109,9 @@ class TransactionShard:
         self._ongoing: set[str] = set()
         self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
         self._to_time: deque[str] = deque()  # ids that the search for overdue ones has not checked yet
-        self._unused = UnusedIds(config, self.transactions, self._pending, self._forget)
+        self._unused = UnusedIds(
+            config.expiration_interval_ms, config.id_expiration_ms, self.transactions, self._pending, self._forget
+        )
 
     # -- replay
 

@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.coordination.shard import CoordinatorRecord, Outcome, Schedule
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn import records
-from kbroker.txn.config import TransactionConfig
 from kbroker.txn.transaction import AT_REST, Transaction
 
 log = logging.getLogger(__name__)
@@ -32,12 +31,14 @@ class UnusedIds:
 
     def __init__(
         self,
-        config: TransactionConfig,
+        interval_ms: int,
+        expiration_ms: int,
         transactions: Mapping[str, Transaction],
         pending: set[str],
         forget: Callable[[str], None],
     ) -> None:
-        self._config = config
+        self._interval_ms = interval_ms
+        self._expiration_ms = expiration_ms
         self._transactions = transactions
         self._pending = pending
         self._forget = forget
@@ -46,14 +47,14 @@ class UnusedIds:
 
     def next_look(self) -> Schedule:
         """Return when to search again."""
-        return Schedule(_EXPIRE, self._config.expiration_interval_ms)
+        return Schedule(_EXPIRE, self._interval_ms)
 
     def look(self, now_ms: int) -> Outcome:
         """Delete ids that were not used for long, in batches of moderate size."""
         if not self._left:
             self._left.extend(self._transactions)
             self._tombstone_bytes = _TOMBSTONE_BYTES
-        batch = self._find(now_ms - self._config.id_expiration_ms)
+        batch = self._find(now_ms - self._expiration_ms)
         if not batch:
             return self._go_on()
         names = [name for name, _ in batch]

@@ -12,7 +12,7 @@ from compat_tests.harness.certificates import Authority
 from kbroker.broker.zookeeper_security import zookeeper_security
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
-from kbroker.controller.tree.security import Others, Security
+from kbroker.controller.tree.connection import Others, Security
 
 MODULE = "org.apache.zookeeper.server.auth.DigestLoginModule"
 TLS = {"zookeeper.ssl.client.enable": "true"}

@@ -9,8 +9,7 @@ import pytest
 
 from compat_tests.harness.brokers import ApacheKafka
 from kbroker import Broker
-from kbroker.controller.adopt import adopt
-from kbroker.controller.adopt_producer_ids import first_unused_producer_id
+from kbroker.controller.adopt import adopt, first_unused_producer_id
 from kbroker.controller.controller import Controller
 from kbroker.controller.embedded_store import EmbeddedStore
 from kbroker.controller.topic_plans import TopicDefaults

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from kbroker.coordination.encoding import record_batch, split
-from kbroker.coordination.interfaces import Shard
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked
 from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.shard import CoordinatorRecord, Outcome, Parked, Shard
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import read_records
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked
+from kbroker.coordination.shard import CoordinatorRecord, Outcome, Parked
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 from .world import Journal, World, failed

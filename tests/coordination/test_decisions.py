@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.shard import Outcome
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 from .world import Journal, World, failed

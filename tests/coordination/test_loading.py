@@ -10,8 +10,8 @@ import pytest
 
 from kbroker.coordination import loading
 from kbroker.coordination.loading import RELOAD_MS
-from kbroker.coordination.outcome import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.shard import CoordinatorRecord, EndOfTransaction, Outcome
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import build_batch, build_marker
 

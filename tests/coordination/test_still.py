@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Schedule
+from kbroker.coordination.shard import CoordinatorRecord, Outcome, Schedule
 from tests.coordination.still import Still
 from tests.coordination.world import Journal
 

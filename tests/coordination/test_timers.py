@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.outcome import Cancel, Outcome, Schedule
+from kbroker.coordination.shard import Cancel, Outcome, Schedule
 from kbroker.coordination.timers import TURN_MS, Timers
 
 from .world import ManualClock, World, failed

@@ -6,7 +6,7 @@ import pytest
 
 from compat_tests.wire.test_unreadable_records import GROUPS, TRANSACTIONS
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.interfaces import Shard
+from kbroker.coordination.shard import Shard
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.shard import GroupShard
 from kbroker.group_coordinator.topics import Topics

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Hashable, Iterator
 from typing import Any
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.coordination.runtime import Runtime
+from kbroker.coordination.shard import CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.records import iter_batches
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kbroker.cluster_state import BrokerEndpoint, PartitionState, TopicState
-from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.shard import Outcome
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.heartbeat import validate
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from kbroker.cluster_state import ClusterState
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.commit_building import NO_BOUND, build_commit
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.describe import describe_consumer_group, describe_group, list_groups

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kbroker.coordination.encoding import EncodedRecords, record_batch
-from kbroker.coordination.outcome import CoordinatorRecord, InTransaction
+from kbroker.coordination.shard import CoordinatorRecord, InTransaction
 from kbroker.group_coordinator.commit_building import (
     FEW_RECORDS,
     NO_BOUND,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.shard import Outcome
 from kbroker.group_coordinator import offset_removal
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import CONSUMER

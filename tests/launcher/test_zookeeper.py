@@ -9,9 +9,17 @@ import pytest
 from kazoo.client import KazooClient
 
 from kbroker.launcher.child import LauncherError, wait_until
-from kbroker.launcher.jars import JarsMissing, fetch_jars, kept
 from kbroker.launcher.plan import free_ports
-from kbroker.launcher.zookeeper import HOST, POM, ZooKeeperServer, config_text, zookeeper_jars
+from kbroker.launcher.zookeeper import (
+    HOST,
+    POM,
+    JarsMissing,
+    ZooKeeperServer,
+    config_text,
+    fetch_jars,
+    kept,
+    zookeeper_jars,
+)
 
 DEADLINE_S = 60.0
 

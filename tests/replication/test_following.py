@@ -82,16 +82,16 @@ def test_an_old_epoch_waits_for_the_controller(way: Following) -> None:
 def test_out_of_range(way: Following, leader_start: int, leader_end: int, expected: Step) -> None:
     assert answer(way, ErrorCode.OFFSET_OUT_OF_RANGE) == AskOffsets()
     assert answer(way) == Ignore()
-    assert way.told_offsets(ErrorCode.NONE, leader_start, leader_end, END) == expected
+    assert way.offsets_received(ErrorCode.NONE, leader_start, leader_end, END) == expected
     assert way.condition is Condition.FETCHING
 
 
 def test_the_leaders_offsets_may_not_be_had(way: Following) -> None:
-    assert way.told_offsets(ErrorCode.NONE, 0, 15, END) == Ignore()
+    assert way.offsets_received(ErrorCode.NONE, 0, 15, END) == Ignore()
     answer(way, ErrorCode.OFFSET_OUT_OF_RANGE)
-    assert way.told_offsets(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, END) == BackOff()
+    assert way.offsets_received(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, END) == BackOff()
     answer(way, ErrorCode.OFFSET_OUT_OF_RANGE)
-    assert way.told_offsets(ErrorCode.FENCED_LEADER_EPOCH, -1, -1, END) == GiveUp()
+    assert way.offsets_received(ErrorCode.FENCED_LEADER_EPOCH, -1, -1, END) == GiveUp()
 
 
 def test_a_broken_log_is_left_alone(way: Following) -> None:

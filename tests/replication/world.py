@@ -279,7 +279,7 @@ class World:
             offset, epoch, error, diverging, node.end, lambda e: node.epochs.end_offset_for(e, node.end)
         )
         if isinstance(step, AskOffsets):
-            step = way.told_offsets(ErrorCode.NONE, 0, leader_end, node.end)
+            step = way.offsets_received(ErrorCode.NONE, 0, leader_end, node.end)
         self.told[type(step).__name__] += 1
         if isinstance(step, Append):
             for each in records:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.protocol.errors import ApiError
-from kbroker.txn.config import TransactionConfig
 from kbroker.txn.marker_sender import RETRY_MS
 from kbroker.txn.records import transaction_record
-from kbroker.txn.shard import Identity, TransactionShard
+from kbroker.txn.shard import Identity, TransactionConfig, TransactionShard
 from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, TopicPartition, Transaction
 from tests.coordination.still import START_MS, Still
 

@@ -11,11 +11,10 @@ import pytest
 from kbroker.coordination.encoding import record_batch
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import iter_batches
-from kbroker.txn.config import TransactionConfig
 from kbroker.txn.coordinator import Answer, TransactionCoordinator
 from kbroker.txn.marker_sender import RETRY_MS, Answers, Marker, MarkerWriter
 from kbroker.txn.records import transaction_record
-from kbroker.txn.shard import Identity, TransactionShard
+from kbroker.txn.shard import Identity, TransactionConfig, TransactionShard
 from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT, Transaction
 
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]

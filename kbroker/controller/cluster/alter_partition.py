@@ -53,7 +53,7 @@ async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPa
         if name not in answers:
             answers[name] = AlteredTopic(context.topics[name].topic_id)
         answers[name].partitions.append(_answer(index, outcome))
-    await term.tell(wanted)
+    await term.notify(wanted)
     return AlterPartitionResponse(topics=[*topics, *answers.values()])
 
 

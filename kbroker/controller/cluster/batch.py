@@ -34,8 +34,8 @@ class Batch:
     def leadership(self, brokers: Iterable[int], partition: Partition, *, is_new: bool = False) -> None:
         """Send a partition's leadership to replicas; every live broker gets the metadata, too."""
         for broker in brokers:
-            told = self._leaderships.setdefault(broker, {})
-            told[partition] = is_new or told.get(partition, False)
+            of_broker = self._leaderships.setdefault(broker, {})
+            of_broker[partition] = is_new or of_broker.get(partition, False)
         self.metadata((partition,))
 
     def metadata(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
@@ -45,14 +45,14 @@ class Batch:
 
     def stop(self, broker: int, partition: Partition, *, delete: bool) -> None:
         """Send a broker the request to stop its replica."""
-        told = self._stops.setdefault(broker, {})
-        told[partition] = delete or told.get(partition, False)
+        of_broker = self._stops.setdefault(broker, {})
+        of_broker[partition] = delete or of_broker.get(partition, False)
 
     async def send(self) -> None:
         """Pass everything to the channels; unregistered brokers get nothing."""
         context = self._context
-        for broker, told in self._leaderships.items():
-            if broker in context.brokers and (parts := await self._leadership_parts(told)):
+        for broker, of_broker in self._leaderships.items():
+            if broker in context.brokers and (parts := await self._leadership_parts(of_broker)):
                 self._channels.put(broker, Leaderships(parts))
         informed = [broker for broker in self._informed if broker in context.brokers]
         if informed:
@@ -63,9 +63,9 @@ class Batch:
             if broker in context.brokers:
                 self._channels.put(broker, Stops(await self._stop_parts(stopped)))
 
-    async def _leadership_parts(self, told: dict[Partition, bool]) -> dict[Partition, LeaderAndIsrPartitionState]:
+    async def _leadership_parts(self, of_broker: dict[Partition, bool]) -> dict[Partition, LeaderAndIsrPartitionState]:
         parts = {}
-        async for partition, is_new in paced(told.items()):
+        async for partition, is_new in paced(of_broker.items()):
             state, replicas = self._context.states.get(partition), self._context.replicas(partition)
             if state is not None and replicas is not None:
                 parts[partition] = requests.leadership(partition[1], state, replicas, is_new=is_new)

@@ -123,9 +123,9 @@ async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
     for number in started:
         context.failed_dirs.pop(number, None)
         open_channel(term, number)
-    await term.tell(brokers=others)
+    await term.notify(brokers=others)
     known = [partition async for partition in paced(list(context.states)) if not context.is_deleted(partition[0])]
-    await term.tell(known, started)
+    await term.notify(known, started)
     batch = term.batch()
     hosted: dict[str, None] = {}
     for number in started:
@@ -153,16 +153,16 @@ async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> 
     context = term.context
     await mark_leaderless(term, context.states)
     elected = await bring_online(term)
-    told = bool(elected)
+    notified = bool(elected)
     for number, partitions in replicas.items():
         await deletion.broker_gone(term, number, partitions)
         kept = [partition async for partition in paced(partitions) if not context.is_deleted(partition[0])]
         batch = term.batch()
         await take_out(term, number, kept, batch)
         await batch.send()
-        told = told or bool(kept)
-    if not told:
-        await term.tell()
+        notified = notified or bool(kept)
+    if not notified:
+        await term.notify()
 
 
 async def _again(term: Term, number: int) -> None:
@@ -187,4 +187,4 @@ async def _again(term: Term, number: int) -> None:
     listener = term.config.controller_listener
     if changed.at(listener) != known.at(listener):
         term.channels.move(number, changed, listener)
-    await term.tell()
+    await term.notify()

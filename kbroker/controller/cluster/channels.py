@@ -79,7 +79,7 @@ class Channels:
         for broker in list(self._channels):
             self.close(broker)
 
-    def has_told(self, broker: int) -> bool:
+    def has_sent_all(self, broker: int) -> bool:
         """Whether a broker has answered all its requests."""
         channel = self._channels.get(broker)
         return channel is None or channel.is_idle
@@ -111,8 +111,8 @@ class Channels:
         """
         sender, context = channel.sender, self._context
         if isinstance(item, Leaderships):
-            told = await requests.leader_and_isr_request(sender, context, channel.listener, item.parts)
-            yield told, requests.LEADER_AND_ISR, LeaderAndIsrResponse
+            request = await requests.leader_and_isr_request(sender, context, channel.listener, item.parts)
+            yield request, requests.LEADER_AND_ISR, LeaderAndIsrResponse
         elif isinstance(item, Metadata):
             parts = iter(item.parts.items())
             for _ in range(max(1, -(-len(item.parts) // MOST_METADATA))):

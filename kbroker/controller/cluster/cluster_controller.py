@@ -102,7 +102,7 @@ class ClusterController:
         """Whether all known work is done, and all live brokers have answered their requests."""
         if not self._queue.is_idle:
             return False
-        return self._term is None or all(map(self._term.channels.has_told, self._term.context.brokers))
+        return self._term is None or all(map(self._term.channels.has_sent_all, self._term.context.brokers))
 
     async def start(self) -> None:
         """Watch the controller election from now on, and stand for it. The broker must be registered before."""

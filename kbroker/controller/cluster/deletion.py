@@ -102,7 +102,7 @@ async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Repl
     if not deletion.begun:
         log.info("The deletion of topic %s begins", topic)
         deletion.begun = True
-    await term.tell(partitions)
+    await term.notify(partitions)
     await unled(term, partitions)
     context.offline.difference_update(partitions)
     stopped, deleted = term.batch(), term.batch()

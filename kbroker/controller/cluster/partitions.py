@@ -195,14 +195,14 @@ async def _create(tree: FencedTree, path: str) -> bool:
 
 
 async def elect(
-    term: Term, partitions: Collection[Partition], decide: Decide, told: Callable[[Partition], Iterable[int]]
+    term: Term, partitions: Collection[Partition], decide: Decide, receivers: Callable[[Partition], Iterable[int]]
 ) -> dict[Partition, State]:
-    """Elect the leaders that `decide` selects; send the leadership to `told` and the metadata to all brokers.
+    """Elect the leaders that `decide` selects; send the leadership to `receivers` and the metadata to all brokers.
 
     Return the partitions with a new leader.
     """
     batch = term.batch()
-    elected = await _elect(term, partitions, decide, told, batch)
+    elected = await _elect(term, partitions, decide, receivers, batch)
     await batch.send()
     return elected
 
@@ -211,7 +211,7 @@ async def _elect(
     term: Term,
     partitions: Collection[Partition],
     decide: Decide,
-    told: Callable[[Partition], Iterable[int]],
+    receivers: Callable[[Partition], Iterable[int]],
     batch: Batch,
 ) -> dict[Partition, State]:
     states = await change_all(term, partitions, decide)
@@ -220,7 +220,7 @@ async def _elect(
         if state is not None:
             elected[partition] = state
             term.context.offline.discard(partition)
-            batch.leadership(told(partition), partition)
+            batch.leadership(receivers(partition), partition)
     return elected
 
 

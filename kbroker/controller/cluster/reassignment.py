@@ -185,7 +185,7 @@ async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
     if partition not in term.context.states:  # none of its planned replicas was online so far
         await bring_online(term, (partition,))
     if not _is_complete(term, partition, replicas):
-        await _tell_replicas(term, partition, replicas)
+        await _notify_replicas(term, partition, replicas)
     else:
         await _finish(term, partition, replicas)
     return True
@@ -208,7 +208,7 @@ async def _remember(term: Term, partition: Partition, replicas: Replicas) -> boo
     return True
 
 
-async def _tell_replicas(term: Term, partition: Partition, replicas: Replicas) -> None:
+async def _notify_replicas(term: Term, partition: Partition, replicas: Replicas) -> None:
     if await write_anew(term, partition) is None:
         log.error("The reassignment of %s-%d cannot begin: the partition has no state", *partition)
         return
@@ -228,7 +228,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
         log.error("The reassignment of %s-%d cannot be finished: the topic is gone", *partition)
     await _drop_from_znode(term, lambda each, target: each == partition and tuple(target) == finished.replicas)
     context.moving.discard(partition)
-    await term.tell((partition,))
+    await term.notify((partition,))
     await deletion.resume(term, (partition[0],))
 
 
@@ -238,17 +238,17 @@ async def _let_target_lead(term: Term, partition: Partition, finished: Replicas)
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
         await write_anew(term, partition)
-        await _tell(term, partition, finished.replicas)
+        await _notify_brokers(term, partition, finished.replicas)
         return
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         return elections.elect_of_target(value, finished.replicas, context.online(partition), term.epoch)
 
     if not await elect(term, (partition,), decide, lambda _: finished.replicas):
-        await _tell(term, partition, finished.replicas)
+        await _notify_brokers(term, partition, finished.replicas)
 
 
-async def _tell(term: Term, partition: Partition, brokers: Iterable[int]) -> None:
+async def _notify_brokers(term: Term, partition: Partition, brokers: Iterable[int]) -> None:
     batch = term.batch()
     batch.leadership(brokers, partition)
     await batch.send()

@@ -36,8 +36,8 @@ async def take_over(term: Term) -> None:
         open_channel(term, number)
     await _remember_deletions(term)
     log.info("Controller of epoch %d: %d brokers, %d partitions", term.epoch, len(context.brokers), len(partitions))
-    await term.tell()
-    await _elect_and_tell(term, partitions)
+    await term.notify()
+    await _elect_and_notify(term, partitions)
     taken_up = await reassignment.take_up(term)
     await reassignment.resume(term, except_for=taken_up)
     await deletion.begin(term)
@@ -45,7 +45,7 @@ async def take_over(term: Term) -> None:
     await log_dirs.look(term)
 
 
-async def _elect_and_tell(term: Term, partitions: list[Partition]) -> None:
+async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
     """Remove offline replicas, then send the leaderships to all others, once.
 
     Apache Kafka sends before and after each step, and increments the leader epoch of a partition whose leader is gone

@@ -72,7 +72,7 @@ class Term:
         """Return a new batch of requests to brokers."""
         return Batch(self.context, self.channels)
 
-    async def tell(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
+    async def notify(self, partitions: Iterable[Partition] = (), brokers: Iterable[int] | None = None) -> None:
         """Send the live brokers, and the metadata of partitions, to the given brokers or to all."""
         batch = self.batch()
         batch.metadata(partitions, brokers)

@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
@@ -21,7 +21,7 @@ from kbroker.controller.cluster_metadata import Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import FOLLOWED, GROUPS, EntityConfigs
 from kbroker.controller.member.finalized_features import NO_EPOCH
-from kbroker.controller.member.metadata_cache import told
+from kbroker.controller.member.metadata_cache import updated
 from kbroker.controller.member.topic_changes import (
     Holds,
     check_absent,
@@ -40,9 +40,7 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest
-from kbroker.quota.configured import CLIENTS, IPS, KINDS, quotas_in
 from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
-from kbroker.security.sasl.scram_credential import USERS
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
 from kbroker.topic_names import topic_name_fault
@@ -56,16 +54,23 @@ AT_ONCE = 20
 _BEGUN_AT_ONCE = 100
 """Changes started in one turn of the loop."""
 _NO_FEATURES = {TRANSACTION_VERSION: 0, GROUP_VERSION: 0}
-ChangeFeatures = Callable[[Sequence[FeatureUpdate], bool], Awaitable[int]]
 _T = TypeVar("_T")
 _K = TypeVar("_K", str, bytes, Pattern)
 
 
-class MemberMetadata(TopicPlans):
-    """A member's ClusterMetadata. `is_controller` returns whether this broker is currently the controller.
+class OwnController(Protocol):
+    """This broker's controller, active or not."""
 
-    `change_features` makes its controller change feature levels, and returns the resulting version of /feature.
-    """
+    @property
+    def is_active(self) -> bool:
+        """Whether this broker is the controller, as far as it knows."""
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
+        """Change feature levels; return the resulting version of /feature. Raises ApiError."""
+
+
+class MemberMetadata(TopicPlans):
+    """A member's ClusterMetadata, beside its own `controller`."""
 
     def __init__(
         self,
@@ -73,38 +78,30 @@ class MemberMetadata(TopicPlans):
         configs: EntityConfigs,
         cluster_id: str,
         defaults: TopicDefaults,
-        is_controller: Callable[[], bool],
-        change_features: ChangeFeatures | None = None,
+        controller: OwnController,
         acls: ZooKeeperAcls | None = None,
         tokens: ZooKeeperTokens | None = None,
     ) -> None:
         super().__init__(defaults, ())
         self._tree = tree
         self._configs = configs
-        self._is_controller = is_controller
-        self._change_features = change_features
+        self._controller = controller
         self._acls = acls
         self._tokens = tokens
-        of_clients = {kind: dict(configs.all(kind)) for kind in KINDS}
-        self.state = self.decided = ClusterState(
+        state = ClusterState(
             cluster_id,
-            broker_configs=dict(configs.all("brokers")),
-            group_configs={unquote(segment): each for segment, each in configs.all(GROUPS).items()},
-            user_configs=of_clients[USERS],
-            client_configs=of_clients[CLIENTS],
-            ip_configs=of_clients[IPS],
-            quotas=quotas_in(of_clients),
             features=_NO_FEATURES,
             features_epoch=NO_EPOCH,
             acls={} if acls is None else acls.known,
             tokens=NO_TOKENS if tokens is None else tokens.known,
         )
+        self.state = self.decided = state.with_all_configs(self._known_configs)
         self._listeners = Listeners()
         self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them in this order
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """Topics awaited before clients get metadata, with their number of partitions."""
-        self._untold: dict[str, int] = {}
+        self._unsent: dict[str, int] = {}
         """Those of them that the controller has never sent, however long ago."""
         self._looked_for: set[str] = set()
         self._looking: dict[asyncio.Task[None], None] = {}
@@ -116,6 +113,12 @@ class MemberMetadata(TopicPlans):
 
     # --- the known state
 
+    def _known_configs(self, kind: str) -> dict[str, Mapping[str, str]]:
+        if kind not in FOLLOWED:
+            return {}
+        configs = self._configs.all(kind)
+        return {unquote(name): each for name, each in configs.items()} if kind == GROUPS else dict(configs)
+
     def expect(self, partitions: Mapping[str, int]) -> None:
         """Expect the controller to send these topics, with these numbers of partitions.
 
@@ -123,14 +126,14 @@ class MemberMetadata(TopicPlans):
         missing, or to have fewer partitions, and clients would then drop records that they hold.
         """
         self._expected = dict(partitions)
-        self._untold = dict(partitions)
+        self._unsent = dict(partitions)
 
-    def may_be_told(self, name: str) -> bool:
+    def may_be_unsent(self, name: str) -> bool:
         """Whether the controller has still to send partitions of a topic, which seems not to have them.
 
         The client then retries; topics that were deleted before they were sent are detected meanwhile.
         """
-        if name not in self._untold:
+        if name not in self._unsent:
             return False
         if name not in self._looked_for:
             self._looked_for.add(name)
@@ -142,14 +145,14 @@ class MemberMetadata(TopicPlans):
     async def _look_for(self, name: str) -> None:
         try:
             if await self._tree.get(topic_path(name)) is None:
-                self._untold.pop(name, None)
+                self._unsent.pop(name, None)
         except (Unreachable, Denied):
             pass  # the next request starts another look-up
         finally:
             self._looked_for.discard(name)
 
     def is_whole(self, name: str) -> bool:
-        return name not in self._untold
+        return name not in self._unsent
 
     def news(self, timeout_ms: float) -> Awaitable[bool] | None:
         """Return a future that is true once the controller has sent this broker the cluster, false after the timeout.
@@ -202,7 +205,7 @@ class MemberMetadata(TopicPlans):
             await unread
         while True:
             base = self.state
-            state = await told(base, request, lambda name: self._configs.of("topics", name))
+            state = await updated(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
                 break  # otherwise configs have changed meanwhile
         if is_newest():
@@ -234,14 +237,14 @@ class MemberMetadata(TopicPlans):
         old, self.state, self.decided = self.state, state, state
         if old.topics is not state.topics:
             self.names_changed(state.topics.keys() - old.topics.keys(), old.topics.keys() - state.topics.keys())
-            for name in [name for name, count in self._untold.items() if _is_told(state.topics.get(name), count)]:
-                del self._untold[name]
+            for name in [name for name, count in self._unsent.items() if _is_sent(state.topics.get(name), count)]:
+                del self._unsent[name]
                 self._expected.pop(name, None)
         self._listeners.notify(old, state)
         for name in [name for name in self._waiters if old.topics.get(name) is not state.topics.get(name)]:
-            self._tell(name)
+            self._notify(name)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         topic = self.state.topics.get(name)
         left = []
         for holds, future in self._waiters.pop(name):
@@ -271,14 +274,14 @@ class MemberMetadata(TopicPlans):
         finally:
             future.cancel()
             if name in self._waiters:
-                self._tell(name)
+                self._notify(name)
         return None
 
     # --- requested changes
 
-    def check_is_controller(self) -> None:
-        if not self._is_controller():
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
+    @property
+    def is_controller(self) -> bool:
+        return self._controller.is_active
 
     def place(self, first: int, count: int, factor: int, grown: TopicState | None) -> tuple[PartitionState, ...]:
         """Choose replicas as Apache Kafka 3.9 does, spread over brokers and racks (AdminUtils)."""
@@ -318,7 +321,7 @@ class MemberMetadata(TopicPlans):
         try:
             plan = self.plan_auto(name)
         except ApiError as error:
-            self._say_hindered(name, error)
+            self._log_hindered(name, error)
             return
         self._creating[name] = self._ask(self._auto_create(plan))
 
@@ -326,7 +329,7 @@ class MemberMetadata(TopicPlans):
         try:
             error = await _outcome(self._create(plan, _in(PATIENCE_MS), asyncio.Semaphore()))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                self._say_hindered(plan.name, error)
+                self._log_hindered(plan.name, error)
         finally:
             self._creating.pop(plan.name, None)
 
@@ -334,7 +337,7 @@ class MemberMetadata(TopicPlans):
         task = self._creating.get(name)
         return None if task is None else asyncio.shield(task)
 
-    def _say_hindered(self, name: str, error: ApiError) -> None:
+    def _log_hindered(self, name: str, error: ApiError) -> None:
         """Log why a topic is not created yet, once per reason: clients retry every second."""
         if self._hindered.get(name) != str(error):
             self._hindered[name] = str(error)
@@ -411,7 +414,7 @@ class MemberMetadata(TopicPlans):
         try:
             async with asyncio.timeout_at(deadline):
                 await self._features_turn.acquire()
-                changing = self._ask(self._have_changed(updates, validate_only))
+                changing = self._ask(self._controller.update_features(updates, validate_only=validate_only))
                 changing.add_done_callback(lambda _done: self._features_turn.release())
                 epoch = await asyncio.shield(changing)
         except TimeoutError:
@@ -421,11 +424,6 @@ class MemberMetadata(TopicPlans):
         left = deadline - asyncio.get_running_loop().time()
         is_known = await self.until(lambda state: state.features_epoch >= epoch, left)
         return None if is_known else ApiError(ErrorCode.FEATURE_UPDATE_FAILED)
-
-    async def _have_changed(self, updates: Sequence[FeatureUpdate], validate_only: bool) -> int:
-        if self._change_features is None:
-            raise ApiError(ErrorCode.NOT_CONTROLLER)
-        return await self._change_features(updates, validate_only)
 
     async def create_acls(self, acls: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, ApiError]:
         known = self._zookeeper_acls()
@@ -476,7 +474,7 @@ def _in(timeout_ms: float) -> float:
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
-def _is_told(topic: TopicState | None, count: int) -> bool:
+def _is_sent(topic: TopicState | None, count: int) -> bool:
     return topic is not None and sum(bool(each.replicas) for each in topic.partitions) >= count
 
 

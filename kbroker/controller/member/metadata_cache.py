@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1)
 
 
-async def told(
+async def updated(
     state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
 ) -> ClusterState:
     """Return the state after a request: its brokers replace the known ones, its partitions are merged in.
@@ -75,23 +75,23 @@ async def told(
     )
 
 
-def _partition(told: UpdateMetadataPartitionState) -> PartitionState:
-    if told.leader == LEADER_DURING_DELETE:
+def _partition(sent: UpdateMetadataPartitionState) -> PartitionState:
+    if sent.leader == LEADER_DURING_DELETE:
         return _UNKNOWN
     return PartitionState(
-        replicas=tuple(told.replicas),
-        isr=tuple(told.isr),
-        leader=told.leader,
-        leader_epoch=told.leader_epoch,
-        partition_epoch=told.zk_version,
-        offline=tuple(told.offline_replicas),
+        replicas=tuple(sent.replicas),
+        isr=tuple(sent.isr),
+        leader=sent.leader,
+        leader_epoch=sent.leader_epoch,
+        partition_epoch=sent.zk_version,
+        offline=tuple(sent.offline_replicas),
     )
 
 
-async def _broker(told: UpdateMetadataBroker) -> BrokerEndpoint:
+async def _broker(sent: UpdateMetadataBroker) -> BrokerEndpoint:
     listeners = {}
-    for each in told.endpoints:
+    for each in sent.endpoints:
         listeners[each.listener] = (each.host, each.port)
         await turn
     host, port = next(iter(listeners.values()), ("", -1))
-    return BrokerEndpoint(told.id, host, port, told.rack, listeners)
+    return BrokerEndpoint(sent.id, host, port, sent.rack, listeners)

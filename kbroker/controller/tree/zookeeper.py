@@ -26,8 +26,7 @@ from kazoo.protocol.serialization import SASL, Auth
 from kazoo.protocol.states import KazooState, KeeperState, ZnodeStat
 from kazoo.retry import KazooRetry
 
-from kbroker.controller.tree.security import Security
-from kbroker.controller.tree.threads import Threads
+from kbroker.controller.tree.connection import Security, Threads
 from kbroker.controller.tree.znode import (
     Change,
     Changed,
@@ -328,9 +327,9 @@ class ZooKeeperTree:
         """Run by kazoo's thread."""
         self._is_refused = client.client_state == KeeperState.AUTH_FAILED
         session = client.client_id
-        self._on_loop(self._hear, client, _STATES[state], session[0] if session else 0)
+        self._on_loop(self._session_changed, client, _STATES[state], session[0] if session else 0)
 
-    def _hear(self, client: KazooClient, what: Session, session_id: int) -> None:
+    def _session_changed(self, client: KazooClient, what: Session, session_id: int) -> None:
         if client is not self._client:
             return
         if what is Session.LIVE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 
-from kbroker.coordination.outcome import Outcome, Parked, Schedule, answerable
+from kbroker.coordination.shard import Outcome, Parked, Schedule, answerable
 from kbroker.group_coordinator.classic.rebalance import (
     Rebalances,
     answer_join,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.coordination.outcome import Cancel, Outcome
+from kbroker.coordination.shard import Cancel, Outcome
 from kbroker.group_coordinator.classic.rebalance import (
     LOGGED_BY_NAME,
     Rebalances,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
+from kbroker.coordination.shard import Cancel, CoordinatorRecord, Outcome, Parked, Schedule
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, ClassicGroup, Member
 from kbroker.group_coordinator.records.classic_group import group_metadata

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from kbroker.coordination.outcome import Cancel, Outcome, Parked, answerable
+from kbroker.coordination.shard import Cancel, Outcome, Parked, answerable
 from kbroker.group_coordinator.classic.rebalance import Rebalances, answer_sync, named, persist
 from kbroker.group_coordinator.groups.classic_group import (
     COMPLETING,

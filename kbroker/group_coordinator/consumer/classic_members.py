@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kbroker.coordination.outcome import Cancel, Outcome, Parked, Schedule
+from kbroker.coordination.shard import Cancel, Outcome, Parked, Schedule
 from kbroker.group_coordinator.assignment import without_epochs
 from kbroker.group_coordinator.classic.join_group import MEMBER_ID_REQUIRED_SINCE, Join
 from kbroker.group_coordinator.classic.rebalance import LOGGED_BY_NAME

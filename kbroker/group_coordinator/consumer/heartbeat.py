@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.shard import Outcome
 from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.consumer.identity import (

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kbroker.coordination.outcome import Outcome
+from kbroker.coordination.shard import Outcome
 from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.consumer.reconciliation import Owned
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup

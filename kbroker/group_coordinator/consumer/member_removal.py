@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.coordination.shard import Outcome, Schedule
 from kbroker.group_coordinator.consumer.migration import Migration
 from kbroker.group_coordinator.consumer.sessions import REASONS, forget_timers
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup

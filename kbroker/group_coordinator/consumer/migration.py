@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from kbroker.coordination.outcome import Cancel, CoordinatorRecord, Outcome
+from kbroker.coordination.shard import Cancel, CoordinatorRecord, Outcome
 from kbroker.group_coordinator.assignment import Partitions, copied, frozen, with_epochs, without_epochs
 from kbroker.group_coordinator.classic.rebalance import Rebalances, schedule_session
 from kbroker.group_coordinator.config import GroupConfig

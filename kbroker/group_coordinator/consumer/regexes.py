@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any
 
-from kbroker.coordination.outcome import Outcome, Schedule
+from kbroker.coordination.shard import Outcome, Schedule
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.groups.consumer_member import ConsumerMember

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kbroker.coordination.outcome import Cancel, Outcome, Schedule
+from kbroker.coordination.shard import Cancel, Outcome, Schedule
 from kbroker.group_coordinator.assignment import Epochs
 from kbroker.group_coordinator.config import Settings
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from kbroker.coordination.outcome import CoordinatorRecord, Outcome
+from kbroker.coordination.shard import CoordinatorRecord, Outcome
 from kbroker.group_coordinator.assignment import GroupSpec, MemberSpec, Partitions
 from kbroker.group_coordinator.config import ASSIGNORS, Settings, choose_assignor
 from kbroker.group_coordinator.consumer.reconciliation import Owned, reconcile

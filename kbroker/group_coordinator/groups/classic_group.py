@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from copy import copy
 from enum import Enum
 
-from kbroker.coordination.outcome import Parked
+from kbroker.coordination.shard import Parked
 from kbroker.group_coordinator.java_order import in_javas_order
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kbroker.coordination.encoding import decode_value, encode
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.groups.classic_group import STABLE, ClassicGroup, Member
 from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.coordinator_records import GroupMetadataKey, GroupMetadataValue, MemberMetadata

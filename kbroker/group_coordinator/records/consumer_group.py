@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from kbroker.coordination.encoding import decode_value, encode
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.assignment import Epochs, Partitions
 from kbroker.group_coordinator.groups.consumer_group import ConsumerGroup, ResolvedRegex
 from kbroker.group_coordinator.groups.consumer_member import LEAVE_EPOCH, ClassicSide, ConsumerMember, MemberState

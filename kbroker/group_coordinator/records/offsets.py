@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from kbroker.coordination.encoding import decode_value, encode
-from kbroker.coordination.outcome import CoordinatorRecord
 from kbroker.coordination.partitioning import SHORT_ID
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.protocol.compiler import stored_decoder
 from kbroker.protocol.messages.coordinator_records import LegacyOffsetCommitValue, OffsetCommitKey, OffsetCommitValue
 

@@ -43,7 +43,7 @@ def test_metadata_of_many_partitions_takes_slices_of_the_loop_and_not_a_turn_for
         channels.open(2, live, ("A", "A"), 1000)
         parts = {("t", each): UpdateMetadataPartitionState(partition_index=each) for each in range(COUNT)}
         channels.put(2, Metadata(parts, [UpdateMetadataBroker(2)]))
-        while not channels.has_told(2):
+        while not channels.has_sent_all(2):
             turns += 1
             await asyncio.sleep(0)
         assert broker.told == COUNT

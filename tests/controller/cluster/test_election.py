@@ -326,7 +326,7 @@ def test_work_that_outlives_its_term_tells_nobody_anything() -> None:
         world.active.controller.expired()
         world.forget_requests()
         open_channel(term, 2)
-        await term.tell()
+        await term.notify()
         for _ in range(20):
             await world.turn()
         assert world.broker(2).requests == []

@@ -389,14 +389,14 @@ def test_a_topic_that_was_not_told_yet_is_not_taken_for_deleted():
         await written(member, znodes.topic_path("t"))
         member.metadata.expect({"t": 1, "deleted": 1})
         assert not await member.metadata.news(1), "nobody waits for ever"
-        assert member.metadata.may_be_told("t")
-        assert not member.metadata.may_be_told("never there")
-        await until(lambda: not member.metadata.may_be_told("deleted"))
-        assert member.metadata.may_be_told("t"), "ZooKeeper has it"
+        assert member.metadata.may_be_unsent("t")
+        assert not member.metadata.may_be_unsent("never there")
+        await until(lambda: not member.metadata.may_be_unsent("deleted"))
+        assert member.metadata.may_be_unsent("t"), "ZooKeeper has it"
         assert not member.metadata.is_whole("t")
         await member.obey("t")
         await asked
-        assert not member.metadata.may_be_told("t")
+        assert not member.metadata.may_be_unsent("t")
         assert member.metadata.is_whole("t")
 
     run(scenario)
@@ -417,12 +417,12 @@ def test_a_change_of_features_behind_a_busy_controller_is_answered_when_the_time
     async def scenario(member):
         metadata, free, changes = member.metadata, asyncio.Event(), []
 
-        async def busy(updates, _validate_only):
+        async def busy(updates, *, validate_only):
             changes.append(updates)
             await free.wait()
             return 7
 
-        metadata._change_features = busy
+        member.controller.update_features = busy
 
         async def changed(level, timeout_ms):
             updates = [FeatureUpdate(TRANSACTION_VERSION, level, 1)]

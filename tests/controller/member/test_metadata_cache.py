@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.cluster_state import ClusterState
-from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE, told
+from kbroker.controller.member.metadata_cache import LEADER_DURING_DELETE, updated
 from kbroker.long_work import whole
 from kbroker.protocol.messages.inter_broker import (
     UpdateMetadataBroker,
@@ -47,7 +47,7 @@ def after(state, *topics, brokers=(1, 2), controller=1, configs=None):
         topic_states=list(topics),
         live_brokers=[broker(number) for number in brokers],
     )
-    return whole(told(state, request, lambda name: (configs or {}).get(name, {})))
+    return whole(updated(state, request, lambda name: (configs or {}).get(name, {})))
 
 
 def test_brokers_replace_those_that_were_known():
@@ -115,7 +115,7 @@ def test_a_request_is_taken_over_in_pieces():
     endpoint = UpdateMetadataEndpoint(port=1, host="h", listener="L", security_protocol=0)
     brokers = [UpdateMetadataBroker(id=number, endpoints=[endpoint] * 3) for number in range(100)]
     request = UpdateMetadataRequest(controller_id=1, controller_epoch=1, topic_states=[], live_brokers=brokers)
-    assert sum(1 for _ in turns(told(EMPTY, request, lambda _: {}))) >= 400
+    assert sum(1 for _ in turns(updated(EMPTY, request, lambda _: {}))) >= 400
 
 
 def test_topics_of_names_that_none_may_have_are_passed_over():

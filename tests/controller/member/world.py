@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 from kbroker.broker.membership import prepare
 from kbroker.controller import znodes
@@ -39,11 +40,11 @@ class Member:
         self.configs = EntityConfigs(self.tree, FixedClock())
         self.metadata = None
         self.cluster_id = cluster_id
-        self.is_controller = controller
+        self.controller = SimpleNamespace(is_active=controller)
 
     async def begin(self):
         await self.configs.load()
-        self.metadata = MemberMetadata(self.tree, self.configs, self.cluster_id, DEFAULTS, lambda: self.is_controller)
+        self.metadata = MemberMetadata(self.tree, self.configs, self.cluster_id, DEFAULTS, self.controller)
         self.configs.follow(self.metadata.configs_changed)
         await self.tell(brokers=(1, 2, 3))
 

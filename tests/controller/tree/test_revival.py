@@ -13,8 +13,7 @@ from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError, Sessi
 from kazoo.protocol.states import KeeperState
 
 from kbroker.controller.tree import zookeeper
-from kbroker.controller.tree.security import Security
-from kbroker.controller.tree.threads import Threads
+from kbroker.controller.tree.connection import Security, Threads
 from kbroker.controller.tree.znode import Denied, Unreachable
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
 

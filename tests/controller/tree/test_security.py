@@ -18,7 +18,7 @@ from compat_tests.harness.certificates import Authority
 from compat_tests.harness.zookeeper import ZooKeeper as Server
 from kbroker.broker.membership import Membership, prepare
 from kbroker.controller.member.registration import BrokerRegistration
-from kbroker.controller.tree.security import Others, Security
+from kbroker.controller.tree.connection import Others, Security
 from kbroker.controller.tree.znode import Create, Denied, Session, SetData, Unreachable
 from kbroker.controller.tree.zookeeper import ZooKeeperTree
 from kbroker.controller.znodes import Endpoint, Registration

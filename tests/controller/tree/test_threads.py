@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from compat_tests.harness.certificates import Authority
-from kbroker.controller.tree.threads import Threads
+from kbroker.controller.tree.connection import Threads
 
 PATIENCE_S = 30
 

@@ -18,7 +18,7 @@ from kazoo.protocol.states import KeeperState
 from kazoo.retry import KazooRetry
 
 from compat_tests.harness.zookeeper import ZooKeeper as Server
-from kbroker.controller.tree.security import Security
+from kbroker.controller.tree.connection import Security
 from kbroker.controller.tree.znode import (
     ANY_VERSION,
     Change,

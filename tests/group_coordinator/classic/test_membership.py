@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kbroker.coordination.outcome import Cancel, Schedule
+from kbroker.coordination.shard import Cancel, Schedule
 from kbroker.group_coordinator.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from kbroker.group_coordinator.groups.classic_group import COMPLETING, EMPTY, PREPARING, STABLE, VALID_FROM, GroupState
 from kbroker.group_coordinator.records.classic_group import restore

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.group_coordinator.consumer.classic_subscriptions import read_assignment
 from kbroker.group_coordinator.groups.classic_group import STABLE

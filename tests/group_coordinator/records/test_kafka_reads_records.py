@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from compat_tests.harness.jvm import dump_log_segments
-from kbroker.coordination.outcome import CoordinatorRecord
+from kbroker.coordination.shard import CoordinatorRecord
 from kbroker.group_coordinator.config import GroupConfig
 from kbroker.protocol.records import build_batch
 from kbroker.protocol.wire import uuid_text

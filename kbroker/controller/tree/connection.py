@@ -1,7 +1,7 @@
-"""kazoo's threads and connections, adapted.
+"""How a session reaches ZooKeeper: its credentials, the access rights of its znodes, its connections and threads.
 
-Owns how a connection to ZooKeeper is opened, with TLS or without, and reports the end of a thread, which kazoo does
-not. Never reads or writes on a connection.
+Owns these values in their form for kazoo, how a connection is opened, with TLS or without, and the report of a thread's
+end, which kazoo lacks. Never reads a configuration or a file, and never reads or writes on a connection.
 
 kazoo's own TLS supports neither versions nor ciphers, and always trusts the system's certificates in addition to the
 configured ones.
@@ -13,9 +13,52 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
+
+
+class Others(Enum):
+    """The rights of other users on a znode that this session created; a session with its credentials has all rights."""
+
+    CHANGE = tuple(OPEN_ACL_UNSAFE)
+    READ = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
+    NOTHING = tuple(CREATOR_ALL_ACL)
+
+
+def _everything(_path: str) -> Others:
+    return Others.CHANGE
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """A session's credentials and access rules; none by default."""
+
+    tls: ssl.SSLContext | None = None
+    """The TLS context of connections to ZooKeeper; None for clear text."""
+    user: tuple[str, str] | None = field(default=None, repr=False)
+    """Name and password for SASL with DIGEST-MD5."""
+    digest: str | None = field(default=None, repr=False)
+    """`user:password` for ZooKeeper's own scheme `digest`."""
+    others: Callable[[str], Others] = _everything
+    """Returns the rights of others on a new node at a path."""
+
+    def acl(self, path: str) -> list[Any]:
+        """Return a new node's access control list."""
+        return list(self.others(path).value)
+
+    def client_options(self) -> dict[str, Any]:
+        """Return the options for KazooClient, except TLS, which its handler takes."""
+        options: dict[str, Any] = {"use_ssl": self.tls is not None}
+        if self.user is not None:
+            name, password = self.user
+            options["sasl_options"] = {"mechanism": "DIGEST-MD5", "username": name, "password": password}
+        if self.digest is not None:
+            options["auth_data"] = [("digest", self.digest)]
+        return options
 
 
 class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kbroker.coordination.outcome import answerable
 from kbroker.coordination.partitioning import java_hash, partition_for
+from kbroker.coordination.shard import answerable
 from kbroker.long_work import then
 from kbroker.protocol.errors import ErrorCode
 
