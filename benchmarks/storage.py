@@ -26,6 +26,7 @@ from kbroker.log.directories.log_directory import LogDirectory
 from kbroker.log.log_config import LogConfig
 from kbroker.log.partition_log import PartitionLog
 from kbroker.log.recovery import LastStop
+from kbroker.long_work import whole
 from kbroker.protocol.compiler import encode
 from kbroker.protocol.messages.group_offsets import (
     OffsetCommitRequest,
@@ -34,7 +35,6 @@ from kbroker.protocol.messages.group_offsets import (
 )
 from kbroker.protocol.messages.groups import FindCoordinatorRequest
 from kbroker.protocol.records import build_batch
-from tests.log.builders import first_at
 
 RESULTS = Path(__file__).parent / "results"
 NOW = 1_700_000_000_000
@@ -120,11 +120,11 @@ def finding(directory: Path) -> list[Line]:
     end, last = log.log_end_offset, log.segments.active.max_timestamp
     calls: list[tuple[str, Callable[[], object]]] = [
         ("fetch at a random offset", lambda: log.read(rng.randrange(end), 1 << 20, end, min_one=True)),
-        ("ListOffsets by a random time", lambda: first_at(log, rng.randint(NOW, last))),
+        ("ListOffsets by a random time", lambda: whole(log.find_timestamp(rng.randint(NOW, last)))),
     ]
     lines = []
     for name, call in calls:
-        log.release_idle(force=True)
+        log.segments.release_idle(force=True)
         taken = []
         for _ in range(5000):
             started = time.perf_counter()

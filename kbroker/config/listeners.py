@@ -1,6 +1,8 @@
-"""Listener addresses: listeners, advertised.listeners and their security protocols.
+"""Listeners: their addresses, their security protocols, and the values of one listener.
 
-Owns their syntax, the rules between them, and the advertised host where none is configured. Never opens a socket.
+Owns the syntax of addresses, the rules between them, and the advertised host where none is configured; and the order of
+a listener's values, which is Kafka's valuesWithPrefixOverride: its own `listener.name.NAME.KEY` if set, dynamic before
+static, and otherwise the broker's. Never opens a socket, and never checks more than the type and limits of a value.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
-from kbroker.config.model import ConfigError
+from kbroker.config.model import ConfigError, Value
+from kbroker.config.table import BROKER
+from kbroker.config.values import parse
 
 log = logging.getLogger(__name__)
 
@@ -137,3 +141,65 @@ def own_host_name() -> str:
         )
         return "127.0.0.1"
     return name
+
+
+class Settings(Protocol):
+    """The part of a broker's configuration that this reads."""
+
+    static: dict[str, str]
+    dynamic_default: dict[str, str]
+    dynamic_broker: dict[str, str]
+
+    def __getitem__(self, name: str) -> Value: ...
+
+
+class ListenerValues:
+    """The values of a listener by the broker's key names. Read anew each time: some change at run time."""
+
+    def __init__(self, config: Settings, listener: str) -> None:
+        self._config = config
+        self._prefix = f"listener.name.{listener.lower()}."
+
+    def name_of(self, key: str) -> str:
+        """Return the full name of a set key: the listener's own, or the broker's."""
+        return self._prefix + key if self.is_own(key) else key
+
+    def is_own(self, key: str) -> bool:
+        """Whether the listener has a value of its own."""
+        return any(self._prefix + key in settings for settings in self._sources())
+
+    def get(self, key: str) -> Value:
+        """Return a value. Raises InvalidConfig for an invalid text."""
+        for settings in self._sources():
+            text = settings.get(self._prefix + key)
+            if text is not None:
+                return parse(BROKER[key], text)
+        return self._config[key]
+
+    def get_str(self, key: str) -> str:
+        """Return a string key that has a value."""
+        value = self.get(key)
+        assert isinstance(value, str), key
+        return value
+
+    def get_optional_str(self, key: str) -> str | None:
+        """Return a string key that may be unset."""
+        value = self.get(key)
+        assert value is None or isinstance(value, str), key
+        return value
+
+    def get_list(self, key: str) -> tuple[str, ...]:
+        """Return a list key; an unset one is empty."""
+        value = self.get(key) or ()
+        assert isinstance(value, tuple), key
+        return value
+
+    def get_bool(self, key: str) -> bool:
+        """Return a boolean key."""
+        value = self.get(key)
+        assert isinstance(value, bool), key
+        return value
+
+    def _sources(self) -> tuple[Mapping[str, str], ...]:
+        config = self._config
+        return config.dynamic_broker, config.dynamic_default, config.static

@@ -26,6 +26,7 @@ from kbroker.config.table import GROUP as GROUP_KEYS
 from kbroker.config.table import TOPIC as TOPIC_KEYS
 from kbroker.config.validation import validate_client_metrics, validate_group, validate_topic
 from kbroker.handlers.describe_configs import BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP, TOPIC, check_keeps_groups
+from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import each, turn
@@ -63,11 +64,7 @@ async def outcomes(
     resources: Sequence[R], alter: Callable[[R], Coroutine[Any, Any, None]]
 ) -> list[tuple[R, int, str | None]]:
     """Change each resource by itself; return its error code and message. A resource that is named twice is refused."""
-    seen: dict[tuple[int, str], int] = {}
-    for resource in resources:
-        key = (resource.resource_type, resource.resource_name)
-        seen[key] = seen.get(key, 0) + 1
-        await turn
+    seen = await counted((resource.resource_type, resource.resource_name) for resource in resources)
     found: list[tuple[R, int, str | None]] = []
     for resource in resources:
         try:

@@ -13,6 +13,7 @@ from kbroker.cluster_state import TopicState
 from kbroker.config.describe import describe_created_topic
 from kbroker.config.validation import validate_topic
 from kbroker.controller.topic_plans import MAX_PARTITIONS_PER_REQUEST
+from kbroker.handlers.groups import counted
 from kbroker.handlers.mirrored_errors import mirrored
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import turn
@@ -50,10 +51,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
     """Check every topic, then store the valid ones in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
-    seen: dict[str, int] = {}
-    for topic in request.topics:
-        seen[topic.name] = seen.get(topic.name, 0) + 1
-        await turn
+    seen = await counted(topic.name for topic in request.topics)
     await _check_total(ctx, request.topics, seen)
     results: dict[str, CreatableTopicResult] = {}
     planned = []
@@ -182,10 +180,7 @@ async def create_partitions(ctx: RequestContext, request: CreatePartitionsReques
     ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
-    seen: dict[str, int] = {}
-    for topic in request.topics:
-        seen[topic.name] = seen.get(topic.name, 0) + 1
-        await turn
+    seen = await counted(topic.name for topic in request.topics)
     results: dict[str, CreatePartitionsTopicResult] = {}
     for name, count in seen.items():
         if count > 1:

@@ -56,6 +56,7 @@ Version notes: v1 has the protocol of each member.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -192,6 +193,15 @@ async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
         found[key] = None
         await turn
     return found
+
+
+async def counted(asked: Iterable[Key]) -> Counter[Key]:
+    """Return how often each key is named."""
+    counts: Counter[Key] = Counter()
+    for key in asked:
+        counts[key] += 1
+        await turn
+    return counts
 
 
 async def paired(keys: Iterable[Key], answers: Iterable[Answer]) -> dict[Key, Answer]:

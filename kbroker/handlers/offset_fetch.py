@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from kbroker.cluster_state import ClusterState
 from kbroker.group_coordinator.coordinator import fetch_error
 from kbroker.handlers.groups import MAX_REPEATED_BYTES, as_often, paired
+from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import awaited, each, every, turn
 from kbroker.protocol.compiler import encode
@@ -139,7 +140,8 @@ async def _begin(ctx: RequestContext, group: OffsetFetchRequestGroup, require_st
         if topic.name:
             known.append(topic)
         else:
-            unknown.append(await _unknown_id(topic))
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            unknown.append(await failed(OffsetFetchResponseTopics, topic, code, committed_offset=-1, metadata=""))
         await turn
     group.topics = known
 
@@ -154,15 +156,6 @@ async def _begin(ctx: RequestContext, group: OffsetFetchRequestGroup, require_st
 async def _finished(begun: _Begun) -> OffsetFetchResponseGroup:
     found, finish = begun
     return finish(await awaited(found))
-
-
-async def _unknown_id(topic: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-    def unknown(index: int) -> OffsetFetchResponsePartitions:
-        code = ErrorCode.UNKNOWN_TOPIC_ID
-        return OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=code)
-
-    partitions = await each(topic.partition_indexes, unknown)
-    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions)
 
 
 def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> OffsetFetchResponseGroup:

@@ -164,16 +164,22 @@ async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> Produce
         if check_first_batches(piece):
             break
         await turn
-    done = _Done(request.acks)
+    done, closing = _Done(), None
     for piece, is_first in _pieces(request):
         try:
             answer = await awaited(produce(ctx, piece, checked=True, later=done.uncommitted))  # type: ignore[call-arg]
+        except CloseConnection as error:
+            answer, closing = None, error  # acks=0: after the other partitions
         except Exception as error:  # noqa: BLE001 - earlier pieces are in the log and must be reported
-            answer = done.refused(piece, error)
+            code, answer = code_of_unexpected(error), None
+            if request.acks == 0:
+                closing = CloseConnection(f"a Produce with acks=0 failed with error {code}")
+            else:
+                answer = await _failed(piece, code, None)
         done.take(answer, is_first)
         await turn
-    if done.failed is not None:
-        raise done.failed
+    if closing is not None:
+        raise closing
     if request.acks == 0:
         return None
     response = ProduceResponse(done.topics, node_endpoints=list(done.nodes.values()))
@@ -185,28 +191,11 @@ async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> Produce
 class _Done:
     """The results of the pieces so far."""
 
-    def __init__(self, acks: int) -> None:
-        self._acks = acks
+    def __init__(self) -> None:
         self.uncommitted: list[Uncommitted] = []
         self.groups: Groups = {}
         self.topics: list[TopicProduceResponse] = []
         self.nodes: dict[int, NodeEndpoint] = {}
-        self.failed: CloseConnection | None = None
-
-    def refused(self, piece: ProduceRequest, error: Exception) -> ProduceResponse | None:
-        """Return the response to a piece that failed as a whole."""
-        if isinstance(error, CloseConnection):
-            self.failed = error  # acks=0: the connection is closed after the other partitions
-            return None
-        code = code_of_unexpected(error)
-        if self._acks == 0:
-            self.failed = CloseConnection(f"a Produce with acks=0 failed with error {code}")
-            return None
-        (topic,) = piece.topic_data
-        answers = [
-            PartitionProduceResponse(index=data.index, error_code=code, base_offset=-1) for data in topic.partition_data
-        ]
-        return ProduceResponse([TopicProduceResponse(topic.name, topic.topic_id, answers)])
 
     def take(self, answer: ProduceResponse | None, is_first: bool) -> None:
         group(self.uncommitted, self.groups)

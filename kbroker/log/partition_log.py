@@ -476,9 +476,6 @@ class PartitionLog(LogState):
         """Drop producers that have been silent for this long; returns their number."""
         return whole(self.producers.expire(now_ms, expiration_ms))
 
-    def release_idle(self, *, force: bool = False) -> None:
-        self.segments.release_idle(force=force)
-
     def move(self, directory: str) -> None:
         self.directory = directory
         self.leader_epochs.move(directory)

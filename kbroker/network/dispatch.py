@@ -73,16 +73,17 @@ class Entry:
     """One served (API, version): its codec, its handler, and the shape of its headers."""
 
     __slots__ = (
-        "api", "decode", "decode_short", "encode", "handler", "prefix", "request_tags", "response", "tally",
-        "version",
+        "api", "decode", "decode_short", "encode", "handler", "prefix", "produces", "request_tags", "response",
+        "tally", "version",
     )  # fmt: skip
 
     def __init__(self, api: Api, version: int, handler: Handler, tally: Tally) -> None:
         self.api = api
         self.tally = tally
         self.version = version
+        self.produces = api.key == PRODUCE_KEY
         self.decode: Callable[[Any], Any] = decoder(api.request, version)
-        self.decode_short = short_decoder(api.request, version) if api.key == PRODUCE_KEY else _never_short
+        self.decode_short = short_decoder(api.request, version) if self.produces else _never_short
         self.encode = encoder(api.response, version)
         self.handler = handler
         self.response = api.response
@@ -144,8 +145,7 @@ class Work:
         self.size = size
         self.lane: Lane | None = None
         """Where it waits among requests of its breadth."""
-        produces = entry.api.key == PRODUCE_KEY
-        self.keeps_frame = produces
+        self.keeps_frame = entry.produces
         """Whether it uses bytes of the frame itself between its steps."""
         self.keeps_waiting = False
         """Whether it does so also while it waits for a future; a handler that returns a future has copied its part."""
@@ -157,7 +157,7 @@ class Work:
         """The error code of the whole request; None if it is not logged or traced."""
         self.pause_ms = 0
         """How long the client is not read after the response, in ms."""
-        self.breadth = Breadth.NARROW if produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
+        self.breadth = Breadth.NARROW if entry.produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 
     @property
@@ -319,9 +319,7 @@ class Dispatcher:
                 else:
                     position = skip_tags(frame, position)
             if len(frame) > LONG_FRAME and entry.version == version:
-                request = None
-                if key == PRODUCE_KEY:
-                    request = entry.decode_short(frame[position:])
+                request = entry.decode_short(frame[position:])
                 if request is None:
                     return self._long_work(entry, context, correlation_id, frame, position, since)
             else:
@@ -338,7 +336,7 @@ class Dispatcher:
             return work
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
-            if key == PRODUCE_KEY and (self._express or self._is_express_for(context)):
+            if entry.produces and (self._express or self._is_express_for(context)):
                 if context.forms is None:
                     context.forms = Forms()
                     if self._authorizer is not None:
@@ -381,7 +379,7 @@ class Dispatcher:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
         except struct.error:
             raise CloseConnection("a request shorter than its header") from None
-        entry = self._table.get(key << 16 | version) or self._resolve(key, version)
+        entry = self.entry(key, version)
         position = 10 + max(id_length, 0)
         context.set_client_id(frame[10:position] if id_length >= 0 else None)
         context.version = version
@@ -409,7 +407,7 @@ class Dispatcher:
     ) -> Work:
         work = Work(entry, len(frame))
         work.keeps_frame = True
-        work.keeps_waiting = entry.api.key == PRODUCE_KEY
+        work.keeps_waiting = entry.produces
         work.steps = self._long(entry, context, correlation_id, frame[position:], work)
         if since is not None:
             self._time(work, context, correlation_id, since)
@@ -460,7 +458,7 @@ class Dispatcher:
         api = work.entry.api
         if api.name in BETWEEN_BROKERS or (api.key == FETCH_KEY and is_of_follower(request)):
             return answer
-        produces = api.key == PRODUCE_KEY
+        produces = work.entry.produces
         work.pause_ms = metering.settle(produces=produces, counts_time=answer is not None or not produces)
         if work.pause_ms and hasattr(answer, "throttle_time_ms"):
             answer = copy(answer)  # which may be shared with others
@@ -493,12 +491,10 @@ class Dispatcher:
         if version not in api.versions:
             if key != API_VERSIONS_KEY:
                 raise CloseConnection(f"{api.name} has no version {version}")
-            return Entry(
-                api, 0, self._handler(api), self.times.tally(key, 0)
-            )  # answered in version 0, whatever the requested version: KIP-511
-        entry = self._table[key << 16 | version] = Entry(
-            api, version, self._handler(api), self.times.tally(key, version)
-        )
+            # Answered in version 0, whatever the requested version: KIP-511.
+            return Entry(api, 0, self._handler(api), self.times.tally(key, 0))
+        entry = Entry(api, version, self._handler(api), self.times.tally(key, version))
+        self._table[key << 16 | version] = entry
         return entry
 
 

@@ -15,7 +15,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 
-from kbroker.protocol.other_protocols import spoken_in_clear
+from kbroker.security.tls.session import spoken_in_clear
 
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kbroker.config.listener_values import ListenerValues
+from kbroker.config.listeners import ListenerValues
 from kbroker.config.server_config import BrokerConfig
 from kbroker.config.values import per_ip_overrides
 from kbroker.handlers.registry import RequestContext

@@ -111,7 +111,7 @@ def test_s4_wherever_a_reader_begins_it_gets_that_offset_or_none(
                 assert header.base_offset <= offset <= header.last_offset, (damaged, offset)
                 # What an older epoch at the very beginning of the log could be held against is gone.
                 assert header.leader_epoch == offset // 20 or damaged == 0 == header.base_offset, (damaged, offset)
-            found.release_idle(force=True)
+            found.segments.release_idle(force=True)
 
 
 def test_s4_a_segment_that_ends_early_is_not_passed_over(tmp_path: Path) -> None:

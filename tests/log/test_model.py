@@ -181,7 +181,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @step()
     def close_idle_files(self) -> None:
-        self.log.release_idle()
+        self.log.segments.release_idle(force=False)
 
     @step(clean=st.booleans(), lost=st.sets(st.sampled_from(SUFFIXES)), garbage=st.booleans(), keep_point=st.booleans())
     def restart(self, clean: bool, lost: set[str], garbage: bool, keep_point: bool) -> None:

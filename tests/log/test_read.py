@@ -96,7 +96,7 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     log.update_config(replace(log.config, file_delete_delay_ms=0))
     log.advance_log_start(300)
     purge(log, NOW)
-    log.release_idle()
+    log.segments.release_idle(force=False)
     log.close()
     assert bytes(piece.view()) == before
     assert os.pread(piece.fd, len(piece), piece.position) == before
@@ -145,7 +145,7 @@ def test_an_idle_log_holds_no_descriptor(tmp_path: Path) -> None:
     log = filled(tmp_path / "topic-0")
     read_all(log)
     for _ in range(3):
-        log.release_idle()
+        log.segments.release_idle(force=False)
     assert all(segment._handle is None and not segment.indexes.is_open for segment in log.segments)
     assert offsets_of(read_all(log)) == list(range(300))
     log.append_as_leader(batch(), 0, NOW)

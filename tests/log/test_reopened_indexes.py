@@ -40,7 +40,7 @@ def test_a_log_of_one_timestamp_is_not_read_again_whenever_its_indexes_are_opene
     assert seen >= 500
     seen = 0
     for _ in range(3):
-        log.release_idle(force=True)
+        log.segments.release_idle(force=True)
         assert log.read(300, 100, 501, min_one=True).size
         assert log.segments[0].max_timestamp == timestamp
     assert seen == 0
@@ -55,10 +55,10 @@ def test_what_is_written_while_they_are_closed_is_found(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", config=CONFIG)
     for number in range(60):
         log.append_as_leader(batch(timestamp=NOW + number), 0, NOW)
-        log.release_idle(force=True)
+        log.segments.release_idle(force=True)
         assert first_at(log, NOW + number) == (number + 1 if number else 0, NOW + number, 0)
     log.truncate_to(31)
-    log.release_idle(force=True)
+    log.segments.release_idle(force=True)
     assert first_at(log, NOW + 29) == (30, NOW + 29, 0)
     assert first_at(log, NOW + 30) is None
     assert offsets_of(read_all(committed(log))) == list(range(31))

@@ -227,7 +227,7 @@ def test_a_segment_rests_with_its_largest_timestamp_indexed(tmp_path: Path) -> N
     def looked_at(log: PartitionLog) -> None:
         for segment in log.segments:
             segment._checked_indexes()
-        log.release_idle(force=True)
+        log.segments.release_idle(force=True)
 
     looked_at(log)
     log.close()

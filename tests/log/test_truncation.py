@@ -42,7 +42,7 @@ def test_what_is_left_of_the_indexes_is_what_reading_all_again_would_make(tmp_pa
         data = batch(rng.randrange(1, 4), value=bytes(rng.randrange(300)), timestamp=NOW - rng.randrange(10_000))
         log.append_as_leader(data, 0, NOW)
         if rng.random() < 0.05:
-            log.release_idle(force=True)
+            log.segments.release_idle(force=True)
     while log.log_end_offset:
         log.truncate_to(rng.randrange(log.log_end_offset), NOW)
         segment = log.segments.active
@@ -270,7 +270,7 @@ def test_a_cut_whose_epochs_could_not_be_written_is_half_way(
 def test_a_cut_for_which_no_descriptor_is_left_changes_nothing_and_is_made_later(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", config=LogConfig(segment_bytes=500))
     produced(log, 50)
-    log.release_idle(force=True)
+    log.segments.release_idle(force=True)
     with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
         log.truncate_to(11, NOW)
     assert log.log_end_offset == 50

@@ -6,10 +6,10 @@ not; a request for all topics leaves it out.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from kbroker.handlers.authorized.guard import name_of, rights_of, with_field
+from kbroker.handlers.groups import counted
 from kbroker.handlers.metadata import NOT_ASKED
 from kbroker.handlers.registry import Handler, RequestContext
 from kbroker.long_work import awaited, turn
@@ -182,7 +182,7 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
     async def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Any:
         rights = rights_of(ctx)
         may_all = rights.on_cluster(Operation.CREATE, tell=False)
-        counts = await _counted(topic.name for topic in request.topics)
+        counts = await counted(topic.name for topic in request.topics)
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
@@ -213,7 +213,7 @@ def create_partitions(handler: Handler, _response: type[Any]) -> Handler:
 
     async def guarded(ctx: RequestContext, request: CreatePartitionsRequest) -> Any:
         rights = rights_of(ctx)
-        counts = await _counted(topic.name for topic in request.topics)
+        counts = await counted(topic.name for topic in request.topics)
         allowed, refused = [], []
         for topic in request.topics:
             if counts[topic.name] > 1 or rights.may(Operation.ALTER, TOPIC, topic.name):
@@ -238,7 +238,7 @@ def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
         if rights.on_cluster(Operation.DELETE, tell=False):
             return await awaited(handler(ctx, request))
         named = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names]
-        counts = await _counted((each.name, each.topic_id) for each in (*named, *request.topics))
+        counts = await counted((each.name, each.topic_id) for each in (*named, *request.topics))
         names, topics, refused = [], [], []
         for state in (*named, *request.topics):
             result = None if counts[state.name, state.topic_id] > 1 else _undeletable(ctx, rights, state)
@@ -284,11 +284,3 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
 
 def _undeleted(name: str | None, topic_id: bytes, code: ErrorCode = _REFUSED) -> DeletableTopicResult:
     return DeletableTopicResult(name=name, topic_id=topic_id, error_code=code, error_message=DEFAULT_MESSAGES.get(code))
-
-
-async def _counted(keys: Any) -> Counter[Any]:
-    counts: Counter[Any] = Counter()
-    for key in keys:
-        counts[key] += 1
-        await turn
-    return counts

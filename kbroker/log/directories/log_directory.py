@@ -432,7 +432,7 @@ class LogDirectory:
         """
         path = partition_path(self.directory, log.topic, log.partition)
         self._departures.finish((log.topic, log.partition))  # or it would take this one's directory for its own
-        log.release_idle(force=True)  # open indexes know their files by name
+        log.segments.release_idle(force=True)  # open indexes know their files by name
         self.logs[log.topic, log.partition] = log
         try:
             self.save_log_starts()  # first, or a crash would show deleted records again
@@ -523,7 +523,7 @@ class LogDirectory:
     async def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
             await log.delete_what_is_due(now_ms)
-        log.release_idle()
+        log.segments.release_idle(force=False)
 
     async def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
         self._remove_doomed(log, now_ms)

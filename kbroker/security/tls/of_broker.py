@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from kbroker.config.listener_values import ListenerValues
+from kbroker.config.listeners import ListenerValues
 from kbroker.config.model import ConfigError, InvalidConfig
 from kbroker.config.server_config import BrokerConfig
 from kbroker.protocol.errors import ErrorCode

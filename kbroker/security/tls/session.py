@@ -1,16 +1,38 @@
 """One connection's TLS: bytes of the wire in and out, bytes of the application in and out.
 
-Owns the handshake and the records, in OpenSSL's memory. Never sees a socket, a clock or a loop. Its memory is bounded
-by the bytes passed in since it last requested more.
+Owns the handshake and the records, in OpenSSL's memory; and the first bytes of clients that speak another protocol than
+their port: HTTP, TLS on a port without it, no TLS on a port with it. Never sees a socket, a clock or a loop. Its memory
+is bounded by the bytes passed in since it last requested more.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ssl
+from typing import Final
 
-from kbroker.protocol.other_protocols import spoken_without_tls
 from kbroker.security.tls.contexts import reason_of
+
+_HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "})
+"""The beginnings of its methods, and of the preface of HTTP/2."""
+_TLS_HANDSHAKE: Final = b"\x16\x03"
+
+
+def spoken_in_clear(head: bytes) -> str | None:
+    """Return the protocol that begins with these 4 bytes on a port without TLS, or None if it is unknown."""
+    if head in _HTTP:
+        return f"HTTP ({head.decode().strip()} ...): this port speaks Kafka's protocol"
+    if head[:2] == _TLS_HANDSHAKE:
+        return "TLS: this listener speaks PLAINTEXT (the client's security.protocol)"
+    return None
+
+
+def spoken_without_tls(head: bytes) -> str | None:
+    """Return the protocol that begins with these 4 bytes on a port with TLS, or None if it is unknown."""
+    if head[:1] == b"\0":
+        return "Kafka's protocol without it (the client's security.protocol)"
+    return "HTTP" if head in _HTTP else None
+
 
 FIRST_BYTE = 0x16
 """The beginning of a client's first record: a handshake."""

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 
 class Values(Protocol):
-    """The values of a listener (config/listener_values.py)."""
+    """The values of a listener (config/listeners.py)."""
 
     def name_of(self, key: str) -> str:
         """Return the full name of a set key."""

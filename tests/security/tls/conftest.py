@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config.listener_values import ListenerValues
+from kbroker.config.listeners import ListenerValues
 from kbroker.config.server_config import BrokerConfig
 from kbroker.security.tls import development
 from kbroker.security.tls.settings import TlsSettings, tls_settings

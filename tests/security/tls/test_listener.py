@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.config.listener_values import ListenerValues
+from kbroker.config.listeners import ListenerValues
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.security.principal import ANONYMOUS
