@@ -12,7 +12,7 @@ from kbroker.admin.connection import Connection
 from kbroker.admin.errors import raise_any
 from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_groups, complete_topics
-from kbroker.cli.output import Output, Verbs, output_option, with_options
+from kbroker.cli.output import Decorator, Output, Verbs, output_option, with_options
 from kbroker.security.authorizer.acl_shorthands import (
     RESOURCES,
     AclOptions,
@@ -38,7 +38,7 @@ def _principal(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
         raise click.BadParameter(str(error)) from None
 
 
-def _resource_options(patterns: Sequence[str]) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
+def _resource_options(patterns: Sequence[str]) -> Decorator:
     return with_options(
         click.option("--topic", multiple=True, metavar="NAME", shell_complete=complete_topics, help="A topic, or *."),
         click.option(

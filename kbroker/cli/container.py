@@ -51,7 +51,7 @@ log = logging.getLogger("kbroker")
 @click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
 @click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
 @metrics_option(in_container=True)
-@log_options("KBROKER_LOG_FORMAT", "KBROKER_LOG_LEVEL")
+@log_options(in_container=True)
 @http_options(in_container=True)
 def command(
     mounted: str,

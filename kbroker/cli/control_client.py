@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import click
 
-from kbroker.cli.output import with_options
+from kbroker.cli.output import Decorator, with_options
 from kbroker.control.values import Field
 from kbroker.local_http import CONTROL, NoPlace, joined, parse
 
@@ -144,7 +144,7 @@ _METAVARS: Final = {
 }
 
 
-def field_options(fields: Iterable[Field]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def field_options(fields: Iterable[Field]) -> Decorator:
     """Add an option for each field; the function gets each by its name, None if it is missing."""
     return with_options(
         *(

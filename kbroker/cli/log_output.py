@@ -7,45 +7,41 @@ record: the log contains names that clients choose. Never decides what is logged
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Any, Final, TextIO, TypeVar
+from typing import Any, Final, TextIO
 
 import click
 
+from kbroker.cli.output import Decorator, with_options
 from kbroker.config.loggers import ROOT, parse_level, set_level
 
 FORMATS: Final = ("text", "json")
 _CONTINUED: Final = "\t"
-_T = TypeVar("_T")
 
 
-def log_options(
-    log_format: str | None = None, log_level: str | None = None
-) -> Callable[[Callable[..., _T]], Callable[..., _T]]:
-    """Add --log-format and --log-level, with environment variables as alternatives, if any."""
-
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
-        function = click.option(
-            "--log-level",
-            "log_levels",
-            multiple=True,
-            metavar="[LOGGER=]LEVEL",
-            envvar=log_level,
-            callback=_checked,
-            help="Tell from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
-            "kafka.request.logger=DEBUG.",
-        )(function)
-        return click.option(
+def log_options(*, in_container: bool = False) -> Decorator:
+    """Add --log-format and --log-level, in a container with environment variables as alternatives."""
+    return with_options(
+        click.option(
             "--log-format",
             type=click.Choice(FORMATS),
             default=FORMATS[0],
             show_default=True,
-            envvar=log_format,
+            envvar="KBROKER_LOG_FORMAT" if in_container else None,
             help="Write the log as lines of text or of JSON.",
-        )(function)
-
-    return add
+        ),
+        click.option(
+            "--log-level",
+            "log_levels",
+            multiple=True,
+            metavar="[LOGGER=]LEVEL",
+            envvar="KBROKER_LOG_LEVEL" if in_container else None,
+            callback=_checked,
+            help="Tell from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
+            "kafka.request.logger=DEBUG.",
+        ),
+    )
 
 
 def _checked(_context: click.Context, _option: click.Parameter, levels: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -91,24 +91,16 @@ class Web:
 
     async def page(self, page: Page, request: Request) -> Response:
         """Answer with a page, or with the part that updates an open page."""
-        return await self._in_session(request, partial(self._page, page))
 
-    async def _page(self, page: Page, request: Request, key: str, user: str | None) -> Response:
-        try:
+        async def answer(key: str, user: str | None) -> Response:
             facts = await page.find(self.console, queried(request))
-        except (AdminError, Slow, Busy) as error:
-            return self._trouble(request, error, key, user)
-        return self._shown(page.template, facts, request, key, user)
+            return self._shown(page.template, facts, request, key, user)
+
+        return await self._in_session(request, answer)
 
     async def raw(self, raw: Raw, request: Request) -> Response:
         """Answer with something other than a page."""
-        return await self._in_session(request, partial(self._raw, raw))
-
-    async def _raw(self, raw: Raw, request: Request, key: str, user: str | None) -> Response:
-        try:
-            return await raw.answer(self.console, request)
-        except (AdminError, Slow, Busy) as error:
-            return self._trouble(request, error, key, user)
+        return await self._in_session(request, lambda _key, _user: raw.answer(self.console, request))
 
     def _shown(
         self, name: str, facts: dict[str, Any], request: Request, key: str, user: str | None, status: int = 200
@@ -141,18 +133,19 @@ class Web:
 
     # -- sessions
 
-    async def _in_session(
-        self, request: Request, answer: Callable[[Request, str, str | None], Coroutine[Any, Any, Response]]
-    ) -> Response:
+    async def _in_session(self, request: Request, answer: Callable[[str, str | None], Awaitable[Response]]) -> Response:
+        """Answer with a session's key and user; a failure of the cluster or of the input becomes a page."""
         sessions = self.console.sessions
         found = sessions.of(request)
         if found is None and sessions.asks:
             return login.to_login(request)
-        if found is not None:
-            return await answer(request, found[0], found[1].user)
-        key = sessions.begin(None)
-        response = await answer(request, key, None)
-        sessions.set_cookie(response, key)
+        key, user = (sessions.begin(None), None) if found is None else (found[0], found[1].user)
+        try:
+            response = await answer(key, user)
+        except (AdminError, Slow, Busy) as error:
+            response = self._trouble(request, error, key, user)
+        if found is None:
+            sessions.set_cookie(response, key)
         return response
 
     async def login_page(self, request: Request) -> Response:

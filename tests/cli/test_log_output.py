@@ -238,7 +238,7 @@ def options(*arguments: str, environment: dict[str, str] | None = None) -> tuple
     taken: list[Any] = []
 
     @click.command
-    @log_options("A_FORMAT", "A_LEVEL")
+    @log_options(in_container=True)
     def command(log_format: str, log_levels: tuple[str, ...]) -> None:
         taken.append((log_format, log_levels))
 
@@ -250,7 +250,7 @@ def test_options() -> None:
     assert options() == (0, ("text", ()))
     given = ["--log-level", "warn", "--log-level=kafka.request.logger=DEBUG", "--log-format", "json"]
     assert options(*given) == (0, ("json", ("warn", "kafka.request.logger=DEBUG")))
-    variables = {"A_FORMAT": "json", "A_LEVEL": "WARN kafka.controller=DEBUG"}
+    variables = {"KBROKER_LOG_FORMAT": "json", "KBROKER_LOG_LEVEL": "WARN kafka.controller=DEBUG"}
     assert options(environment=variables) == (0, ("json", ("WARN", "kafka.controller=DEBUG")))
 
 
