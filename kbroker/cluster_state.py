@@ -167,10 +167,6 @@ class ClusterState:
         new: dict[str, Any] = {_FIELDS[kind]: held}
         return replace(self, version=self.version + 1, quotas=quotas, **new)
 
-    def without_topic(self, name: str) -> ClusterState:
-        """Return the state without the topic `name`, which must exist."""
-        return self.without_topics((name,))
-
     def without_topics(self, gone: Iterable[str]) -> ClusterState:
         """Return the state without the topics `gone`, which must exist."""
         topics, names = dict(self.topics), dict(self.topic_names)

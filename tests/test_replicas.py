@@ -98,7 +98,7 @@ def test_what_found_no_descriptors_is_hosted_as_soon_as_there_are_some(
 def test_a_topic_that_was_deleted_meanwhile_stays_away(world: World) -> None:
     with no_descriptors():
         world.change(world.state.with_topic(topic("early", 2)))
-    world.change(world.state.without_topic("early"))
+    world.change(world.state.without_topics(["early"]))
     world.wait()
     assert world.hosted() == 0
 

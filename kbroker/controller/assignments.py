@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
+from random import Random
 
-from kbroker.cluster_state import ClusterState, PartitionState
+from kbroker.cluster_state import ClusterState, PartitionState, TopicState
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 
@@ -76,6 +77,28 @@ def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int |
 
 def _partition(replicas: list[int]) -> PartitionState:
     return PartitionState(replicas=tuple(replicas), isr=tuple(replicas), leader=replicas[0], leader_epoch=0)
+
+
+def spread(
+    state: ClusterState, first: int, count: int, factor: int, grown: TopicState | None, places: Random
+) -> tuple[PartitionState, ...]:
+    """Assign `count` new partitions in a cluster, over brokers and racks: of a new topic, or of a `grown` one.
+
+    Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
+    """
+    racks = {each.node_id: each.rack for each in state.brokers.values()}
+    if factor > len(racks):
+        text = f"Replication factor: {factor} larger than available brokers: {len(racks)}."
+        raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
+    start = shift = places.randrange(len(racks))
+    if grown is not None:
+        head = grown.partitions[0].replicas[0]
+        start = shift = next((at for at, each in enumerate(sorted(racks)) if each >= head), 0)
+    if len(alternated({each: rack or "" for each, rack in racks.items()})) == 1:
+        placed = [tuple(racks)] * count
+    else:
+        placed = place_replicas(racks, factor, range(first, first + count), start, shift)
+    return tuple(PartitionState(each, each, each[0], 0) for each in placed)
 
 
 def place_replicas(

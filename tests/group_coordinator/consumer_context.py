@@ -42,7 +42,7 @@ class ConsumerContext(Context):
         return topic.topic_id
 
     def delete(self, name: str) -> None:
-        self.topics.update(self.topics.state.without_topic(name))
+        self.topics.update(self.topics.state.without_topics([name]))
 
     def configure(self, group: str, **configs: str) -> None:
         """Set group configs, "_" standing for "."."""

@@ -239,7 +239,7 @@ def test_fetching_in_each_shape() -> None:
         assert (gone.committed_offset, gone.error_code) == (-1, E.UNKNOWN_TOPIC_ID if version == 10 else 0)
     everything = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     assert node.ask(everything, 10).groups[0].topics[0].topic_id == T_ID
-    node.controller.state = node.controller.state.without_topic("t")
+    node.controller.state = node.controller.state.without_topics(["t"])
     assert node.ask(everything, 10).groups[0].topics == [], "a topic without an id cannot be named"
     assert node.ask(everything, 9).groups[0].topics[0].name == "t"
 

@@ -134,7 +134,7 @@ def test_of_a_topic_that_is_deleted_meanwhile_nothing_is_kept() -> None:
     work = offset_commit(node.context, request)
     for _ in range(5):
         work.send(None)
-    node.controller.state = node.controller.state.without_topic("gone")
+    node.controller.state = node.controller.state.without_topics(["gone"])
     assert codes(whole(work)) == {("gone", 0): E.UNKNOWN_TOPIC_OR_PARTITION, ("t", 0): E.NONE}
     shards = [shard for _, shard in node.groups._runtime.shards() if shard is not None]
     assert [topic for shard in shards for topic in shard.offsets._groups_by_topic] == ["t"]

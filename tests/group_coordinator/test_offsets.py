@@ -52,7 +52,7 @@ def test_a_simple_group() -> None:
     assert c.fetch() == (7, NONE)
     described = c.describe("g", 6)
     assert (described.group_state, described.protocol_type, described.members) == ("Empty", "", [])
-    assert c.group().is_simple()
+    assert (c.group().is_empty, c.group().protocol_type, c.group().pending_joins) == (True, None, set())
 
 
 def test_commit_with_a_generation_to_nobody() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, unquote
 
 from kbroker.cluster_state import ClusterState, PartitionState, TopicState
-from kbroker.controller.assignments import alternated, place_replicas
+from kbroker.controller import assignments
 from kbroker.controller.cluster_metadata import Listener, Revise, ReviseToken
 from kbroker.controller.features import GROUP_VERSION, TRANSACTION_VERSION, FeatureUpdate
 from kbroker.controller.member.entity_configs import FOLLOWED, GROUPS, EntityConfigs
@@ -284,20 +284,7 @@ class MemberMetadata(TopicPlans):
         return self._controller.is_active
 
     def place(self, first: int, count: int, factor: int, grown: TopicState | None) -> tuple[PartitionState, ...]:
-        """Choose replicas as Apache Kafka 3.9 does, spread over brokers and racks (AdminUtils)."""
-        racks = {each.node_id: each.rack for each in self.state.brokers.values()}
-        if factor > len(racks):
-            text = f"Replication factor: {factor} larger than available brokers: {len(racks)}."
-            raise ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-        start = shift = self._places.randrange(len(racks))
-        if grown is not None:
-            head = grown.partitions[0].replicas[0]
-            start = shift = next((at for at, each in enumerate(sorted(racks)) if each >= head), 0)
-        if len(alternated({each: rack or "" for each, rack in racks.items()})) == 1:
-            placed = [tuple(racks)] * count
-        else:
-            placed = place_replicas(racks, factor, range(first, first + count), start, shift)
-        return tuple(PartitionState(each, each, each[0], 0) for each in placed)
+        return assignments.spread(self.state, first, count, factor, grown, self._places)
 
     def published(self) -> Awaitable[None] | None:
         """Return None: nothing is decided here, and a request is complete when its work is."""

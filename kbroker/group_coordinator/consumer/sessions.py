@@ -24,7 +24,6 @@ REASONS = {
     "consumer join": "it has not joined again in time",
     "consumer sync": "it has not asked for its assignment in time",
 }
-TIMER_KINDS = frozenset(REASONS)
 
 
 class Sessions:

@@ -268,10 +268,6 @@ class ClassicGroup:
     def is_empty(self) -> bool:
         return self.state is EMPTY
 
-    def is_simple(self) -> bool:
-        """Return whether the group holds only offsets."""
-        return self.protocol_type is None and self.state is EMPTY and not self.pending_joins
-
     def compute_subscribed_topics(self) -> set[str] | None:
         """Return the topics of all members' subscriptions; None if the group's protocol has no topics."""
         if self.protocol_type != CONSUMER:

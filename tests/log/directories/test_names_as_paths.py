@@ -94,7 +94,8 @@ def test_links_are_not_followed(outside: Path, suffix: str) -> None:
 @pytest.mark.parametrize("in_cluster", [False, True])
 def test_a_partition_without_a_place_takes_no_directory_offline(tmp_path: Path, in_cluster: bool) -> None:
     logs = LogDirectory(str(tmp_path / "data"), node_id=1, cluster_id="cluster", in_cluster=in_cluster)
-    dirs, fatal = LogManager([logs], logs.directory), []
+    dirs = LogManager([logs], logs.directory)
+    fatal: list[str] = []
     dirs.events = SimpleNamespace(logs_failed=fatal.append)  # type: ignore[assignment]
     dirs.open()
     dirs.load(lambda _topic: CONFIG, NOW, lambda *_: True)
