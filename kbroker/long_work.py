@@ -6,7 +6,7 @@ takes memory while it runs. Never decides which work goes first: network/turns.p
 All work shares the event loop. Work that can take longer than about a millisecond (a list of a hundred thousand names,
 a batch of a million records) is a coroutine that awaits `turn` once per element.
 Its runner sends None until the slice of time is over, and continues in a later turn of the loop.
-Between two turns nothing else runs; across one, everything may have changed, so state is looked up anew.
+Between two turns nothing else runs; across one, everything may have changed, so look up state again.
 
 A connection runs its request this way (network/connection.py), without a task; a task uses `in_slices`. Therefore such
 a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group.

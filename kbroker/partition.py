@@ -43,7 +43,7 @@ class Partition:
     """One hosted partition. `leader` and `leader_epoch` are -1 and `leading` is False until the controller decides.
 
     `alone`: no other replica is in sync, so that an append is committed at once. This class is a partition of a node
-    alone: nobody follows it, and everything is committed at once or never.
+    alone: no replica follows it, and everything is committed at once or never.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class Partition:
         return compare_epochs(epoch, self.leader_epoch)
 
     def check_epoch(self, epoch: int) -> ErrorCode:
-        """Do the same for a request to any replica, whoever leads."""
+        """Do the same for a request to any replica, whichever broker leads."""
         return self.check_leader_epoch(epoch)
 
     @property

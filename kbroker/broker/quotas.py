@@ -1,7 +1,7 @@
 """The quotas of a broker: its clients' use is compared with the quotas in the cluster's state.
 
 Owns how quotas get from the state to the counters. A name instead of an address is looked up, again whenever quotas of
-addresses change, as Kafka does; until it is found it limits nobody.
+addresses change, as Kafka does; until then its quotas apply to no client.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the cluster's state: decides (topic_plans.py), stores (a MetadataStore), publishes, and then answers.
 
-Owns the handling of each requested change: whether it is allowed, what is stored_acls, and the resulting state;
+Owns the handling of each requested change: whether it is allowed, the stored data, and the resulting state;
 PublishedState owns when that is published. Never touches logs: components that act on a change subscribe to it.
 
 Stored, on Apache Kafka 3.9's paths:
@@ -49,7 +49,7 @@ PRODUCER_IDS = "/kbroker/producer_ids"
 DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS, PIECE_ACLS = 50, 100, 200
-"""Topics, partitions, patterns of ACLs: the most stored_acls and published at once, which takes some milliseconds."""
+"""Topics, partitions, patterns of ACLs: the most stored and published at once, which takes some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
@@ -262,7 +262,7 @@ class Controller(PublishedState, TopicPlans):
         changes: list[Change] = [Put(path, {"version": 1, "config": dict(configs)}) if configs else Delete(path)]
         plain = f"{CONFIG}/{kind}/{name}"
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
-            changes.insert(0, Delete(plain))  # stored_acls before names were encoded
+            changes.insert(0, Delete(plain))  # stored before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
         # Without the values: those of brokers and users may be secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
@@ -359,7 +359,7 @@ class Controller(PublishedState, TopicPlans):
         return first
 
     def skip_producer_ids(self, least: int) -> None:
-        """Never again allocate producer ids below `least`; stored_acls only if there is something to skip."""
+        """Never again allocate producer ids below `least`; stored only if there is something to skip."""
         node = self._store.get(PRODUCER_IDS)
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
@@ -432,7 +432,7 @@ def _segment(name: str) -> str:
 
 
 def _name(segment: str) -> str:
-    """Return the name of a path segment: itself, if it was stored_acls before names were encoded."""
+    """Return the name of a path segment: itself, if it was stored before names were encoded."""
     plain = {encoded: name for name, encoded in _RESERVED.items()}.get(segment)
     name = plain or segment.replace("%2F", "/").replace("%25", "%")
     return name if _segment(name) == segment else segment

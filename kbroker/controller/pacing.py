@@ -1,6 +1,6 @@
 """Long work on the tree of metadata in pieces: slices of the loop's time, and a limited number of requests at once.
 
-Owns both methods. Never knows what the work is.
+Owns both methods. Never knows the work itself.
 """
 
 from __future__ import annotations

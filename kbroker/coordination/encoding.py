@@ -1,4 +1,4 @@
-"""The bytes of what coordinators write: their records, and the batches that they append to their own logs.
+"""The bytes of coordinators' records, and of the batches that they append to their own logs.
 
 A key and a value are an int16 (the type in a key, the version in a value), then a message. Owns this form, the encoding
 of batches and markers, at once or ahead and one by one, and the split of a long list into several batches. Never

@@ -2,7 +2,7 @@
 
 Owns the queue of loads, the task that runs them, their share of the loop, the log lines about failed loads, and the
 pause before the next try. If nothing is queued, a short load has ended when `begin` returns; many loads that begin
-together share one slice. Never knows what a load does.
+together share one slice. Never knows the steps of a load.
 """
 
 from __future__ import annotations

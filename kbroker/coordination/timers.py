@@ -1,7 +1,7 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
 Owns the times when keys expire, how long all of them may keep the loop in one turn, and the retry of a key whose
-handler raised. Never knows what a key means. A deadline that moves later, as a member's session does with every
+handler raised. Never knows the meaning of a key. A deadline that moves later, as a member's session does with every
 heartbeat, costs one dictionary write: the heap is updated at the old deadline.
 """
 

@@ -3,7 +3,7 @@
 Owns the writing of a partition's state to the tree: compared with its version and fenced, several partitions per write,
 and several writes at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9, which writes one
 partition at a time). elections.py decides the leaders. A state that another process has changed is read again, and
-decided anew.
+decided again.
 """
 
 from __future__ import annotations

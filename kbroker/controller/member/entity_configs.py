@@ -1,6 +1,6 @@
 """The dynamic configs of topics, brokers, users and others in ZooKeeper, followed by their notifications.
 
-Owns the configs read from /config. Never knows what a config means. (Apache Kafka 3.9: ZkConfigManager.)
+Owns the configs read from /config. Never knows the meaning of a config. (Apache Kafka 3.9: ZkConfigManager.)
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 Owns the reading task, the last processed notifications, and the change of a znode together with its notification. A new
 connection is a reason to read: watches are lost with the old one, even in the same session. A notification carries no
-values: it names what is then read. After a lost connection a broker processes the missed ones, of which ZooKeeper has
-at least the last quarter of an hour. Never knows what is read. (Apache Kafka 3.9: ZkNodeChangeNotificationListener.)
+values: it names the nodes to read. After a lost connection a broker processes the missed ones, of which ZooKeeper has
+at least the last quarter of an hour. Never knows the meaning of the nodes. (Apache Kafka 3.9:
+ZkNodeChangeNotificationListener.)
 """
 
 from __future__ import annotations
