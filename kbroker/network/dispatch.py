@@ -198,7 +198,7 @@ class Dispatcher:
         if authorizer is not None:
             authorizer.on_change(self._forget_forms)
         self._quotas = quotas
-        self._metered = self._told = self._logged = self._timed = self._express = False
+        self._metered = self._observed = self._logged = self._timed = self._express = False
         self._sink: Sink | None = None
         self._ratio = 1.0
         self._draw = Random().random
@@ -226,20 +226,19 @@ class Dispatcher:
         Not once a request: with all of it off, requests cost nothing more.
         """
         self._metered = self._quotas is not None and self._quotas.active
-        self._logged = request_log.enabled()
-        tells_allowed = logs_allowed()
+        self._logged = self._observed = request_log.enabled()
         if self._authorizer is not None:
-            self._authorizer.tells_allowed = tells_allowed
-        self._told = self._logged or (self._authorizer is not None and tells_allowed)
+            self._authorizer.logs_allowed = logs_allowed()
+            self._observed |= self._authorizer.logs_allowed
         self._timed = self._metered or self._logged or self._sink is not None
         # Whether all requests may pass by their handlers, which then log nothing of them.
-        self._express = not self._metered and not self._told and self._sink is None
+        self._express = not self._metered and not self._observed and self._sink is None
 
     def _is_express_for(self, context: RequestContext) -> bool:
         """Whether the current request may skip its handler, although some requests are metered, logged or traced."""
         if self._sink is not None:
             self._sample()
-        return not (self._told or self._sampled or (self._metered and self._is_limited(context)))
+        return not (self._observed or self._sampled or (self._metered and self._is_limited(context)))
 
     def _sample(self) -> None:
         """Decide whether the current request is passed to the sink."""
@@ -368,7 +367,7 @@ class Dispatcher:
         if self._logged or self._sampled:
             work.error_code = 0
             sink = self._sink if self._sampled else None
-            work.steps = request_log.told(work.steps, work, context, correlation_id, since, sink)
+            work.steps = request_log.measured(work.steps, work, context, correlation_id, since, sink)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
         """Read the header of a frame without running it; return its entry, correlation id, and where its body begins.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the process of traces imports this module, and nothing of t
     from kbroker.handlers.registry import RequestContext
 
 
-class Told(NamedTuple):
+class Measured(NamedTuple):
     """The measurements of one request. Sizes are in bytes, times in ms."""
 
     api: str
@@ -41,7 +41,7 @@ class Told(NamedTuple):
     """The code of the whole request, or 0 if there is none, or if each part of a response has its own."""
 
 
-Sink = Callable[[Told], None]
+Sink = Callable[[Measured], None]
 
 
 log = logging.getLogger("kafka.request.logger")
@@ -59,7 +59,7 @@ _FIELDS: Final = (
 
 
 _Facts = tuple[str, int, int, int, str | None, str, str, str | None, int]
-"""The facts of a request on arrival: the first fields of Told."""
+"""The facts of a request on arrival: the first fields of Measured."""
 
 
 def enabled() -> bool:
@@ -67,7 +67,7 @@ def enabled() -> bool:
     return log.isEnabledFor(logging.DEBUG)
 
 
-def told(
+def measured(
     steps: Steps, work: Any, context: RequestContext, correlation_id: int, since: float, sink: Sink | None = None
 ) -> Steps:
     """Return a coroutine that runs the steps of a `Work`, and at their end logs a line and calls a `sink`.
@@ -100,7 +100,7 @@ def _timed(
             out, spill = end.value
             answered = len(out) + sum(len(piece) for _, piece in spill)
         total = perf_counter() - since
-        found = Told(*facts, answered, _milliseconds(total), _milliseconds(local), work.pause_ms, work.error_code)
+        found = Measured(*facts, answered, _milliseconds(total), _milliseconds(local), work.pause_ms, work.error_code)
         if enabled():
             _tell(found)
         if sink is not None:
@@ -114,7 +114,7 @@ def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def _tell(found: Told) -> None:
+def _tell(found: Measured) -> None:
     facts = tuple(getattr(found, name) for name in _FIELDS)
     log.debug(_LINE, *facts, extra=dict(zip(_FIELDS, facts, strict=True)))
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
-from kbroker.network.request_log import Told
+from kbroker.network.request_log import Measured
 
 _NICE: Final = 5
 
@@ -35,7 +35,7 @@ def main() -> None:
     spans.close()
 
 
-def make(take: Callable[[Told, int], None], source: BinaryIO) -> None:
+def make(take: Callable[[Measured, int], None], source: BinaryIO) -> None:
     """Pass on all measurements until the input ends."""
     while True:
         try:
@@ -43,7 +43,7 @@ def make(take: Callable[[Told, int], None], source: BinaryIO) -> None:
         except (EOFError, ValueError, TypeError):  # the broker is gone, perhaps in the middle of a write
             return
         for ended_ns, facts in found:
-            take(Told(*facts), ended_ns)
+            take(Measured(*facts), ended_ns)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer
 
-from kbroker.network.request_log import Told
+from kbroker.network.request_log import Measured
 from kbroker.protocol.errors import ErrorCode
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Spans:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("kbroker")
 
-    def take(self, told: Told, ended_ns: int) -> None:
+    def take(self, told: Measured, ended_ns: int) -> None:
         """Make the span of one request."""
         try:
             make_span(self._tracer, told, ended_ns)
@@ -54,7 +54,7 @@ class Spans:
             log.warning("the last spans could not be exported within %.0f s", STOP_S)
 
 
-def make_span(tracer: Tracer, told: Told, ended_ns: int) -> None:
+def make_span(tracer: Tracer, told: Measured, ended_ns: int) -> None:
     """Make the span of one request."""
     attributes: dict[str, str | int | float] = {
         "messaging.system": "kafka",

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
-from kbroker.network.request_log import Told
+from kbroker.network.request_log import Measured
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Traces:
 
     def __init__(self, command: Sequence[str]) -> None:
         """Raises OSError if the process cannot be started. Not in the event loop."""
-        self._waiting: deque[tuple[int, Told]] = deque()
+        self._waiting: deque[tuple[int, Measured]] = deque()
         self.dropped = 0
         """The number of requests without a span, because too many waited."""
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
@@ -69,7 +69,7 @@ class Traces:
     def pid(self) -> int:
         return self._process.pid
 
-    def note(self, told: Told) -> None:
+    def note(self, told: Measured) -> None:
         """Queue the measurement of a request that has just been answered; called in the event loop."""
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1

@@ -18,7 +18,7 @@ from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
 from kbroker.handlers.express_produce import Forms
 from kbroker.network.dispatch import Dispatcher
-from kbroker.network.request_log import Told
+from kbroker.network.request_log import Measured
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import MetadataRequest
 from kbroker.protocol.messages.connections import ApiVersionsRequest
@@ -28,7 +28,7 @@ from kbroker.traces import spans as spans_module
 from kbroker.traces.spans import Spans, exporter_to
 from tests.traces.collector import attributes_of, collecting
 
-TOLD = Told("Fetch", 1, 13, 7, "app", "10.0.0.7", "PLAINTEXT", "User:alice", 100, 200, 12.5, 0.25, 0, 0)
+TOLD = Measured("Fetch", 1, 13, 7, "app", "10.0.0.7", "PLAINTEXT", "User:alice", 100, 200, 12.5, 0.25, 0, 0)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def trace(broker: Broker, take: Callable[[Told], None] | None, ratio: float = 1.0) -> Dispatcher:
+def trace(broker: Broker, take: Callable[[Measured], None] | None, ratio: float = 1.0) -> Dispatcher:
     """Have requests traced from now on; the loop looks at it with the next one."""
     dispatcher = broker.node.server.dispatcher
     done = threading.Event()
@@ -103,7 +103,7 @@ def test_a_span_says_what_was_asked_by_whom_and_what_came_of_it(broker: Broker, 
 
 
 def test_nothing_is_measured_where_nobody_traces(broker: Broker) -> None:
-    found: list[Told] = []
+    found: list[Measured] = []
     dispatcher = broker.node.server.dispatcher
     assert dispatcher._express
     assert not dispatcher._timed
@@ -118,7 +118,7 @@ def test_nothing_is_measured_where_nobody_traces(broker: Broker) -> None:
 
 
 def test_a_share_of_requests_is_told_of(broker: Broker) -> None:
-    found: list[Told] = []
+    found: list[Measured] = []
     draws = iter([0.1, 0.25, 0.9, 0.2])
     broker.node.server.dispatcher._draw = lambda: next(draws)
     trace(broker, found.append, 0.25)
@@ -140,7 +140,7 @@ def test_of_produce_requests_too_and_the_others_take_the_express_way(
 
     monkeypatch.setattr(Forms, "answer", counting)
     broker.topics.create("t")
-    found: list[Told] = []
+    found: list[Measured] = []
     lots = [0.9, 0.9, 0.9, 0.1, 0.9, 0.1]  # of the first, which is learned from, one more
     draws = iter(lots)
     dispatcher = broker.node.server.dispatcher

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kbroker.network.request_log import Told
+from kbroker.network.request_log import Measured
 from kbroker.traces import traces as module
 from kbroker.traces.process import make
 from kbroker.traces.traces import Traces, exporting_to
@@ -46,7 +46,7 @@ def test_what_is_noted_comes_to_a_collector() -> None:
 
 
 def test_what_is_written_is_what_is_read() -> None:
-    found: list[tuple[Told, int]] = []
+    found: list[tuple[Measured, int]] = []
     whole = marshal.dumps([(1, tuple(TOLD)), (2, tuple(TOLD))])
     make(lambda told, ended_ns: found.append((told, ended_ns)), io.BytesIO(whole + whole))
     assert found == [(TOLD, 1), (TOLD, 2)] * 2

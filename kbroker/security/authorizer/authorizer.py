@@ -83,7 +83,7 @@ class Authorizer:
         self._by_principal: dict[ResourceType, dict[str, list[tuple[Pattern, Entry]]]] = {}
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
-        self.tells_allowed = True
+        self.logs_allowed = True
         """Whether allowed operations may have to be logged; the watcher of the log level sets it to False."""
 
     def replace(self, acls: Acls) -> None:
@@ -207,7 +207,7 @@ class Rights:
     def may_read(self, topic: str) -> bool:
         """Whether records of a topic may be read: like `may`, at a fraction of its cost, since each fetch calls it."""
         authorizer = self._authorizer
-        if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.tells_allowed:
+        if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.logs_allowed:
             return True
         if not self.may(Operation.READ, ResourceType.TOPIC, topic):
             return False

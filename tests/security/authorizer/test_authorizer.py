@@ -151,7 +151,7 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
 def test_what_may_be_read_is_known_until_acls_change():
     of = authorizer(acl("orders", READ), acl("more", WRITE))
-    of.tells_allowed = False
+    of.logs_allowed = False
     rights = of.rights_of(ALICE, HOST)
     assert [rights.may_read(name) for name in ("orders", "more", "orders", "more")] == [True, False, True, False]
     of.replace(table([acl("more", READ)]))
@@ -289,7 +289,7 @@ def test_against_a_model(acls, who, host, kind, name, allow_if_no_acl):
         expected = model(acls, who, host, operation, kind, name, allow_if_no_acl)
         assert rights.may(operation, kind, name) == expected
         assert rights.may(operation, kind, name) == expected  # as it is remembered
-    of.tells_allowed = False
+    of.logs_allowed = False
     expected = model(acls, who, host, READ, T, name, allow_if_no_acl)
     assert [rights.may_read(name), rights.may_read(name)] == [expected, expected]
 
