@@ -230,7 +230,7 @@ def test_a_push_is_as_large_as_is_allowed() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(-2, 6), st.binary(max_size=60), st.booleans()), min_size=1, max_size=8))
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60))
 def test_no_push_is_too_odd(pushes: list[tuple[int, bytes, bool]]) -> None:
     codes = {0, ErrorCode.INVALID_RECORD, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE}
     with WireClient(shared().bootstrap_servers) as client:

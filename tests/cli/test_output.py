@@ -60,7 +60,7 @@ _SIGNS = [
 ]
 
 
-@settings(max_examples=tries(500), deadline=None)
+@settings(max_examples=tries(500))
 @given(_values)
 def test_yaml_gives_back_what_json_has(value):
     assert yaml.safe_load(yaml_text(value)) == value

@@ -65,7 +65,7 @@ def asked(draw: st.DrawFn) -> tuple[str, str, Any]:
 
 
 @given(asked())
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_whatever_is_sent(broker: Broker, api: Http, what: tuple[str, str, Any]) -> None:
     method, path, body = what
     broker.topics.get("orders") or broker.topics.create("orders")

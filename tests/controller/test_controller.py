@@ -172,7 +172,7 @@ HOSTILE = [
 ]
 
 
-@settings(max_examples=tries(60), deadline=None)
+@settings(max_examples=tries(60))
 @given(st.sets(st.text(min_size=1) | st.sampled_from(HOSTILE), min_size=1, max_size=8))
 @example(set(HOSTILE))
 def test_configs_of_groups_of_any_name_survive_a_restart(names):

@@ -136,7 +136,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, database=None)
+@settings(max_examples=40, database=None)
 @given(changes=changes)
 def test_reopening_gives_what_a_dictionary_gives(changes, tmp_path_factory):
     directory = tmp_path_factory.mktemp("store")
@@ -180,7 +180,6 @@ def test_a_journal_that_is_missing_beside_a_snapshot_stops_the_start(tmp_path, m
         )
     )
 )
-@settings(deadline=None)
 def test_a_line_is_plain_json(entries):
     listed = [list(entry) for entry in entries] * 2
     line = embedded_store._line(listed)

@@ -76,7 +76,7 @@ def with_body(header: BatchHeader, body: bytes, changes: list[tuple[int, int]]) 
         return HEADER.pack(*header[:1], numbers[1], *header[2:]) + body
 
 
-@settings(max_examples=tries(400), deadline=None)
+@settings(max_examples=tries(400))
 @given(
     groups, st.booleans(), mutations, fields, st.sampled_from([0, 0, 1, 4]), st.sampled_from(CONFIGS),
     st.sampled_from([CLIENT, COORDINATOR]),
@@ -107,7 +107,7 @@ def test_the_outcome_is_that_of_reading_record_by_record(
     event(f"{found[0]} {found[1] if found[0] == 'refused' else ''}")
 
 
-@settings(max_examples=tries(400), deadline=None)
+@settings(max_examples=tries(400))
 @given(
     st.sampled_from([1, 2, 8, 70]),
     st.booleans(),

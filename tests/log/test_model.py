@@ -236,5 +236,5 @@ class LogMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-LogMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=30, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=400, stateful_step_count=30)
 TestLog = pytest.mark.long(LogMachine.TestCase)

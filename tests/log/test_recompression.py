@@ -57,7 +57,7 @@ def built_anew(batch: bytes, codec: int) -> bytes:
     )  # fmt: skip
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(rows, st.sampled_from(range(5)), st.sampled_from(range(5)), st.booleans(), st.sampled_from([0, 0, 5, -7]))
 def test_ordinary_batches(
     new: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]],

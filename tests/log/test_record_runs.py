@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kbroker.log import record_runs
@@ -20,7 +20,6 @@ times = st.sampled_from([0, 1, 63, 64, 70, 9000, -1, -70, 2**40])
 records = st.lists(st.tuples(times, keys, values, st.integers(1, 150)), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(records)
 @example([(0, b"k", b"v", 9000)])
 @example([(0, b"k", b"v", 150), (0, b"k", None, 1), (0, b"k", b"v", 150), (64, b"k", b"v", 150)])

@@ -115,7 +115,7 @@ def test_headers_of_records_that_are_alike_count_too(monkeypatch: pytest.MonkeyP
             pass
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(groups, mutations, st.sampled_from(range(5)), st.sampled_from([-1, 0, 0, 0, 1]), st.booleans(), st.booleans())
 def test_records(
     groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],
@@ -140,7 +140,7 @@ def test_records(
         compare(batch)
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(groups, st.sampled_from([GZIP, SNAPPY, LZ4, ZSTD]), mutations, st.integers(0, 5000))
 def test_compressed_bytes(
     groups: list[tuple[int, bytes | None, bytes | None, list[tuple[str, bytes | None]], int]],

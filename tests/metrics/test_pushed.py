@@ -303,7 +303,7 @@ _METRICS = st.one_of(
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.lists(_METRICS, max_size=5)), max_size=4))
-@settings(max_examples=tries(150), deadline=None)
+@settings(max_examples=tries(150))
 def test_whatever_was_pushed_the_page_parses_in_both_formats(pushes: list[tuple[int, list[object]]]) -> None:
     kept = Kept()
     try:

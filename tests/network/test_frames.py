@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.network.frames import BadFrame, FrameBuffer
@@ -46,7 +46,6 @@ class Reader:
 BODIES = st.lists(st.binary(max_size=40) | st.integers(0, 200_000).map(bytes), max_size=8)
 
 
-@settings(deadline=None)
 @given(BODIES, st.data())
 def test_any_cutting_of_the_stream_gives_the_same_frames(bodies, data):
     stream = framed(*bodies)
@@ -58,7 +57,6 @@ def test_any_cutting_of_the_stream_gives_the_same_frames(bodies, data):
     assert reader.buffer.kept is None
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=9), max_size=5))
 def test_byte_by_byte(bodies):
     reader = Reader()
@@ -67,7 +65,6 @@ def test_byte_by_byte(bodies):
     assert reader.frames == bodies
 
 
-@settings(deadline=None)
 @given(BODIES, st.integers(0, 8), st.data())
 def test_what_waits_is_kept_in_order(bodies, after, data):
     """A connection that is busy keeps what comes, in any pieces, and cuts it later."""

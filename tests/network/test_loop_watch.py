@@ -26,9 +26,11 @@ def watching(story):
     async def main():
         watch = LoopWatch(asyncio.get_running_loop(), lambda _frame: "Metadata v9")
         watch.start()
+        gc.disable()  # a collection would be the reason of the first hold
         try:
             await story(watch)
         finally:
+            gc.enable()
             watch.close()
 
     asyncio.run(main())

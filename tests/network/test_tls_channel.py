@@ -224,7 +224,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=tries(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(300), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=ACTIONS, seed=st.integers(0, 1 << 30), new=st.booleans())
 def test_whatever_comes_in_which_pieces_nothing_is_forgotten(
     files: Files, actions: list[tuple[str, int]], seed: int, new: bool

@@ -73,7 +73,7 @@ def element(spec, version, draw, depth):
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda c: c.__name__)
-@settings(max_examples=tries(15), deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=tries(15), suppress_health_check=list(HealthCheck), database=None)
 @given(data=st.data())
 def test_what_is_encoded_decodes_to_the_same(cls, data):
     version = data.draw(st.integers(cls.VERSIONS.low, cls.VERSIONS.high))

@@ -29,7 +29,7 @@ def unpacked(block: bytes, at_once: int) -> bytes | type[Exception]:
             return error.__class__
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(parts, st.lists(st.tuples(st.integers(0, 2**20), st.integers(0, 255)), max_size=3), st.integers(0, 10))
 def test_as_the_library(parts: list[bytes | tuple[bytes, int]], mutations: list[tuple[int, int]], cut: int) -> None:
     data = b"".join(part if isinstance(part, bytes) else part[0] * part[1] for part in parts)

@@ -165,7 +165,7 @@ class Transactions(RuleBasedStateMachine):
         assert not self.context.shard._pending
 
 
-Transactions.TestCase.settings = settings(max_examples=tries(150), stateful_step_count=50, deadline=None)
+Transactions.TestCase.settings = settings(max_examples=tries(150), stateful_step_count=50)
 TestTransactions = Transactions.TestCase
 
 

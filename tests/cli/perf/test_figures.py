@@ -19,7 +19,7 @@ def counted(seconds: list[float]) -> Times:
     return times
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(
     st.lists(st.floats(min_value=1e-6, max_value=4_000), min_size=1, max_size=300), st.sampled_from(list(PERCENTILES))
 )

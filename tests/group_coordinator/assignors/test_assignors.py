@@ -71,7 +71,7 @@ def groups(draw: st.DrawFn) -> tuple[dict[str, frozenset[bytes]], dict[bytes, in
 
 
 @given(groups(), groups(), st.sampled_from([uniform, range_assignor]))
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 def test_every_partition_goes_once_to_somebody_who_wants_it(
     before: tuple[dict[str, frozenset[bytes]], dict[bytes, int]],
     now: tuple[dict[str, frozenset[bytes]], dict[bytes, int]],
@@ -90,7 +90,7 @@ def test_every_partition_goes_once_to_somebody_who_wants_it(
 
 
 @given(groups(), st.data())
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 def test_targets_that_make_no_sense_end_with_the_next_one(
     group: tuple[dict[str, frozenset[bytes]], dict[bytes, int]], data: st.DataObject
 ) -> None:
@@ -102,7 +102,7 @@ def test_targets_that_make_no_sense_end_with_the_next_one(
 
 
 @given(groups())
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 def test_uniform_is_balanced_and_stays_as_it_is(group: tuple[dict[str, frozenset[bytes]], dict[bytes, int]]) -> None:
     subscriptions, counts = group
     spec = spec_of(subscriptions, counts)

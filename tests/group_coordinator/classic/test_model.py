@@ -290,5 +290,5 @@ class GroupLife(RuleBasedStateMachine):
 
 TestGroupLife = GroupLife.TestCase
 TestGroupLife.settings = settings(
-    max_examples=tries(150), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(150), stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )

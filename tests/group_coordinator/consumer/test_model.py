@@ -330,5 +330,5 @@ class GroupLife(RuleBasedStateMachine):
 
 TestGroupLife = GroupLife.TestCase
 TestGroupLife.settings = settings(
-    max_examples=tries(200), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=tries(200), stateful_step_count=60, suppress_health_check=list(HealthCheck)
 )

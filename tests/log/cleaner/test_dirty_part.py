@@ -175,7 +175,7 @@ def written(steps: Sequence[tuple[Any, ...]]) -> History:
     return history
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(steps, st.integers(0, 10_000), st.sampled_from([1, 600, 3000, 20_000, PLENTY]), st.booleans())
 def test_any_log_in_as_many_rounds_as_it_takes(
     steps: list[tuple[Any, ...]], start: int, map_bytes: int, with_index: bool

@@ -60,7 +60,7 @@ def sequences(log: PartitionLog) -> dict[int, tuple[int, int, int]]:
     }
 
 
-@settings(max_examples=tries(150), deadline=None)
+@settings(max_examples=tries(150))
 @given(steps)
 def test_any_history(history: Sequence[tuple]) -> None:  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as directory:

@@ -58,7 +58,7 @@ def read(directory: Path, size: int, use_index: bool | None) -> Found:
     return found
 
 
-@settings(max_examples=tries(100), deadline=None)
+@settings(max_examples=tries(100))
 @given(sizes, holes, st.data())
 def test_backwards_is_the_reverse_of_forwards(value_sizes: list[int], skipped: list[int], data: st.DataObject) -> None:
     batches = segment(value_sizes, skipped)
@@ -74,7 +74,7 @@ def test_backwards_is_the_reverse_of_forwards(value_sizes: list[int], skipped: l
         assert read(directory, size, False) == expected
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(sizes, holes, st.data())
 def test_what_is_wrong_one_way_is_wrong_the_other_way(
     value_sizes: list[int], skipped: list[int], data: st.DataObject
@@ -105,7 +105,7 @@ def test_what_is_wrong_one_way_is_wrong_the_other_way(
         assert (read(directory, size, False) if size else []) == expected
 
 
-@settings(max_examples=tries(200), deadline=None)
+@settings(max_examples=tries(200))
 @given(sizes, st.data())
 def test_a_wrong_index_never_changes_what_is_found(value_sizes: list[int], data: st.DataObject) -> None:
     batches = segment(value_sizes, [0] * 14)

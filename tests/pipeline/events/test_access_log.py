@@ -214,7 +214,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(st.lists(st.one_of(PIECES, st.binary(max_size=8))).map(b"".join))
 def test_nothing_in_a_file_fails(content: bytes) -> None:
     found = read(content)
@@ -228,7 +228,7 @@ def test_nothing_in_a_file_fails(content: bytes) -> None:
         assert len(found) == content.count(b"\n") + (bool(content) and not content.endswith(b"\n"))
 
 
-@settings(max_examples=tries(300), deadline=None)
+@settings(max_examples=tries(300))
 @given(st.integers(0, len(LINE) - 1), st.binary(max_size=4), st.integers(0, 4))
 def test_lines_with_a_part_changed(place: int, piece: bytes, gone: int) -> None:
     AccessLog().parse(LINE[:place] + piece + LINE[place + gone :], 1)

@@ -103,7 +103,7 @@ def first_ones(records: list[Arrival]) -> list[Event]:
     return list(found.values())
 
 
-@settings(max_examples=tries(40), deadline=None)
+@settings(max_examples=tries(40))
 @given(some_options)
 def test_any_options_give_records_in_order_of_arrival(options: EventOptions) -> None:
     source = EventSource(options)
@@ -124,7 +124,7 @@ def test_any_options_give_records_in_order_of_arrival(options: EventOptions) -> 
 
 
 @pytest.mark.long
-@settings(max_examples=tries(15), deadline=None)
+@settings(max_examples=tries(15))
 @given(some_options)
 def test_same_options_same_bytes(options: EventOptions) -> None:
     assert list(EventSource(options)) == list(EventSource(options))

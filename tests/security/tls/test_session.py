@@ -150,7 +150,6 @@ def test_a_handshake_without_end_is_given_up(files: Files) -> None:
 
 
 @given(data=st.binary(min_size=1, max_size=400), piece=st.integers(1, 50))
-@settings(deadline=None)
 def test_garbage_never_does_anything_else(data: bytes, piece: int, files: Files) -> None:
     session = Session(server(files))
     try:
@@ -162,7 +161,7 @@ def test_garbage_never_does_anything_else(data: bytes, piece: int, files: Files)
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_handshake_that_is_changed_anywhere_never_opens_with_a_broken_client(
     data: st.DataObject, files: Files
 ) -> None:
