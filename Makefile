@@ -41,7 +41,7 @@ unit: .venv/.stamp
 
 test: .venv/.stamp
 	tests/console/browser.sh
-	tests/streams.sh $(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/python -m tests.streams $(PYTEST_ARGS)
 
 check: .venv/.stamp
 	$(BIN)/ruff check .

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.console import world
@@ -51,10 +53,18 @@ def test_its_pages_say_what_there_is(web):
     assert "open open" not in web.page("/topics/payments/messages?committed=1").words
 
 
+def shown(web, path, text):
+    """Wait until a page has a text: Apache Kafka confirms a config before each broker shows it."""
+    deadline = time.monotonic() + 10
+    while text not in web.page(path).words:
+        assert time.monotonic() < deadline, (path, text)
+        time.sleep(0.05)
+
+
 def test_the_main_changes(web, apache):
     assert "Topic life is created." in web.do("topic-create", name="life", partitions="2").words
     web.do("topic-config", topic="life", key="retention.ms", value="2000")
-    assert "2000" in web.page("/topics/life/configs?own=1").words
+    shown(web, "/topics/life/configs?own=1", "2000")
     web.do("topic-partitions", topic="life", count="3")
     assert "is at offset 0 of partition 1" in web.do("produce", topic="life", key="k", value="v", partition="1").words
     web.do("topic-truncate", topic="life", partition="1", offset="1", confirm="life")
@@ -64,11 +74,13 @@ def test_the_main_changes(web, apache):
     web.do("group-reset", name="moved", set="payments:1:0", confirm="moved")
     web.do("group-forget", name="moved", topic="payments", confirm="moved")
     web.do("group-delete", name="moved", confirm="moved")
-    web.do("config", kind="broker", everyone="1", key="message.max.bytes", value="2000000")
-    assert "2000000" in web.page("/configs?everyone=1&own=1").words
-    web.do("config", kind="broker", everyone="1", key="message.max.bytes", unset="1")
+    try:
+        web.do("config", kind="broker", everyone="1", key="message.max.bytes", value="2000000")
+        shown(web, "/configs?everyone=1&own=1", "2000000")
+    finally:  # other tests compare this broker's configs
+        web.do("config", kind="broker", everyone="1", key="message.max.bytes", unset="1")
     web.do("config", kind="client-metrics", name="sub", key="interval.ms", value="60000")
-    assert "60000" in web.page("/configs?kind=client-metrics&name=sub").words
+    shown(web, "/configs?kind=client-metrics&name=sub", "60000")
     web.do("user-add", name="carol", password="s3cret", again="s3cret", mechanism="SCRAM-SHA-256")
     web.do("user-remove", name="carol", confirm="carol")
     web.do("quota-set", user="dave", key="producer_byte_rate", value="1000")
