@@ -86,7 +86,7 @@ def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> l
     """Return all configs of a subject, with where each comes from; raises AdminError."""
     resource = DescribeConfigsResource(TYPES[subject.kind], subject.name, None)
     request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
-    (result,) = _asked(admin, subject, request, DescribeConfigsResponse).results
+    (result,) = _request(admin, subject, request, DescribeConfigsResponse).results
     check_code(result.error_code, f"cannot describe {subject}", result.error_message)
     return result.configs
 
@@ -109,10 +109,10 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]
     """Set and unset configs, all or none, and wait until they are readable; raises AdminError."""
     resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))
     request = IncrementalAlterConfigsRequest([resource], dry_run)
-    (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
+    (result,) = _request(admin, subject, request, IncrementalAlterConfigsResponse).responses
     if not result.error_code:
         if not dry_run:
-            wait_for_configs(lambda: _are_told(admin, subject, ops))
+            wait_for_configs(lambda: _are_visible(admin, subject, ops))
         return
     known = [each.name for each in described_configs(admin, subject, documentation=False)]
     unknown = [op.name for op in ops if op.name not in known]
@@ -120,18 +120,18 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]
     check_code(result.error_code, f"cannot change {subject}", result.error_message, near)
 
 
-def _are_told(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]) -> bool:
+def _are_visible(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]) -> bool:
     known = {each.name: each for each in described_configs(admin, subject, documentation=False)}
-    return all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops)
+    return all(op.name not in known or _is_visible(subject, op, known[op.name]) for op in ops)
 
 
-def _is_told(subject: Subject, op: IncrementalConfig, known: DescribeConfigsResourceResult) -> bool:
+def _is_visible(subject: Subject, op: IncrementalConfig, known: DescribeConfigsResourceResult) -> bool:
     if op.config_operation == Op.DELETE:
         return subject.kind == "logger" or not subject.is_of(known.config_source)
     return known.is_sensitive or known.value == op.value
 
 
-def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
+def _request(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
     if subject.node is None:
         found = ask_any(admin, request, answer)
         assert found is not None  # every broker of the last ten years serves it

@@ -171,8 +171,8 @@ def in_words(err: KafkaError, connection: Connection) -> str:
             if (fault := tls_fault(address, connection.settings)) is not None:
                 return fault
         if str(connection.settings.get("security_protocol", "")).startswith("SASL"):
-            asked = "are mechanism, name and password right?"
-            return f"no broker at {connection.bootstrap} lets this client in: {asked}"
+            hint = "are mechanism, name and password right?"
+            return f"no broker at {connection.bootstrap} lets this client in: {hint}"
         over = " over TLS" if connection.settings.get("security_protocol") == "SSL" else ""
         return f"no broker answers at {connection.bootstrap}{over}"
     if isinstance(err, UnknownBrokerIdError):

@@ -32,11 +32,11 @@ class Failures(AdminError):  # noqa: N818 - what happened
         super().__init__("\nkbroker: ".join(lines))
 
 
-def check_code(code: int, what: str, said: str | None = None, hint: str = "") -> None:
+def check_code(code: int, failure: str, message: str | None = None, hint: str = "") -> None:
     """Raise AdminError for an error code: what failed, why (with the broker's message if there is one), and a hint."""
     error = code_error(code)
     if error is not None:
-        raise AdminError(f"{what}: {error_text(error, said)}{hint}")
+        raise AdminError(f"{failure}: {error_text(error, message)}{hint}")
 
 
 class Refusal(NamedTuple):
@@ -61,11 +61,11 @@ def raise_any(failures: Sequence[str]) -> None:
         raise Failures(failures)
 
 
-def error_text(error: Any, said: str | None = None) -> str:
+def error_text(error: Any, message: str | None = None) -> str:
     """Return Kafka's name of an error (a class or an instance) and the broker's message about it, if any."""
-    what = said or getattr(error, "description", None)
+    text = message or getattr(error, "description", None)
     name = getattr(error, "message", None) or f"error {getattr(error, 'errno', '?')}"
-    return f"{what} ({name})" if what else str(name)
+    return f"{text} ({name})" if text else str(name)
 
 
 def code_error(code: int) -> Any | None:

@@ -60,8 +60,8 @@ def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = 
                     if not partition.is_future_key
                 }
                 moving = sum(p.is_future_key for topic in each.topics for p in topic.partitions)
-                said = None if error is None else error_text(error)
-                found.append(LogDir(broker, each.log_dir, said, each.total_bytes, each.usable_bytes, sizes, moving))
+                message = None if error is None else error_text(error)
+                found.append(LogDir(broker, each.log_dir, message, each.total_bytes, each.usable_bytes, sizes, moving))
     return found
 
 

@@ -110,8 +110,8 @@ def move_directories(admin: Any, moves: Moves) -> int:
     """Move replicas into the given directories on their brokers; return their number. Raises Failures."""
     if not moves.directories:
         return 0
-    asked = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
-    answers = admin.alter_replica_log_dirs(asked)
+    requested = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
+    answers = admin.alter_replica_log_dirs(requested)
     failures = [
         f"{where.topic}-{where.partition} on broker {where.broker_id}: {error_text(error)}"
         for where, error in answers.items()
@@ -149,8 +149,8 @@ def set_throttles(
             for each in then[topic, index]
             if each not in now.get((topic, index), ())
         ]
-        told = {_REPLICAS.format("leader"): ",".join(leading), _REPLICAS.format("follower"): ",".join(coming)}
-        _set(admin, Subject("topic", topic), told)
+        throttles = {_REPLICAS.format("leader"): ",".join(leading), _REPLICAS.format("follower"): ",".join(coming)}
+        _set(admin, Subject("topic", topic), throttles)
 
 
 def clear_throttles(admin: Any, topics: Sequence[str], brokers: Sequence[int]) -> None:

@@ -85,7 +85,7 @@ def _resources(options: dict[str, Any]) -> tuple[tuple[ResourceType, str], ...]:
     return (*found, *([(ResourceType.CLUSTER, CLUSTER_NAME)] if options["cluster"] else []))
 
 
-def _asked(options: dict[str, Any]) -> AclOptions:
+def _acl_options(options: dict[str, Any]) -> AclOptions:
     return AclOptions(
         _resources(options),
         PatternType[options["resource_pattern_type"].upper()],
@@ -111,7 +111,7 @@ def _meant(find: Callable[[], list[_T]]) -> list[_T]:
 @client_options
 def add(connection: Connection, **options: Any) -> None:
     """Add ACLs: who may, or may not, do what from where."""
-    acls = _meant(_asked(options).acls)
+    acls = _meant(_acl_options(options).acls)
     failures = []
     with connection.admin() as admin:
         for acl, failure in add_acls(admin, acls):
@@ -160,7 +160,7 @@ def _as_json(acl: Acl) -> dict[str, str]:
 @client_options
 def remove(connection: Connection, **options: Any) -> None:
     """Remove ACLs; where nobody is named, all of the resources."""
-    filters = _meant(_asked(options).filters)
+    filters = _meant(_acl_options(options).filters)
     if not filters:
         raise click.UsageError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
     with connection.admin() as admin:

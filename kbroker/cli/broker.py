@@ -53,17 +53,17 @@ def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
     """List the brokers that live, or, on KRaft, are registered."""
     with connection.admin() as admin:
         found = listed_brokers(admin, partitions_of(admin))
-        gone = cluster_view(admin).missing_brokers()
+        missing = cluster_view(admin).missing_brokers()
         if fenced:
             others = [each for each in described_cluster(admin, fenced=True)["brokers"] if each["fenced"]]
-            nothing = {"controller": False, "leads": 0, "replicas": 0, "late": 0}
-            found += [{**nothing, **each} for each in others if each["id"] not in {known["id"] for known in found}]
+            empty = {"controller": False, "leads": 0, "replicas": 0, "late": 0}
+            found += [{**empty, **each} for each in others if each["id"] not in {known["id"] for known in found}]
             found = [{"fenced": False, **each} for each in sorted(found, key=lambda each: int(each["id"]))]
     controller = Column("controller", lambda broker: "yes" if broker["controller"] else None)
     late = Column("not in sync", "late")
     is_fenced = [Column("fenced", lambda broker: "yes" if broker["fenced"] else None)] if fenced else []
     output.rows(found, "id", "address", "rack", controller, "leads", "replicas", late, *is_fenced)
-    for number, count in gone.items():
+    for number, count in missing.items():
         warn(f"broker {number} is gone, and has {count} replicas: none of them is in sync")
 
 

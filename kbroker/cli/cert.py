@@ -64,10 +64,10 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], passw
         signed = development.sign(authority, name, own_hosts)
         write(f"{name}.pem", signed.pem())
         write(f"{name}.p12", signed.pkcs12(name, password))
-    _tell(directory, made)
+    _print_made(directory, made)
 
 
-def _tell(directory: Path, made: list[str]) -> None:
+def _print_made(directory: Path, made: list[str]) -> None:
     where = directory.absolute()
     click.echo(f"made in {where}: {', '.join(made)}" if made else f"{where} has all of that already")
     click.echo(

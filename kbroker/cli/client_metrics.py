@@ -36,7 +36,7 @@ def command() -> None:
     """Create, list, describe, alter and delete subscriptions to clients' metrics."""
 
 
-_what_options = with_options(
+_content_options = with_options(
     click.option("--interval", type=click.IntRange(1), metavar="MS", help="How often clients push."),
     click.option("--metrics", multiple=True, metavar="PREFIX,...", help="Beginnings of names; '*' is all."),
     click.option("--match", multiple=True, metavar="SELECTOR=REGEX", help=f"Clients: {', '.join(_SELECTORS)}."),
@@ -61,7 +61,7 @@ def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ..
 @command.command("create")
 @click.argument("name", required=False)
 @click.option("--generate-name", is_flag=True, help="Make a name, which is printed.")
-@_what_options
+@_content_options
 @client_options
 def create(
     name: str | None,
@@ -87,7 +87,7 @@ def create(
 
 @command.command("alter")
 @click.argument("name")
-@_what_options
+@_content_options
 @click.option("--default", "defaults", type=click.Choice(_KEYS), multiple=True, help="Go back to the default of this.")
 @client_options
 def alter(

@@ -21,7 +21,7 @@ def command() -> None:
 @control_option
 def show(control: Control, output: Output) -> None:
     """Show the broker's time."""
-    _tell(control.ask("GET", "/clock"), output)
+    _print(control.ask("GET", "/clock"), output)
 
 
 @command.command("advance", short_help="Let time pass.")
@@ -37,7 +37,7 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
     given = {unit: count for unit, count in options.items() if count is not None}
     if not given:
         raise click.UsageError("say how long: --days, --hours, --minutes, --seconds or --ms")
-    _tell(control.ask("POST", "/clock/advance", given), output)
+    _print(control.ask("POST", "/clock/advance", given), output)
 
 
 @command.command("set", short_help="Let it be another time.")
@@ -50,8 +50,8 @@ def set_clock(control: Control, when: str, output: Output) -> None:
     Earlier than now, the clock on the wall alone goes back.
     """
     given = {"now_ms": int(when)} if when.isascii() and when.isdecimal() else {"now": when}
-    _tell(control.ask("PUT", "/clock", given), output)
+    _print(control.ask("PUT", "/clock", given), output)
 
 
-def _tell(clock: Mapping[str, Any], output: Output) -> None:
+def _print(clock: Mapping[str, Any], output: Output) -> None:
     output.show(clock, Facts([("now", clock["now"]), ("ahead", f"{clock['ahead_ms'] / 1000:.3f} s")]))

@@ -93,12 +93,12 @@ def _connection(ctx: click.Context) -> Any:
     from kbroker.admin.profiles import connection_of
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
-    told = ctx.params
+    given = ctx.params
     made = connection_of(
-        told["bootstrap"],
-        told.get("profile"),
-        told.get("file"),
-        told.get("settings") or (),
+        given["bootstrap"],
+        given.get("profile"),
+        given.get("file"),
+        given.get("settings") or (),
         lambda _line: None,
         profile_counts=ctx.get_parameter_source("bootstrap") is not ParameterSource.COMMANDLINE,
     )

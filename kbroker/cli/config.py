@@ -148,8 +148,8 @@ def set_configs(
 ) -> None:
     """Set configs: all of them or, where one cannot be, none."""
     subject = _subject(options)
-    told = {} if config_file is None else read_file(config_file, "--add-config-file")
-    ops = [IncrementalConfig(key, Op.SET, value) for key, value in told.items()]
+    fields = {} if config_file is None else read_file(config_file, "--add-config-file")
+    ops = [IncrementalConfig(key, Op.SET, value) for key, value in fields.items()]
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
@@ -191,7 +191,7 @@ def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connectio
 
 
 def _as_json(each: DescribeConfigsResourceResult, *, documentation: bool) -> dict[str, Any]:
-    told = {
+    fields = {
         "key": each.name,
         "value": each.value,
         "source": source_name(each),
@@ -199,4 +199,4 @@ def _as_json(each: DescribeConfigsResourceResult, *, documentation: bool) -> dic
         "sensitive": each.is_sensitive,
         "type": ConfigType(each.config_type).name if each.config_type in list(ConfigType) else None,
     }
-    return told | {"documentation": each.documentation} if documentation else told
+    return fields | {"documentation": each.documentation} if documentation else fields

@@ -112,13 +112,13 @@ def users_of(user: str | None, password_file: Path | None, users: Path | None) -
     if password_file is not None:
         password = password_file.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
     else:
-        password = os.environ.get(PASSWORD) or _asked()
+        password = os.environ.get(PASSWORD) or _prompt()
     if not password:
         raise AdminError(f"the password of {user} is empty")
     return {**found, user: hashed(password)}
 
 
-def _asked() -> str:
+def _prompt() -> str:
     if not sys.stdin.isatty():
         raise AdminError(f"--user needs a password: --password-file, {PASSWORD}, or a terminal to ask for it")
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
@@ -127,7 +127,7 @@ def _asked() -> str:
 def _print_hash(user: str | None) -> None:
     from kbroker.console.passwords import hashed
 
-    password = _asked() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    password = _prompt() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise AdminError("a password is not empty")
     click.echo(f"{user or 'NAME'}:{hashed(password)}")

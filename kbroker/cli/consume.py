@@ -29,7 +29,7 @@ from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import whole_match
-from kbroker.cli.outage import SILENCE_S, told_of_outages
+from kbroker.cli.outage import SILENCE_S, outages_reported
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -57,7 +57,7 @@ class _Printing:
     printed: int = 0
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     assigned: bool = False
-    heard: float = field(default_factory=time.monotonic)
+    last_answer: float = field(default_factory=time.monotonic)
     """When the last records arrived."""
 
     def room(self) -> int:
@@ -130,7 +130,7 @@ def command(
     with (
         ending_at_signals(),
         _closing(consumer, connection),
-        told_of_outages(connection.unreachable, lambda: time.monotonic() - printing.heard > SILENCE_S),
+        outages_reported(connection.unreachable, lambda: time.monotonic() - printing.last_answer > SILENCE_S),
     ):
         if include is not None:
             topics = _included(consumer, include)
@@ -166,8 +166,8 @@ def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
     deadline = time.monotonic() + _CLOSE_MS / 1000
     while True:
         now: ConsumerGroupMetadata = consumer.group_metadata()
-        asked = now.state == MemberState.REBALANCING
-        if now.state == MemberState.STABLE or now.group_instance_id is not None or not (asked or now.member_id):
+        rebalancing = now.state == MemberState.REBALANCING
+        if now.state == MemberState.STABLE or now.group_instance_id is not None or not (rebalancing or now.member_id):
             return None
         if now.member_id:
             return now
@@ -275,9 +275,9 @@ def _print_records(
     consumer: Any, printing: _Printing, in_group: bool, unreadable: Callable[[Exception], TopicPartition]
 ) -> None:
     out = sys.stdout.buffer
-    printing.heard = time.monotonic()
+    printing.last_answer = time.monotonic()
     while not _at_end(consumer, printing):
-        silence_ms = (time.monotonic() - printing.heard) * 1000
+        silence_ms = (time.monotonic() - printing.last_answer) * 1000
         if printing.timeout_ms is not None and silence_ms >= printing.timeout_ms:
             return
         wait = _POLL_MS if printing.timeout_ms is None else min(_POLL_MS, printing.timeout_ms - silence_ms)
@@ -296,7 +296,7 @@ def _print_records(
             done[partition] = OffsetAndMetadata(records[-1].offset + 1, "", records[-1].leader_epoch)
         if done:
             out.flush()
-            printing.heard = time.monotonic()
+            printing.last_answer = time.monotonic()
             if in_group:
                 _commit(consumer, done)
 

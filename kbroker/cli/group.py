@@ -83,7 +83,7 @@ def describe(
         raise click.UsageError("give either the names of groups or --all-groups")
     output = Output("wide") if verbose and not output.is_document else output
     wanted = {"state": with_state, "members": with_members, "offsets": with_offsets}
-    chosen = [each for each, asked in wanted.items() if asked] or list(wanted)
+    chosen = [each for each, shown in wanted.items() if shown] or list(wanted)
     missing, found = [], []
     with patience(None if timeout is None else timeout / 1000), connection.admin() as admin:
         for name in listed_groups(admin) if all_groups else names:

@@ -212,8 +212,8 @@ def adopt(directory: str, configs: tuple[str, ...], output: Output) -> None:
         return
     for topic in found:
         count = len(topic.partitions)
-        said = ", ".join(f"{key}={value}" for key, value in topic.configs.items()) or "no configs"
-        click.echo(f"adopted {topic.name}: {count} partition{'s' * (count != 1)}, {said}")
+        listed = ", ".join(f"{key}={value}" for key, value in topic.configs.items()) or "no configs"
+        click.echo(f"adopted {topic.name}: {count} partition{'s' * (count != 1)}, {listed}")
     if not found:
         click.echo("nothing to adopt")
 

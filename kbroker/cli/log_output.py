@@ -66,9 +66,9 @@ def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] =
 def name_broker(node_id: int) -> None:
     """Add the broker's id to JSON lines from now on."""
     for handler in logging.root.handlers:
-        tell = getattr(handler.formatter, "name_broker", None)
-        if tell is not None:
-            tell(node_id)
+        set_broker = getattr(handler.formatter, "name_broker", None)
+        if set_broker is not None:
+            set_broker(node_id)
 
 
 def utc_time(seconds: float) -> str:

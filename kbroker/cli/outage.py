@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-_LOOK_S: Final = 3.0
-_LOOK_AGAIN_S: Final = 1.0
+_CHECK_S: Final = 3.0
+_CHECK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
 """Without an answer for so many seconds, a verb may have lost its broker."""
 
@@ -36,7 +36,7 @@ class Outage:
 
 
 @contextmanager
-def told_of_outages(
+def outages_reported(
     unreachable: Callable[[], str | None],
     waiting: Callable[[], bool],
     gives_up: Callable[[str], bool] = lambda _reason: False,
@@ -46,14 +46,14 @@ def told_of_outages(
     A check is a connection that is closed at once: every three seconds, and every second during an outage. If
     `gives_up` is true for the reason, no further check follows.
     """
-    over, telling = threading.Event(), threading.Lock()
+    over, printing = threading.Event(), threading.Lock()
 
-    def look() -> None:
+    def check() -> None:
         outage = Outage()
-        while not over.wait(_LOOK_AGAIN_S if outage.failed else _LOOK_S):
+        while not over.wait(_CHECK_AGAIN_S if outage.failed else _CHECK_S):
             reason = unreachable() if outage.failed or waiting() else None
             line = outage.after(reason)
-            with telling:
+            with printing:
                 if line is None or over.is_set():
                     continue
                 ends = reason is not None and gives_up(reason)
@@ -61,10 +61,10 @@ def told_of_outages(
             if ends:
                 return
 
-    threading.Thread(target=look, name="outages", daemon=True).start()
+    threading.Thread(target=check, name="outages", daemon=True).start()
     try:
         yield
     finally:
         over.set()
-        with telling:  # a message of the thread comes before the verb's last ones
+        with printing:  # a message of the thread comes before the verb's last ones
             pass

@@ -82,7 +82,7 @@ def reassign(
         if generate is not None:
             _propose(admin, str(name), parse_replicas(generate), by_rack=not disable_rack_aware, output=output)
         elif verify:
-            _tell_verified(admin, moves, output, keep=preserve_throttles)
+            _report_verified(admin, moves, output, keep=preserve_throttles)
         elif to is None and not cancel and not moves.replicas:
             _print_moving(admin, name, output)
         else:
@@ -155,14 +155,14 @@ def _propose(admin: Any, name: str, brokers: list[int], *, by_rack: bool, output
     keys = _keys(admin, name, None)
     known = partitions_of(admin, [name])
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}
-    gone = [each for each in brokers if each not in racks]
-    if gone:
-        raise click.ClickException(f"no broker with id {gone[0]} lives; `kbroker broker list` shows those that do")
+    missing = [each for each in brokers if each not in racks]
+    if missing:
+        raise click.ClickException(f"no broker with id {missing[0]} lives; `kbroker broker list` shows those that do")
     made = proposal({key: known[key]["replica_nodes"] for key in keys}, brokers, racks, by_rack=by_rack)
     (Output("json") if output.form == "table" else output).show(as_document(made))
 
 
-def _tell_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) -> None:
+def _report_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) -> None:
     known, under_way = _known(admin, moves.replicas), moving(admin)
     rows = []
     for key, wanted in sorted(moves.replicas.items()):
@@ -179,8 +179,8 @@ def _tell_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) -> N
 
 def _end_throttles(admin: Any, moves: Moves, now: Mapping[Key, list[int]]) -> None:
     brokers = {each["id"] for each in listed_brokers(admin, {})}
-    gone = {each for key, to in moves.replicas.items() for each in (*now.get(key, ()), *to)} - brokers
-    for each in sorted(gone):
+    missing = {each for key, to in moves.replicas.items() for each in (*now.get(key, ()), *to)} - brokers
+    for each in sorted(missing):
         warn(f"broker {each} does not live: its throttle stays")
     clear_throttles(admin, sorted({topic for topic, _ in moves.replicas}), sorted(brokers))
 

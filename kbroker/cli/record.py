@@ -24,7 +24,7 @@ from kbroker.cli.output import Output, Verbs, output_option
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
-_TOLD_S: Final = 1.0
+_REPORT_S: Final = 1.0
 Test = Callable[[Any], bool]
 
 
@@ -138,7 +138,7 @@ def _compiled(option: str, text: str) -> re.Pattern[bytes]:
 def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
     """Read partitions to their ends; on a terminal report the progress now and then."""
     read = found = 0
-    told = time.monotonic()
+    reported = time.monotonic()
     left = {each for each, end in ends.items() if position(consumer, each) < end}
     while left:
         for records in consumer.poll(_POLL_MS, max_records=_MOST_RECORDS).values():
@@ -152,8 +152,8 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
         if done:
             consumer.pause(*done)
             left -= done
-        if sys.stderr.isatty() and time.monotonic() - told > _TOLD_S:
-            told = time.monotonic()
+        if sys.stderr.isatty() and time.monotonic() - reported > _REPORT_S:
+            reported = time.monotonic()
             click.echo(f"kbroker: {read:,} records read, {found:,} found", err=True)
 
 
@@ -182,8 +182,8 @@ def delete(
     connection: Connection,
 ) -> None:
     """Delete the records of partitions up to an offset: they begin there then. Nothing brings them back."""
-    ways = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
-    if sum(ways) != 1 or (offsets_file is None) == (topic is None):
+    choices = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
+    if sum(choices) != 1 or (offsets_file is None) == (topic is None):
         raise click.UsageError("give a topic and --before-offset, --before-time or --all, or --offset-json-file alone")
     with connection.admin() as admin:
         if offsets_file is not None:
@@ -204,8 +204,8 @@ def delete(
         if not yes:
             click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
         rows, failures = delete_records(admin, wanted, led)
-    told = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
-    output.rows(told, "topic", "partition", "low watermark")
+    marks = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
+    output.rows(marks, "topic", "partition", "low watermark")
     raise_any(failures)
 
 

@@ -132,7 +132,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
     """Return the lines of a failure, each with a remedy if one is known."""
     verb = verb_of(arguments)
-    return "\n".join(_told(line, verb) for line in text.split("\n"))
+    return "\n".join(_with_remedy(line, verb) for line in text.split("\n"))
 
 
 def verb_of(arguments: Sequence[str]) -> str:
@@ -141,7 +141,7 @@ def verb_of(arguments: Sequence[str]) -> str:
     return " ".join(words[: next((at for at, each in enumerate(words) if each.startswith("-")), len(words))])
 
 
-def _told(line: str, verb: str) -> str:
+def _with_remedy(line: str, verb: str) -> str:
     remedy = _remedy(line, verb)
     return line if remedy is None else f"{line}; {remedy}"
 

@@ -28,17 +28,17 @@ class Systemd:
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> None:
         """Notify that the broker serves, and from now on that its loop is alive."""
-        self._tell("READY=1")
+        self._notify("READY=1")
         if self._watchdog_s and self._address:
             self._alive(loop)
 
     def _alive(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._tell("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
         self._timer = loop.call_later(self._watchdog_s, self._alive, loop)
 
     def stopping(self) -> None:
         """Notify that the broker stops; watchdog notifications continue meanwhile."""
-        self._tell("STOPPING=1")
+        self._notify("STOPPING=1")
 
     def close(self) -> None:
         """Send no more notifications."""
@@ -48,7 +48,7 @@ class Systemd:
             self._socket.close()
             self._socket = None
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if not self._address:
             return
         try:

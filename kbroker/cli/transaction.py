@@ -77,8 +77,8 @@ def describe(transactional_id: str, output: Output, connection: Connection) -> N
             {"topic": topic.topic, "partition": index} for topic in state.topics for index in sorted(topic.partitions)
         ],
     }
-    told = {**facts, "start_ms": _since(facts["start_ms"])}
-    pairs = [(name.removesuffix("_ms").replace("_", " "), told[name]) for name in told if name != "partitions"]
+    shown = {**facts, "start_ms": _since(facts["start_ms"])}
+    pairs = [(name.removesuffix("_ms").replace("_", " "), shown[name]) for name in shown if name != "partitions"]
     output.show(facts, Facts(pairs), Table(facts["partitions"], ["topic", "partition"], even_empty=False))
 
 

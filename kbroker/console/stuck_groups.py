@@ -52,7 +52,7 @@ class StandingStill:
         self._count = 0
         self._stops: dict[str, dict[Key, Stop]] = {}
 
-    def look(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
+    def update(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
         """Record the committed offsets of a group with members at a time."""
         before = self._stops.get(group, {})
         room = self._most - self._count + len(before)
@@ -95,7 +95,7 @@ class StandingStill:
 
 
 _STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
-_LOOKS: Final = 3
+_ROUNDS: Final = 3
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Unsettled:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def look(self, states: Mapping[str, str], at: float) -> dict[str, float]:
+    def update(self, states: Mapping[str, str], at: float) -> dict[str, float]:
         """Record the states of all groups by name; return for how many seconds each group has been unsettled."""
         for name in self._seen.keys() - states.keys():
             del self._seen[name]
@@ -124,6 +124,6 @@ class Unsettled:
                 seen.settled = 0
             elif seen is not None:
                 seen.settled += 1
-                if seen.settled == _LOOKS or state in WITHOUT_MEMBERS:
+                if seen.settled == _ROUNDS or state in WITHOUT_MEMBERS:
                     del self._seen[name]
-        return {name: at - seen.since for name, seen in self._seen.items() if seen.unsettled >= _LOOKS}
+        return {name: at - seen.since for name, seen in self._seen.items() if seen.unsettled >= _ROUNDS}

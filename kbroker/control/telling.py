@@ -27,7 +27,7 @@ def json_bytes(value: Any) -> bytes:
     return "".join(_ENCODER.iterencode(value)).encode()
 
 
-def told_data(data: bytes | None) -> dict[str, str] | None:
+def data_json(data: bytes | None) -> dict[str, str] | None:
     """Return bytes as JSON: as text if they are UTF-8."""
     if data is None:
         return None
@@ -37,22 +37,22 @@ def told_data(data: bytes | None) -> dict[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def told_record(record: StoredRecord) -> dict[str, Any]:
+def record_json(record: StoredRecord) -> dict[str, Any]:
     """Return a stored record as JSON."""
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": told_data(record.key),
-        "value": told_data(record.value),
-        "headers": [{"key": key, "value": told_data(value)} for key, value in record.headers],
+        "key": data_json(record.key),
+        "value": data_json(record.value),
+        "headers": [{"key": key, "value": data_json(value)} for key, value in record.headers],
         "producer_id": record.producer_id,
         "transaction": record.transaction,
     }
 
 
-def told_request(request: Request) -> dict[str, Any]:
+def request_json(request: Request) -> dict[str, Any]:
     """Return a request and its answer as JSON."""
     seen, asked, answered = request.seen, _Message(), _Message()
     answer = request.answer
@@ -121,4 +121,4 @@ class _Message:
             self.is_cut = True
             return {"length": len(value)}
         self._bytes -= len(value)
-        return told_data(bytes(value))
+        return data_json(bytes(value))

@@ -244,7 +244,7 @@ def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(telling, "VALUES", 10)
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=f"t{n}") for n in range(100)])
-    told = telling.told_request(Request(Seen("Metadata", 12, None, "User:a", "P", asked, Subjects()), 1, 0))
+    told = telling.request_json(Request(Seen("Metadata", 12, None, "User:a", "P", asked, Subjects()), 1, 0))
     assert told["cut"] is True
     assert 1 < len(told["request"]["topics"]) < 10
     assert told["request"]["topics"][0] == {"topic_id": "A" * 22, "name": "t0"}

@@ -89,18 +89,18 @@ def _forget(connection: Connection, group: str) -> None:
 
 def _read(receiver: Receiver, wanted: int, timeout_s: float, run: Run, shown: Live, stop: Stop) -> None:
     """Read until `wanted` records have arrived, or none for a while."""
-    heard = time.perf_counter()
+    last_record = time.perf_counter()
     while run.records < wanted and not stop:
         taken = len(receiver.take(wanted - run.records, _POLL_S))
         now = time.perf_counter()
         if taken:
             run.records += taken
             run.octets = receiver.taken_octets()
-            run.ended = heard = now
-        elif now - heard > timeout_s:
+            run.ended = last_record = now
+        elif now - last_record > timeout_s:
             return
         if now >= shown.due:
-            shown.tell(now, run.records, run.octets)
+            shown.report(now, run.records, run.octets)
 
 
 def _document(run: Run, receiver: Receiver) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def latency(
                     run.records += 1
                     run.octets += record_size
                     run.ended = time.perf_counter()
-                _tell(shown, run, number + 1, record_size)
+                _report(shown, run, number + 1, record_size)
     show({"client": sender.client, "topic": topic, **_document(run, warmup_records)}, output)
     if stop:
         sys.exit(stop.status)
@@ -111,10 +111,12 @@ def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s:
     return took
 
 
-def _tell(shown: Live, run: Run, number: int, size: int) -> None:
+def _report(shown: Live, run: Run, number: int, size: int) -> None:
     now = time.perf_counter()
     if now >= shown.due:
-        shown.tell(now, number, number * size, f"p50 {run.times.percentile(0.5) * 1000:.2f} ms" if run.records else "")
+        shown.report(
+            now, number, number * size, f"p50 {run.times.percentile(0.5) * 1000:.2f} ms" if run.records else ""
+        )
 
 
 def _document(run: Run, warmup: int) -> dict[str, Any]:

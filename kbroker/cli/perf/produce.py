@@ -151,7 +151,7 @@ class _Measured:
             self._warmup_seconds = self.run.began - self._begin
         counts = number >= self._warmup
 
-        def told(seconds: float | None, error: str | None) -> None:
+        def acknowledged(seconds: float | None, error: str | None) -> None:
             with self._lock:
                 self.done += 1
                 if seconds is None:
@@ -163,7 +163,7 @@ class _Measured:
                     self.run.times.add(seconds)
                     self.run.ended = time.perf_counter()
 
-        return told
+        return acknowledged
 
     def document(self) -> dict[str, Any]:
         warm = {"warmup_records": self._warmup, "warmup_seconds": round(self._warmup_seconds, 3)}
@@ -195,7 +195,7 @@ def _send(
             sender.begin()
             opened = now
         if now >= shown.due:
-            shown.tell(now, number + 1, octets, f"{number + 1 - measured.done:,} on their way")
+            shown.report(now, number + 1, octets, f"{number + 1 - measured.done:,} on their way")
         if measured.error is not None or stop:
             break
     sender.flush()

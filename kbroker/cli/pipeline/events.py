@@ -91,7 +91,7 @@ def command(topic: str, partitions: int | None, connection: Connection, **option
                 lambda: stop.number is not None,
                 clock_ms=_now_ms if run.live else None,
                 until_ms=run.until_ms,
-                told=_telling(progress, run, sender),
+                on_sent=_step_reports(progress, run, sender),
             )
     except PipelineError as err:
         raise click.ClickException(str(err)) from err
@@ -130,17 +130,17 @@ def _only_with(other: str, *names: str) -> None:
 def _simulated(options: dict[str, Any]) -> _Run:
     days, seconds = options["days"], options["seconds"]
     live = days is None
-    asked = EventOptions(
+    event_options = EventOptions(
         start_ms=int(_now_ms()) if live else _start_ms(options["start"], days),
         days=days,
         daily=not live,
         ongoing=live,
         **{name: options[name] for name in ("seed", "rate", "visitors", "count", "late", "duplicates", "malformed")},
     )
-    source = EventSource(asked)
+    source = EventSource(event_options)
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
-    until = asked.start_ms + seconds * 1000 if seconds is not None else None
+    until = event_options.start_ms + seconds * 1000 if seconds is not None else None
     # The source counts each record that it yields, also those that are not sent afterwards.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
@@ -211,21 +211,21 @@ def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *,
         wait_for_topics(admin, [topic])
 
 
-def _telling(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:
+def _step_reports(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:
     """Return a callback that reports the progress every few seconds."""
-    told_at, told = time.monotonic(), 0
+    reported_at, reported = time.monotonic(), 0
 
-    def tell(record: Arrival) -> None:
-        nonlocal told_at, told
+    def report(record: Arrival) -> None:
+        nonlocal reported_at, reported
         if sender.sent % 64 and not run.live:
             return
         now = time.monotonic()
-        if now - told_at >= _STEP_S:
+        if now - reported_at >= _STEP_S:
             left = 0 if run.count is None else run.count - sender.sent
-            progress.step(sender.sent - told, left, timestamp=record[0])
-            told_at, told = now, sender.sent
+            progress.step(sender.sent - reported, left, timestamp=record[0])
+            reported_at, reported = now, sender.sent
 
-    return tell
+    return report
 
 
 def _last_line(topic: str, sent: int, counts: Counts, of_log: bool) -> str:

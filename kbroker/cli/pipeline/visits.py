@@ -197,5 +197,5 @@ def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) 
     if faults := differences(rows, streamed, day, late=late):
         raise Failures(faults)
     what = "visits, events and late events" if late else "visits and events"
-    told = f"final days compared: {len(days)}; {what} agree" if days else "no day is final yet: none compared"
-    click.echo(told, err=True)
+    summary = f"final days compared: {len(days)}; {what} agree" if days else "no day is final yet: none compared"
+    click.echo(summary, err=True)

@@ -81,7 +81,7 @@ _MOST_FREE: Final = 16
 
 def has_free_items(schema: Any) -> bool:
     """Return whether a list in a parsed schema, at any depth, has items without bytes."""
-    return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
+    return _FreeItems(_names(schema, {}, 0)).in_(schema, 0, ())
 
 
 def has_many_free(schema: Any) -> bool:
@@ -156,7 +156,7 @@ def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
     return found
 
 
-class _Look:
+class _FreeItems:
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
 

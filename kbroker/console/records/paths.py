@@ -39,8 +39,8 @@ def compiled(text: str) -> Any:
     try:
         return re2.compile(text.encode("utf-8", "surrogateescape"), options)
     except re2.error as error:
-        said = error.args[0] if error.args else ""
-        reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        message = error.args[0] if error.args else ""
+        reason = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
         raise WrongInput(f"{text[:100]!r} is no regular expression: {reason}") from None
 
 

@@ -57,11 +57,11 @@ class Sender:
         *,
         clock_ms: Callable[[], float] | None = None,
         until_ms: float | None = None,
-        told: Callable[[Arrival], None] | None = None,
+        on_sent: Callable[[Arrival], None] | None = None,
     ) -> None:
         """Send records in order with their timestamps until they end, until `stopped`, or until one reaches `until_ms`.
 
-        With a clock no record is sent before its time. `told` is called with each record handed to the producer.
+        With a clock no record is sent before its time. `on_sent` is called with each record handed to the producer.
         Returns when the brokers have all sent records; raises PipelineError if any is missing.
         """
         for record in records:
@@ -74,8 +74,8 @@ class Sender:
             if stopped():
                 break
             self._send(record)
-            if told is not None:
-                told(record)
+            if on_sent is not None:
+                on_sent(record)
         self._finish()
 
     def _send(self, record: Arrival) -> None:
