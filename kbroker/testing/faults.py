@@ -88,22 +88,22 @@ class Fault:
     ) -> None:
         self._faults.remove(self)
         if error is None:
-            self._tell()
+            self._raise_error()
         elif self.kind is Kind.STORM:
-            error.add_note(f"in {self.told_again()}")
+            error.add_note(f"in {self.call_text()}")
 
-    def told_again(self) -> str:
+    def call_text(self) -> str:
         """Return the call that repeats a storm, and how many requests it has met."""
         apis = [] if not self.apis else [repr(sorted(self.apis))]
-        told = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
-        return f"storm({told}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
+        arguments = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
+        return f"storm({arguments}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
         """Remove the fault. Raises the error that its `where` raised, once."""
         self._faults.remove(self)
-        self._tell()
+        self._raise_error()
 
-    def _tell(self) -> None:
+    def _raise_error(self) -> None:
         """Raise the error of `where`, which until now only the broker's thread has seen."""
         error, self._error = self._error, None
         if error is not None:
@@ -122,7 +122,7 @@ class Fault:
                 lambda: self.hits >= hits or self._error is not None or self._faults.has_ended, timeout
             )
             self._faults.waiting.discard(self)
-            self._tell()
+            self._raise_error()
             if there and self.hits < hits:
                 raise RuntimeError(f"{NOT_RUNNING}: {self!r} was met {self.hits} times, not {hits} times")
             if not there:
@@ -224,7 +224,7 @@ class Plan:
     end: End | None = None
     """How it fails or is dropped, or how its connection breaks."""
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """Return the plan in words."""
         parts = []
         if self.delay_ms:

@@ -53,8 +53,8 @@ class ClusterSteering:
                 self._interceptors[node] = interceptor
             node.server.refuses = self.faults.refuses_connections
             node.server.divert(interceptor.run if wanted else None)
-        for gone in self._interceptors.keys() - set(running):
-            del self._interceptors[gone]
+        for stopped in self._interceptors.keys() - set(running):
+            del self._interceptors[stopped]
 
     def break_waiting(self, node: ClusterNode) -> None:
         """Break the connections of requests that a fault delays at a broker; on the loop."""

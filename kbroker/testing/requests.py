@@ -148,7 +148,7 @@ class Requests(Sequence[Request]):
         self._is_late = late
 
     @property
-    def tells_nothing(self) -> bool:
+    def is_late_and_empty(self) -> bool:
         """Whether clients connected before recording began, and no request was recorded since."""
         return self._is_late and not self._count and not self._kept
 
@@ -156,8 +156,8 @@ class Requests(Sequence[Request]):
         if not self.on:
             return "<Requests, not recorded yet>"
         apis = Counter(each.api for each in self)
-        told = ", ".join(f"{count} {api}" for api, count in apis.most_common())
-        return f"<Requests: {told or 'none'}>"
+        counts = ", ".join(f"{count} {api}" for api, count in apis.most_common())
+        return f"<Requests: {counts or 'none'}>"
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -22,8 +22,8 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     controller = node.controller
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
-    gone = [name for name in controller.decided.topics if name not in keep]
-    controller.delete_topics(gone)  # the coordinators' topics are gone: no offsets are left to clean up
+    deleted = [name for name in controller.decided.topics if name not in keep]
+    controller.delete_topics(deleted)  # the coordinators' topics are gone: no offsets are left to clean up
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):

@@ -83,8 +83,8 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
                 marks[key] = log.high_watermark
             after = _segments(path)
             cut = 0 if dropped else sum(before.values()) - sum(after.values())
-            gone = len(before.keys() - after.keys())
-            done.append(Repaired(path, cut, gone, log.log_end_offset, len(dropped)))
+            removed = len(before.keys() - after.keys())
+            done.append(Repaired(path, cut, removed, log.log_end_offset, len(dropped)))
         for name, offsets in ((checkpoints.RECOVERY_POINTS, points), (checkpoints.HIGH_WATERMARKS, marks)):
             if offsets:
                 checkpoints.write_offsets(f"{above}/{name}", offsets)

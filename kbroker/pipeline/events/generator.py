@@ -258,7 +258,7 @@ class EventSource:
         else:
             return None
         if len(free_at) >= self._forget_at:
-            self._free_at = free_at = {who: when for who, when in free_at.items() if when > now}
+            self._free_at = free_at = {visitor: when for visitor, when in free_at.items() if when > now}
             self._forget_at = max(2 * len(free_at), _FEWEST_VISITORS)
         free_at[rank] = _BUSY
         name = visitor_name(rank)

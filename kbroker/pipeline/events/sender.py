@@ -117,14 +117,14 @@ class Sender:
         failure = self._failure
         self._producer.purge()
         self._producer.flush(_GIVING_UP_S)
-        said, name = failure.str(), failure.name()
+        reason, name = failure.str(), failure.name()
         if name == "MSG_SIZE_TOO_LARGE":
-            said = "a record, or a batch of records, is larger than the topic takes (max.message.bytes)"
+            reason = "a record, or a batch of records, is larger than the topic takes (max.message.bytes)"
         elif name in ("INVALID_RECORD", "INVALID_TIMESTAMP"):
-            said = "the broker refused a record, perhaps since its timestamp is too far from now"
+            reason = "the broker refused a record, perhaps since its timestamp is too far from now"
         elif name == "_MSG_TIMED_OUT":
-            said = f"no broker took them for {_DELIVERY_S} s"
-        raise PipelineError(f"not all records were delivered to {self._topic}: {said} ({name.lstrip('_')})")
+            reason = f"no broker took them for {_DELIVERY_S} s"
+        raise PipelineError(f"not all records were delivered to {self._topic}: {reason} ({name.lstrip('_')})")
 
     def _undelivered(self, error: Any, _record: Any) -> None:
         if error is not None and self._failure is None:

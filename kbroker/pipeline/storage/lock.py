@@ -89,7 +89,7 @@ class WriterLock:
 
     def _take_over(self, text: str) -> None:
         """Remove the lock of an owner that is gone; raises PipelineError if it may still run."""
-        if not self._is_gone(_decoded(text)):
+        if not self._has_ended(_decoded(text)):
             raise self._refusal(text)
         # Several may see the same dead owner; one gets its lock, and the others must not remove the new one.
         self._files.move(NAME, self._scratch)
@@ -102,10 +102,10 @@ class WriterLock:
 
     def _refusal(self, text: str | None) -> PipelineError:
         owner = _decoded(text or "") or {}
-        who = f"process {owner['pid']} on {owner.get('host')}" if "pid" in owner else f"{NAME} does not say which"
-        return PipelineError(f"another job writes to {self._files.root} ({who})")
+        known = f"process {owner['pid']} on {owner.get('host')}" if "pid" in owner else f"{NAME} does not say which"
+        return PipelineError(f"another job writes to {self._files.root} ({known})")
 
-    def _is_gone(self, owner: dict[str, Any] | None) -> bool:
+    def _has_ended(self, owner: dict[str, Any] | None) -> bool:
         if owner is not None and all(owner.get(name) == value for name, value in _place().items()):
             return _begun(owner.get("pid")) != owner.get("begun")
         renewed = (owner or {}).get("renewed")
