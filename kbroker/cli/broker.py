@@ -72,7 +72,7 @@ def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def describe(broker_id: int, output: Output, connection: Connection) -> None:
-    """Describe a broker: what it leads and has, and its log directories."""
+    """Describe a broker: the partitions that it leads and has, and its log directories."""
     with connection.admin() as admin:
         broker = one_broker(admin, partitions_of(admin), broker_id)
         broker["log_dirs"] = described_log_dirs(admin, broker_id)
@@ -130,9 +130,9 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
-    """Let a cluster on KRaft forget a broker that will not come back.
+    """Remove a broker that will not return from a cluster on KRaft.
 
-    A cluster on ZooKeeper, as one of kbroker is, forgets a broker by itself when it has gone.
+    A cluster on ZooKeeper, as one of kbroker is, removes a stopped broker by itself.
     """
     with connection.admin() as admin:
         if not yes:
@@ -143,13 +143,14 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
 
 @command.command("drain")
 @click.argument("broker_id", type=int, shell_complete=complete_brokers)
-@click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the moves, and move nothing.")
 @client_options
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
-    """Move every replica of a broker to others, so that it can be taken away.
+    """Move every replica of a broker to others, so that it can be removed.
 
     Each goes to the broker with the fewest replicas that has none of its partition yet, in another rack than the other
-    replicas where there is one. The number of replicas stays. What cannot go anywhere is told, and nothing is moved.
+    replicas where there is one. The number of replicas stays. Replicas without a target are reported, and nothing is
+    moved.
     """
     with connection.admin() as admin:
         partitions = partitions_of(admin)

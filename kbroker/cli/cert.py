@@ -28,8 +28,8 @@ def command() -> None:
 def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], password: str) -> None:
     """Make an authority for development in DIRECTORY, and certificates for a server and clients.
 
-    What is there already stays, and an authority that is there signs what is new: call it again for one more client.
-    The certificates hold for a year. Whoever has ca.pem can be anybody: this is nothing for production.
+    Existing files stay, and an existing authority signs new certificates: call it again for one more client. The
+    certificates hold for a year. With ca.pem anyone can issue certificates for any name: never use it in production.
     """
     from kbroker.security.tls import development
 

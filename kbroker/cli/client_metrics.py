@@ -71,7 +71,7 @@ def create(
     match: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Create a subscription: clients that match push these metrics as often as is said."""
+    """Create a subscription: matching clients push these metrics at an interval."""
     if (name is None) != generate_name:
         raise click.UsageError("give either a name or --generate-name")
     values = _values(interval, metrics, match)
@@ -98,7 +98,7 @@ def alter(
     defaults: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Change a subscription; what is not named stays as it is."""
+    """Change a subscription; values that are not named stay."""
     changes: dict[str, str | None] = {**_values(interval, metrics, match), **dict.fromkeys(defaults)}
     if not changes:
         raise click.UsageError("nothing to change: give --interval, --metrics, --match or --default")
@@ -136,7 +136,7 @@ def describe(names: tuple[str, ...], output: Output, connection: Connection) -> 
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @client_options
 def delete(names: tuple[str, ...], connection: Connection) -> None:
-    """Delete subscriptions: clients push no longer what they asked for."""
+    """Delete subscriptions: clients stop pushing their metrics."""
     with connection.admin() as admin:
         _require(admin, names)
         for name in names:

@@ -27,9 +27,9 @@ def show(control: Control, output: Output) -> None:
 @command.command("advance", short_help="Let time pass.")
 @click.option("--days", type=float, metavar="N", help="So many days.")
 @click.option("--hours", type=float, metavar="N", help="So many hours.")
-@click.option("--minutes", type=float, metavar="N", help="So many minutes.")
-@click.option("--seconds", type=float, metavar="N", help="So many seconds.")
-@click.option("--ms", type=float, metavar="N", help="So many milliseconds.")
+@click.option("--minutes", type=float, metavar="N", help="This number of minutes.")
+@click.option("--seconds", type=float, metavar="N", help="This number of seconds.")
+@click.option("--ms", type=float, metavar="N", help="This number of milliseconds.")
 @output_option
 @control_option
 def advance(control: Control, output: Output, **options: float | None) -> None:
@@ -45,9 +45,9 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
 @output_option
 @control_option
 def set_clock(control: Control, when: str, output: Output) -> None:
-    """Let it be WHEN: a time as 2026-01-31T12:00:00Z, or in ms since 1970.
+    """Set the time to WHEN: a time as 2026-01-31T12:00:00Z, or in ms since 1970.
 
-    Earlier than now, the clock on the wall alone goes back.
+    For a time before now, only the wall clock is set back.
     """
     given = {"now_ms": int(when)} if when.isascii() and when.isdecimal() else {"now": when}
     _print(control.ask("PUT", "/clock", given), output)

@@ -60,7 +60,7 @@ def command() -> None:
     metavar="[HOST:PORT]",
     is_flag=False,
     flag_value=DEFAULT_METRICS,
-    help=f"Have each broker serve /metrics: the first there, {DEFAULT_METRICS} if nothing else is said, the others on"
+    help=f"Have each broker serve /metrics: the first at this address, by default {DEFAULT_METRICS}, the others on"
     " the next ports. Port 0 takes free ones.",
 )
 @click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
@@ -78,8 +78,8 @@ def up(
 ) -> None:
     """Start a cluster, and stop it on Ctrl-C.
 
-    Without --zookeeper it starts one of its own, for which Java and, the first time, Maven must be installed. What a
-    cluster had stored is there again at the next start in the same directory, with the same number of brokers.
+    Without --zookeeper it starts its own ZooKeeper, for which Java and, the first time, Maven must be installed. The
+    next start in the same directory, with the same number of brokers, has the stored data again.
     """
     plan = make_plan(Path(data_dir), count, parse_listen(listen), zookeeper, parse_settings(settings))
     plan = replace(plan, options=("--log-format", log_format, *(f"--log-level={each}" for each in log_levels)))

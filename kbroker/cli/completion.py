@@ -22,7 +22,7 @@ VARIABLE = "_KBROKER_COMPLETE"
 """The variable that the scripts set; click derives it from the program's name."""
 
 
-_HELP = """Print what lets a shell complete verbs and options.
+_HELP = """Print a script by which a shell completes verbs and options.
 
 \b
 bash, in ~/.bashrc (4.4 or newer):    eval "$(kbroker completion bash)"

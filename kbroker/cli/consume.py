@@ -72,24 +72,26 @@ class _Printing:
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="read_committed leaves out what transactions have not committed.",
+    help="read_committed leaves out open and aborted transactions.",
 )
 @click.option(
     "-g",
     "--group",
     metavar="GROUP",
     shell_complete=complete_groups,
-    help="Read as a member of this group, which commits what was printed.",
+    help="Read as a member of this group, which commits printed records.",
 )
-@click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after so many records.")
+@click.option(
+    "-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after this number of records."
+)
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
-@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record came for so long.")
-@click.option("--until-end", is_flag=True, help="End at the records that are the last ones at the start.")
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record arrived for this time.")
+@click.option("--until-end", is_flag=True, help="End at the last records of the moment of the start.")
 @click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-@click.option("--skip-corrupt", is_flag=True, help="Go on behind batches that cannot be read, and tell of each.")
+@click.option("--skip-corrupt", is_flag=True, help="Skip batches that cannot be read, and report each.")
 @client_options
 def command(
     topics: tuple[str, ...],
@@ -108,7 +110,7 @@ def command(
     skip_corrupt: bool,
     connection: Connection,
 ) -> None:
-    """Print the records of topics, from now on or from where --offset or --from-beginning say."""
+    """Print the records of topics, from now on, or from --offset or --from-beginning."""
     if group is not None and (partitions or offset is not None):
         raise click.UsageError("--partition and --offset do not go with --group: the group says what is read")
     if from_beginning and offset is not None:

@@ -78,7 +78,7 @@ def wait(control: Control, number: int, hits: int, timeout: float) -> None:
 @click.argument("numbers", metavar="ID...", nargs=-1, required=True, type=int)
 @control_option
 def remove(control: Control, numbers: tuple[int, ...]) -> None:
-    """Remove faults, and tell how many requests have met each."""
+    """Remove faults, and print how many requests have met each."""
     for number in numbers:
         _print_removed(control.ask("DELETE", f"/faults/{number}"))
 
@@ -86,7 +86,7 @@ def remove(control: Control, numbers: tuple[int, ...]) -> None:
 @command.command("clear", short_help="Remove all faults.")
 @control_option
 def clear(control: Control) -> None:
-    """Remove all faults, and tell how many requests have met each."""
+    """Remove all faults, and print how many requests have met each."""
     for each in control.ask("DELETE", "/faults")["faults"]:
         _print_removed(each)
 

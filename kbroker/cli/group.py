@@ -169,7 +169,7 @@ _MEMBERS: Final[Sequence[Column | str]] = (
 command.add_command(reset)
 
 
-@command.command("delete-offsets", short_help="Delete what a group has committed for topics.")
+@command.command("delete-offsets", short_help="Delete the committed offsets of a group for topics.")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "--topic",
@@ -194,7 +194,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], connection: Connection) -
 
 @command.command("delete", short_help="Delete groups that have no members.")
 @click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All that there are; it is asked before.")
+@click.option("--all-groups", is_flag=True, help="All groups, after a confirmation.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def delete(names: tuple[str, ...], all_groups: bool, yes: bool, connection: Connection) -> None:

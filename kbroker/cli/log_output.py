@@ -38,7 +38,7 @@ def log_options(*, in_container: bool = False) -> Decorator:
             metavar="[LOGGER=]LEVEL",
             envvar="KBROKER_LOG_LEVEL" if in_container else None,
             callback=_checked,
-            help="Tell from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
+            help="Log from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
             "kafka.request.logger=DEBUG.",
         ),
     )

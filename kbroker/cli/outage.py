@@ -15,7 +15,7 @@ import click
 _CHECK_S: Final = 3.0
 _CHECK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
-"""Without an answer for so many seconds, a verb may have lost its broker."""
+"""After this time without an answer, in seconds, a verb may have lost its broker."""
 
 
 class Outage:
@@ -41,7 +41,7 @@ def outages_reported(
     waiting: Callable[[], bool],
     gives_up: Callable[[str], bool] = lambda _reason: False,
 ) -> Iterator[None]:
-    """Check from a thread while `waiting()`: `unreachable()` says why no broker answers, or None.
+    """Check from a thread while `waiting()`: `unreachable()` returns why no broker answers, or None.
 
     A check is a connection that is closed at once: every three seconds, and every second during an outage. If
     `gives_up` is true for the reason, no further check follows.

@@ -126,7 +126,7 @@ class _Deliveries:
         self.gave_up = False
 
     def expect(self, size: int) -> None:
-        """Wait until `size` more bytes may be on their way."""
+        """Wait until `size` more bytes may be in flight."""
         with self._changed:
             self._changed.wait_for(lambda: self._bytes < _MOST_BYTES_IN_FLIGHT or self.gave_up)
             if not self._pending:
@@ -135,11 +135,11 @@ class _Deliveries:
             self._pending += 1
 
     def stall(self) -> bool:
-        """Whether no answer has arrived for a while although records are on their way."""
+        """Whether no answer has arrived for a while although records are in flight."""
         return self._pending > 0 and time.monotonic() - self._last_answer > SILENCE_S
 
     def give_up(self, reason: str) -> bool:
-        """Count the records on their way as failed if the broker is gone before any acknowledgement."""
+        """Count the records in flight as failed if the broker is unreachable before any acknowledgement."""
         with self._changed:
             if self.written:
                 return False
@@ -198,10 +198,16 @@ def _of_another(error: BaseException) -> bool:
 )
 @click.option("--headers-separator", metavar="SEP", default=",", show_default=True, help="Between headers in a line.")
 @click.option("--headers-key-separator", metavar="SEP", default=":", show_default=True, help="Between name and value.")
-@click.option("--null-marker", metavar="TEXT", help="What stands for null as a key or a value in a line.")
+@click.option("--null-marker", metavar="TEXT", help="The text for null as a key or a value in a line.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Add a header to every record.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Who must have a record.")
+@click.option(
+    "--acks",
+    type=click.Choice(list(ACKS)),
+    default="all",
+    show_default=True,
+    help="The replicas that must have a record.",
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--sync", is_flag=True, help="Send a record once the one before is acknowledged.")
 @click.option("-Z", "--tombstones", is_flag=True, help="Write an empty value, and an empty key, as null.")
@@ -314,7 +320,7 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
 
 
 def _is_missing(admin: Any, topic: str) -> bool:
-    """Whether the cluster says that a topic does not exist; this request does not create it."""
+    """Whether a topic does not exist, by a request that never creates it."""
     request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     answer = ask_any(admin, request, MetadataResponse, at_least=_NEVER_CREATES)
     return answer is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in answer.topics)
@@ -350,7 +356,7 @@ def _send(
 
 
 def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:
-    """Return which limit a record exceeds, and what sets it; None for another error, or if the broker does not say."""
+    """Return which limit a record exceeds, and what sets it; None for another error, or if it is unknown."""
     if "max_request_size" in str(error):
         limit = producer.config["max_request_size"]
         return f"a record is larger than the client's limit of {limit} bytes (-X max.request.size=BYTES sets it)"

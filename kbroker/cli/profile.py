@@ -62,7 +62,7 @@ def show(name: str, output: Output) -> None:
 def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple[str, ...], replace: bool) -> None:
     """Make a profile of client settings, as security.protocol=SASL_SSL; only you can read it.
 
-    What others may not see is better asked for: --secret sasl.jaas.config.
+    Prefer a prompt for secret values: --secret sasl.jaas.config.
     """
     path = file_of(name)
     if path.exists() and not replace:

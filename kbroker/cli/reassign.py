@@ -39,11 +39,11 @@ _LEAST_RATE = 1_024
 @click.option("--to", "to", metavar="ID,ID...", help="The replicas to have, the preferred leader first.")
 @click.option("--json-file", type=click.File("rb"), help="Moves, as kafka-reassign-partitions takes them.")
 @click.option("--cancel", is_flag=True, help="Go back to the replicas from before.")
-@click.option("--verify", is_flag=True, help="Tell which moves of --json-file are done; once all are, end throttles.")
+@click.option("--verify", is_flag=True, help="Show which moves of --json-file are done; once all are, end throttles.")
 @click.option("--generate", metavar="ID,ID...", help="Propose moves to these brokers, as a file, and move nothing.")
 @click.option("--disable-rack-aware", is_flag=True, help="With --generate: in whichever racks brokers are.")
 @click.option(
-    "--disallow-replication-factor-change", is_flag=True, help="Refuse what would have more or fewer replicas."
+    "--disallow-replication-factor-change", is_flag=True, help="Refuse moves that change the number of replicas."
 )
 @click.option("--throttle", type=click.IntRange(_LEAST_RATE), metavar="BYTES/S", help="Copy between brokers no faster.")
 @click.option(
@@ -74,7 +74,7 @@ def reassign(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Move partitions to other replicas; without --to, --json-file and --cancel, list what is being moved."""
+    """Move partitions to other replicas; without --to, --json-file and --cancel, list the current moves."""
     _check(name, to, json_file, cancel, verify, generate)
     wanted = [] if to is None else parse_replicas(to)
     with connection.admin() as admin:

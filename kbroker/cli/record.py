@@ -44,8 +44,10 @@ def command() -> None:
 @click.option("--header", "headers", multiple=True, metavar="NAME[=TEXT]", help="It has this header; repeatable.")
 @click.option("--since", metavar="TIME", help="Not before that: ms since 1970, or 2026-01-31T12:00:00Z.")
 @click.option("--until", metavar="TIME", help="Before that.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Look in this one only.")
-@click.option("-c", "--count", type=click.IntRange(1), help="End after so many.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Search this partition only."
+)
+@click.option("-c", "--count", type=click.IntRange(1), help="End after this number of records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, as JSON.")
 @client_options
 def find(
@@ -61,9 +63,9 @@ def find(
     pattern: str | None,
     connection: Connection,
 ) -> None:
-    """Print the records of a topic that are as the options say, up to those that are the last ones now.
+    """Print the records of a topic that match the options, up to the current end.
 
-    All of them are read, from --since on: nothing but time is indexed. Exits with 1 if there are none.
+    All of them are read, from --since on: only time is indexed. Exits with 1 if there are none.
     """
     begins = None if since is None else parse_time(since)
     tests = list(_tests(key, key_pattern, value_pattern, headers, begins, None if until is None else parse_time(until)))
@@ -164,7 +166,7 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
 @click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
-@click.option("--before-time", metavar="TIME", help="All that come before the first one that is not older.")
+@click.option("--before-time", metavar="TIME", help="All before the first record that is not older.")
 @click.option("--all", "everything", is_flag=True, help="All that are there.")
 @click.option("--offset-json-file", "offsets_file", type=click.File("rb"), help="As kafka-delete-records takes it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

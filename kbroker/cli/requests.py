@@ -26,10 +26,10 @@ from kbroker.control.values import ABOUT, LIMIT
 def command(
     control: Control, follow: bool, limit: int | None, clear: bool, output: Output, **about: str | None
 ) -> None:
-    """Show what a broker that runs with `kbroker start --control` was asked.
+    """Show the requests to a broker that runs with `kbroker start --control`.
 
-    Requests are recorded from the first time on that somebody looks, until the broker stops. --json tells requests and
-    answers whole; with --follow one a line.
+    Requests are recorded from the first use of this verb until the broker stops. --json prints requests and answers in
+    full, with --follow one a line.
     """
     if clear:
         if follow:

@@ -34,11 +34,13 @@ def command() -> None:
 @command.command("add")
 @click.argument("name")
 @_mechanisms
-@click.option("--password", metavar="TEXT", help="The password; others on this machine can see it. Asked for without.")
+@click.option(
+    "--password", metavar="TEXT", help="The password; others on this machine can see it. A prompt without it."
+)
 @click.option("--iterations", type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS), default=LEAST_ITERATIONS)
 @client_options
 def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations: int, connection: Connection) -> None:
-    """Add a user, or give one another password; it is read from standard input, or asked for at a terminal."""
+    """Add a user, or change a password, which is read from standard input, or prompted for at a terminal."""
     if password is None:
         password = _prompt()
     if not password:

@@ -66,7 +66,9 @@ class _Run:
 @click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="Share of exact duplicates.")
 @click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of records nobody can use.")
 @click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
-@click.option("--from-log", multiple=True, metavar="FILE", help="Send what is in a web server's log; may be repeated.")
+@click.option(
+    "--from-log", multiple=True, metavar="FILE", help="Send the events of a web server's log; may be repeated."
+)
 @click.option(
     "--salt",
     default="",
@@ -74,7 +76,7 @@ class _Run:
     envvar="KBROKER_SALT",
     help="Key of the pseudonyms of a log's visitors; also KBROKER_SALT, which others on this machine do not see.",
 )
-@click.option("--keep-query", is_flag=True, help="Keep what is behind the ? of a log's urls.")
+@click.option("--keep-query", is_flag=True, help="Keep the queries of a log's urls.")
 @client_options
 def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
     """Send website events to a topic: as they happen, of simulated days, or from a web server's log.
