@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests a failed test shows: the last ones, the last telling ones, and the last that met a fault."""
+"""How many requests a failed test shows: the last ones, the last rare ones, and the last that met a fault."""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
 """The requests that clients send all the time: twenty of them would hide the commit that a test is about."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})

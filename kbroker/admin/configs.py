@@ -65,7 +65,7 @@ class Subject:
 
     @property
     def node(self) -> int | None:
-        """The broker that must be asked; None for any broker."""
+        """The broker that must receive the request; None for any broker."""
         if self.kind not in ("broker", "logger") or not self.name:
             return None
         return int(self.name)
@@ -77,13 +77,13 @@ def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, st
     at_least = 0 if list(kinds) == ["client-metrics"] else _WITH_TYPES
     answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
     if answer is None:
-        raise AdminError("this broker does not list what has configs (Apache Kafka does since 4.1)")
-    check_code(answer.error_code, "cannot list what has configs")
+        raise AdminError("this broker does not list resources with configs (Apache Kafka does since 4.1)")
+    check_code(answer.error_code, "cannot list the resources with configs")
     return sorted((_NAMES.get(each.resource_type, "other"), each.resource_name) for each in answer.config_resources)
 
 
 def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> list[DescribeConfigsResourceResult]:
-    """Return all configs of a subject, with where each comes from; raises AdminError."""
+    """Return all configs of a subject, each with its source; raises AdminError."""
     resource = DescribeConfigsResource(TYPES[subject.kind], subject.name, None)
     request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
     (result,) = _request(admin, subject, request, DescribeConfigsResponse).results

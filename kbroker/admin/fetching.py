@@ -1,7 +1,7 @@
 """Records of partitions by Fetch itself, with the facts of their batches: transactions, codecs, producers.
 
-Owns the request, and which records belong to aborted transactions. A fetch without records returns at once unless it
-is told to wait. Never joins a group and never commits.
+Owns the request, and which records belong to aborted transactions. A fetch without records returns at once, unless a
+wait is requested. Never joins a group and never commits.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The offsets of groups: reading, resetting and deleting committed offsets.
 
-Owns what a reset does: which offsets it commits, and that a group with members keeps its own. Never prints.
+Owns which offsets a reset commits, and that a group with members keeps its own. Never prints.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of partitions; a partition that is gone, or has no leader that knows its offset, has none."""
+    """Offsets of partitions, without deleted partitions and those whose leader does not know the offset."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin

@@ -190,7 +190,7 @@ def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, assignor and members of a consumer group.
 
     None if the broker does not know the API (before Apache Kafka 3.7), has the protocol disabled, or has no consumer
-    group of that name.
+    group with this name.
     """
     group = patiently(lambda: _consumer_answered(admin, name))
     if group is None or group.error_code in _UNKNOWN:

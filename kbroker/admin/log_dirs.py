@@ -1,6 +1,6 @@
 """The content of brokers' log directories, partition by partition, and which directories have failed.
 
-Owns the request to several brokers at once; a broker that is gone is left out. Never prints.
+Owns the request to several brokers at once; an unreachable broker is left out. Never prints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.protocol.messages.logs import (
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a broker; sizes in bytes, -1 if the broker does not say."""
+    """A log directory of a broker; sizes in bytes, -1 if the broker does not return them."""
 
     broker: int
     path: str

@@ -91,7 +91,7 @@ def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int)
 
 
 def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Like `offsets_at`, but without partitions whose broker is gone or no longer leads."""
+    """Like `offsets_at`, but without partitions whose broker is unreachable or does not lead any more."""
     found: dict[Key, int] = {}
     for broker in sorted(set(led.values())):
         of_one = {key: leader for key, leader in led.items() if leader == broker}

@@ -61,7 +61,7 @@ def moving(admin: Any) -> dict[Key, dict[str, list[int]]]:
 
 
 def wait_until_moved(admin: Any, keys: Iterable[Key], report: Callable[[str], None]) -> None:
-    """Wait until none of the partitions is being moved any more; report how many are left whenever that changes."""
+    """Wait until the moves of the partitions have ended; report how many are left whenever that changes."""
     wanted, reported = set(keys), -1
     while left := wanted & moving(admin).keys():
         if len(left) != reported:

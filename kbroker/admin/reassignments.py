@@ -84,7 +84,7 @@ def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
 def proposal(
     now: Mapping[Key, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], *, by_rack: bool
 ) -> dict[Key, list[int]]:
-    """Return replicas of partitions on `brokers`, as many for each as now, spread evenly.
+    """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number.
 
     Leaders go to the brokers in turn, further replicas to the following brokers, with `by_rack` to other racks first.
     Raises WrongInput if there are too few brokers.

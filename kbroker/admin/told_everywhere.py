@@ -1,4 +1,4 @@
-"""Waiting until a change is visible: to topics on every broker, to configs on the broker that is asked.
+"""Waiting until a change is visible: of topics on every broker, of configs on the broker that receives the request.
 
 The controller answers as soon as it has decided; the other brokers learn of it a moment later, and the next command may
 ask one of them. Never fails: the change is already made.
@@ -79,7 +79,7 @@ def _wait_for_partitions(
 
 
 def _wait(admin: Any, names: list[str], matches: Callable[[MetadataResponseTopic], bool]) -> None:
-    """Wait until every broker's Metadata matches; ten seconds at most, and not for a broker that is gone."""
+    """Wait until every broker's Metadata matches; ten seconds at most, and not for an unreachable broker."""
     if not names:
         return
     deadline = time.monotonic() + _PATIENCE_S

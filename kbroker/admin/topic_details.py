@@ -95,7 +95,7 @@ def _value(configs: Mapping[str, DescribeConfigsResourceResult], key: str) -> st
 
 
 def _sizes(admin: Any) -> dict[str, int]:
-    """Return the bytes of topics by name; nothing if the cluster does not say."""
+    """Return the bytes of topics by name; empty if the cluster does not return them."""
     largest: dict[tuple[str, int], int] = {}
     try:
         for broker in admin.describe_log_dirs():

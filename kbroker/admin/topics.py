@@ -132,7 +132,7 @@ def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[int, int]:
-    """Return offsets by partition, without those whose leader is gone before the next election."""
+    """Return offsets by partition, without those that wait for the election of a leader."""
     offsets = {}
     for leader in set(led.values()):
         of_one = {each: broker for each, broker in led.items() if broker == leader}

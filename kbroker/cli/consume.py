@@ -112,7 +112,9 @@ def command(
 ) -> None:
     """Print the records of topics, from now on, or from --offset or --from-beginning."""
     if group is not None and (partitions or offset is not None):
-        raise click.UsageError("--partition and --offset do not go with --group: the group says what is read")
+        raise click.UsageError(
+            "--partition and --offset do not go with --group: the group decides which offsets are read"
+        )
     if from_beginning and offset is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if as_json and pattern is not None:

@@ -1,8 +1,8 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
 Owns the option --control, options made of the API's declared fields, and one HTTP request at a time, with only the
-standard library. The API itself checks the values of fields. Never knows what is requested; a failure becomes the line
-in its answer.
+standard library. The API itself checks the values of fields. Never knows an operation; a failure becomes the line in
+its answer.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def describe(
     output.show([_document(each, chosen) for each in found], *(part for each in found for part in _parts(each, chosen)))
     for each in found:
         if each["type"] in _TOOLS:
-            warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} tells its members and offsets")
+            warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} shows its members and offsets")
     raise_any(missing)
 
 

@@ -96,7 +96,7 @@ def reset(
             " --shift-by --from-file"
         )
     if from_file is not None and (topics or all_topics):
-        raise click.UsageError("--from-file says which partitions, not --topic or --all-topics")
+        raise click.UsageError("--from-file names the partitions: not with --topic or --all-topics")
     if from_file is None and bool(topics) == all_topics:
         raise click.UsageError("give either --topic or --all-topics")
     plans, failures = [], []
@@ -124,7 +124,7 @@ def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, ex
     if state not in WITHOUT_MEMBERS:
         raise AdminError(
             f"group {name} has members (its state is {state}); stop them first; "
-            "one that went without leaving counts until its session ends (45 s by default):"
+            "one that ended without leaving counts until its session expires (45 s by default):"
             f" `kbroker group describe {name} --members` shows where they run"
         )
     if group is not None and group["type"] in OF_OTHER_APIS:

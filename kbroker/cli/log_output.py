@@ -1,7 +1,7 @@
 """The log output of a broker's process: lines of text or of JSON, and levels by logger.
 
 Owns the formats and the options that choose them. A record never produces a line that could be mistaken for another
-record: the log contains names that clients choose. Never decides what is logged.
+record: the log contains names that clients choose. Never decides the content of the log.
 """
 
 from __future__ import annotations

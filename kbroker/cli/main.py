@@ -171,7 +171,7 @@ def _debug_first(arguments: list[str]) -> list[str]:
 
 
 def _forget_output() -> None:
-    """Redirect the interpreter's last flush to nowhere: the reader of the output is gone."""
+    """Redirect the interpreter's last flush to the null device: the reader of the output has closed it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

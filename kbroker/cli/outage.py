@@ -1,4 +1,4 @@
-"""A broker that is gone while a verb waits for it: a line on standard error after seconds, and one when it is back.
+"""An unreachable broker while a verb waits for it: a line on standard error after seconds, and one when it is back.
 
 Owns the checks. The client itself retries in silence, for minutes or forever. The verb decides whether it ends.
 """

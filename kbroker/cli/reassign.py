@@ -104,7 +104,7 @@ def _check(name: str | None, to: str | None, json_file: Any, cancel: bool, verif
     if to is not None and cancel:
         raise click.UsageError("--to and --cancel exclude each other")
     if json_file is not None and (name is not None or to is not None):
-        raise click.UsageError("--json-file says which partitions go where, not a name or --to")
+        raise click.UsageError("--json-file names partitions and replicas: not with a name or --to")
     if verify and json_file is None:
         raise click.UsageError("--verify needs --json-file")
     if (to is not None or cancel or generate is not None) and name is None and json_file is None:
@@ -174,7 +174,9 @@ def _report_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) ->
         _end_throttles(admin, moves, {key: list(map(int, each["replica_nodes"])) for key, each in known.items()})
     elsewhere = sum(row["state"] == "is elsewhere" for row in rows)
     if elsewhere:
-        raise click.ClickException(f"{elsewhere} partitions are neither there nor on their way: give the file again")
+        raise click.ClickException(
+            f"{elsewhere} partitions have other replicas and are not being moved: give the file again"
+        )
 
 
 def _end_throttles(admin: Any, moves: Moves, now: Mapping[Key, list[int]]) -> None:

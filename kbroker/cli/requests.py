@@ -50,7 +50,7 @@ def command(
 
 def _print(request: Mapping[str, Any], output: Output) -> None:
     if "missed" in request:
-        click.echo(f"{request['missed']} requests came faster than they could be shown", err=True)
+        click.echo(f"{request['missed']} requests arrived faster than they could be printed", err=True)
     elif "api" in request:
         line = json.dumps(request) if output.is_document else "  ".join(map(_cell, _row(request)))
         click.echo(line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))

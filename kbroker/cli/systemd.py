@@ -37,7 +37,7 @@ class Systemd:
         self._timer = loop.call_later(self._watchdog_s, self._alive, loop)
 
     def stopping(self) -> None:
-        """Notify that the broker stops; watchdog notifications continue meanwhile."""
+        """Notify that the broker stops; watchdog notifications continue."""
         self._notify("STOPPING=1")
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Systemd:
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
             if not self._warned:  # systemd may listen again, and its watchdog kills a healthy broker after silence
-                log.warning("NOTIFY_SOCKET %s cannot be told %s: %s", self._address, text, error)
+                log.warning("NOTIFY_SOCKET %s does not accept %s: %s", self._address, text, error)
             self._warned = True
 
 

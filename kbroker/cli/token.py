@@ -62,7 +62,7 @@ def create(
         answer = create_token(admin, owner_principal, renewer_principal, max_life_time_period)
     owner = f"{answer.principal_type}:{answer.principal_name}"
     if owner_principal is not None and owner != str(owner_principal):
-        raise click.ClickException(f"this cluster knows no owners but who asks: the token is for {owner}")
+        raise click.ClickException(f"this cluster makes tokens for the requester only: the token is for {owner}")
     facts = {
         "token": answer.token_id,
         "hmac": _text(answer.hmac),

@@ -268,7 +268,7 @@ def alter(
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
     if replica_assignment is not None and len(replica_assignment) != partitions:
-        raise click.UsageError("--replica-assignment names the brokers of as many partitions as --partitions says")
+        raise click.UsageError("--replica-assignment names the brokers of all --partitions")
     with connection.admin() as admin:
         known = existing_topics(admin, (name,))
         if name not in known:
@@ -321,7 +321,7 @@ def elect(
     if unclean and not names and json_file is None:
         raise click.UsageError("--unclean takes the topics by name")
     if json_file is not None and (names or partitions):
-        raise click.UsageError("--json-file says which partitions, not names or --partition")
+        raise click.UsageError("--json-file names the partitions: not with names or --partition")
     if partitions and not names:
         raise click.UsageError("--partition needs the name of the topic")
     wanted: Sequence[str] | Mapping[str, Sequence[int]] = names

@@ -2,7 +2,7 @@
 
 Owns the checks before a body is read: that the Host is this console's own (DNS rebinding), that no page of another site
 caused the request (Origin, Sec-Fetch-Site), and that the body is small; and the refusal of changes by a read-only
-console. Never looks at paths, sessions or bodies.
+console. Never reads paths, sessions or bodies.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Samples taken every few seconds, regardless of visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and the largest share of time that it asks: a twentieth, so that a large cluster is
-asked less often; a third while brokers are gone, because then it mostly waits for them while they are being repaired.
-Keeps the latest samples in memory and nothing else. Never fails: the pages show its errors.
+Owns a thread with its own client, and the largest share of time with requests: a twentieth, so that a large cluster
+gets fewer requests; a third while brokers are gone, because then it mostly waits for them while they are being
+repaired. Keeps the latest samples in memory and nothing else. Never fails: the pages show its errors.
 
 kafka-python learns of brokers from its own Metadata, which it requests once in five minutes: until then it does not
-know a broker that has come back. So the client is replaced when a broker is alive that was not alive all the time since
+know a broker that has returned. So the client is replaced when a broker is alive that was not alive all the time since
 the client was made.
 """
 
@@ -55,7 +55,7 @@ _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
-"""How long nothing was written in a hanging transaction: Kafka's longest timeout."""
+"""The least time without a record in a hanging transaction: Kafka's longest timeout."""
 _LATEST: Final = -1
 log = logging.getLogger(__name__)
 

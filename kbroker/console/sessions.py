@@ -80,7 +80,7 @@ class Sessions:
         return key, session
 
     def begin(self, user: str | None) -> str:
-        """Return the key of a new session; with too many sessions the one that was unused for longest is dropped.
+        """Return the key of a new session; with too many sessions the least recently used is dropped.
 
         Without logins nothing is stored: the key is signed, so that a request without a cookie costs nothing.
         """

@@ -13,7 +13,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READER_S: Final = 30.0
-"""How long a client may read nothing of the data that waits for it."""
+"""How long a client may leave waiting data unread."""
 REQUEST_S: Final = 30.0
 """How long a request may take to arrive, from its first byte or the connection's beginning to its last byte."""
 

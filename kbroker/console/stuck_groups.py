@@ -1,4 +1,4 @@
-"""Groups that make no progress: partitions in which one commits nothing while records wait, and steady rebalances.
+"""Groups that make no progress: partitions without a commit while records wait, and steady rebalances.
 
 Owns since when each offset is unchanged, for the groups that are sampled. A lag alone is no fault, nor a constant lag:
 a transaction's marker is a record that is never read. So the time counts from an observed commit, and only if the
@@ -20,8 +20,8 @@ from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
-"""How many seconds a group with members commits nothing of a growing partition before it counts as standing still:
-twice the minute after which Kafka Connect's sinks commit."""
+"""Seconds without a commit of a group with members in a growing partition before it counts as standing still: twice the
+minute after which Kafka Connect's sinks commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Stop:
 class StandingStill:
     """The committed offsets of groups behind the end; for a limited number of partitions, the rest is not judged.
 
-    One thread may look while others read: a group's stops are replaced, never changed. Times are in s, of any one
+    One thread may update while others read: a group's stops are replaced, never changed. Times are in s, of any one
     clock.
     """
 

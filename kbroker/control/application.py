@@ -1,7 +1,7 @@
 """The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
 
 Owns bodies (their size, their time to arrive), the turns of operations, which of Python's exceptions are which status,
-and the pace at which long answers are written. Never knows what an operation does.
+and the pace at which long answers are written. Never knows the work of an operation.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BODY_S: Final = 10.0
 READER_S: Final = 30.0
 """How long a follower may leave sent data unread."""
 AT_ONCE: Final = 8
-"""How many operations that change something, and as many that read, may run at once; others wait for their turn."""
+"""The most operations at once that change something, and also of those that read; others wait for their turn."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",

@@ -1,7 +1,7 @@
 """Requests over HTTP: the requests of clients and their answers, as a list, and as they happen.
 
-Owns how many are listed, and what a slow follower misses: the broker keeps a limited number of requests
-(testing/requests.py). Never delays a request.
+Owns the number of listed requests, and the requests that a slow follower misses: the broker keeps a limited number of
+requests (testing/requests.py). Never delays a request.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ async def _list(control: Control, values: Values) -> dict[str, Any]:
 
 
 def _listed(found: list[Request], limit: int) -> dict[str, Any]:
-    told: list[dict[str, Any]] = []
+    listed: list[dict[str, Any]] = []
     size = 0
     for each in reversed(found[-limit:] if limit else []):
         one = request_json(each)
         size += len(json_bytes(one))
-        if told and size > MOST_BYTES:
+        if listed and size > MOST_BYTES:
             break
-        told.append(one)
-    return {"requests": told[::-1], "left_out": len(found) - len(told)}
+        listed.append(one)
+    return {"requests": listed[::-1], "left_out": len(found) - len(listed)}
 
 
 def _live(control: Control, values: Values) -> AsyncIterator[Any]:

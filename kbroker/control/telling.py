@@ -2,7 +2,7 @@
 
 Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages, and how much of a
 message is included: a request or an answer may be megabytes long, and is then cut. Never writes JSON in one call: that
-would block all other threads meanwhile, also the broker's.
+would block all other threads, also the broker's.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def request_json(request: Request) -> dict[str, Any]:
         "topics": {name: sorted(partitions) for name, partitions in seen.topics.items()},
         "groups": sorted(seen.groups),
         "transactional_ids": sorted(seen.transactional_ids),
-        "request": asked.told(seen.request),
-        "answer": answered.told(answer),
+        "request": asked.as_json(seen.request),
+        "answer": answered.as_json(answer),
         "cut": asked.is_cut or answered.is_cut,
     }
 
@@ -84,7 +84,7 @@ class _Message:
         self.is_cut = False
         """Whether the message was too long and was cut."""
 
-    def told(self, message: Any) -> Any:
+    def as_json(self, message: Any) -> Any:
         """Return a struct as JSON; None for None."""
         if message is None:
             return None
@@ -93,20 +93,20 @@ class _Message:
     def _field(self, spec: Any, value: Any) -> Any:
         if not spec.array or value is None:
             return self._value(spec.kind, value)
-        told = []
+        items = []
         for each in value:
             if self._values <= 0 or self._bytes <= 0:
                 self.is_cut = True
                 break
-            told.append(self._value(spec.kind, each))
-        return told
+            items.append(self._value(spec.kind, each))
+        return items
 
     def _value(self, kind: Any, value: Any) -> Any:
         self._values -= 1
         if value is None or isinstance(value, bool | int | float):
             return value
         if not isinstance(kind, Scalar):
-            return self.told(value)
+            return self.as_json(value)
         if isinstance(value, str):
             self._bytes -= len(value)
             return value

@@ -1,7 +1,7 @@
 """The connection from `kbroker cluster kill` and the like to the launcher: a socket in the cluster's directory.
 
 Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. It is a socket of the
-file system that only its owner may use; no port is opened. Never decides what a request means.
+file system that only its owner may use; no port is opened. Never decides the meaning of a request.
 """
 
 from __future__ import annotations

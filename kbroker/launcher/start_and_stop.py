@@ -62,7 +62,7 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows all; after a failure the caller must stop what runs."""
+        """Start everything and wait until each broker knows all; after a failure the caller must call `stop`."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
             self._report("starting ZooKeeper")

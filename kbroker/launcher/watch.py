@@ -101,7 +101,7 @@ class Supervisor:
 
     def _carry_out(self, action: str, node_id: object) -> Request:
         if action == "stop" and node_id is None:
-            self._report("told to stop")
+            self._report("stop requested")
             self._signals.requested = True
             return {}
         if not isinstance(node_id, int):
@@ -118,6 +118,6 @@ class Supervisor:
             self._cluster.start_broker(node_id)
             self._report(f"{child.name} serves again")
         else:
-            raise LauncherError(f"{action!r} is nothing that a launcher does")
+            raise LauncherError(f"{action!r} is no command of a launcher")
         self._describe()
         return {"pid": child.pid}

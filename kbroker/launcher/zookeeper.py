@@ -127,7 +127,7 @@ def require_reachable(connect: str) -> None:
     raise LauncherError(f"no ZooKeeper takes a connection: {'; '.join(failures)}")
 
 
-class JarsMissing(LauncherError):  # noqa: N818 - what the machine lacks
+class JarsMissing(LauncherError):  # noqa: N818 - a state of the machine
     """This machine has no Java or no Maven, or Maven could not fetch the jars of a pom file."""
 
 

@@ -142,7 +142,7 @@ def assert_requested(
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
     """Assert that clients sent no request of an API while requests were recorded: see `assert_requested`.
 
-    Fails if nothing at all was recorded and clients connected before recording began: see `Requests.clear`.
+    Fails if no request was recorded and clients connected before recording began: see `Requests.clear`.
     """
     __tracebackhide__ = True
     if "timeout" in about:
@@ -151,7 +151,7 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
-    """Check until nothing is wrong; raise AssertionError with the last difference after the timeout."""
+    """Check until there is no difference; raise AssertionError with the last difference after the timeout."""
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
     while (difference := wrong()) is not None:

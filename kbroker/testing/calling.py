@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 PATIENCE_S = 10.0
 _ENDING_S = 5.0
-_OWN_THREAD = "this cannot be asked in the broker's own thread, which would have to answer"
+_OWN_THREAD = "this cannot be requested in the broker's own thread, which would have to answer"
 NOT_RUNNING = "the broker does not run any more"
 
 

@@ -104,7 +104,7 @@ class Fault:
         self._raise_error()
 
     def _raise_error(self) -> None:
-        """Raise the error of `where`, which until now only the broker's thread has seen."""
+        """Raise the error of `where`, which the broker's thread has kept."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -263,9 +263,9 @@ class Faults:
         self.active: tuple[Fault, ...] = ()
         """In the order in which they were set."""
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
-        """The storms that were set last, including removed ones."""
+        """The latest storms, including removed ones."""
         self.waiting: set[Fault] = set()
-        """The faults whose hits a thread waits for."""
+        """The faults for whose hits a thread waits."""
         self.has_ended = False
         """Whether the broker has stopped: no request can meet a fault any more."""
 
@@ -275,7 +275,7 @@ class Faults:
     def fail(
         self, api: str | Iterable[str], error: ErrorCode | str, message: str | None = None, **filters: Unpack[Filter]
     ) -> Fault:
-        """Answer with an error and do nothing of the request: a failed append writes nothing.
+        """Answer with an error without carrying out the request: a failed append writes nothing.
 
         `error` may be Kafka's name, as "ILLEGAL_GENERATION"; `message` is its text. With `topic` or `partition`, the
         rest of the request is done and answered as usual.
@@ -290,7 +290,7 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Do what a request asks, but never answer it, nor later requests of its connection: answers come in order."""
+        """Carry out a request, but never answer it, nor later requests of its connection: answers keep their order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
@@ -298,7 +298,7 @@ class Faults:
         return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Tell clients that they exceed a quota: they send nothing for this many ms."""
+        """Report to clients that they exceed a quota: they send nothing for this many ms."""
         check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
@@ -317,7 +317,7 @@ class Faults:
         The same requests in the same order meet the same trouble for the same `seed`.
         """
         if "seed" not in filters:
-            raise TypeError("a storm has a seed, by which it can come again")
+            raise TypeError("a storm has a seed, by which it can be repeated")
         storm = self._set(Kind.STORM, api, None, {"rate": USUAL_RATE, **filters})
         self.storms.append(storm)
         return storm

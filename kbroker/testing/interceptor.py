@@ -140,7 +140,7 @@ class Interceptor:
                 read = partial(message_of, entry)
                 self._requests.end_request(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
-            # Answers come in the order of requests: after a missing answer, later ones would make no sense.
+            # Answers keep the order of requests: after a missing answer, later ones would make no sense.
             await self._pause(None)
         return answer
 

@@ -14,7 +14,7 @@ from kbroker.testing.known import unknown
 
 
 def check(code: int, about: str, message: str | None = None) -> None:
-    """Raise ApiError for an error, with a message like "topic orders: ..."; do nothing for code 0."""
+    """Raise ApiError for an error, with a message like "topic orders: ..."; return for code 0."""
     if code:
         error = ErrorCode(code)
         text = message or DEFAULT_MESSAGES.get(error)

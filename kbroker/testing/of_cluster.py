@@ -1,7 +1,7 @@
 """Faults and recorded requests of a whole cluster in one process: the same ones on all of its brokers.
 
 Owns which brokers use them: all that run, and those that start later. Requests between brokers meet no fault and are
-not recorded. Never decides what happens to a request.
+not recorded. Never decides the outcome of a request.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests and answers, kept as bytes while there are no faults: cheap enough for a broker to record from its start.
 
-Owns what is kept of a request on arrival: its bytes, its sender, the partitions of its fetch session, and the names of
-topics deleted since. A request is decoded on first access. Never changes a request, nor how it runs.
+Owns the parts of a request that are kept on arrival: its bytes, its sender, the partitions of its fetch session, and
+the names of topics deleted since. A request is decoded on first access. Never changes a request or its execution.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ class About(TypedDict, total=False):
 
 
 def _check(about: Mapping[str, Any]) -> None:
-    """Raise TypeError for an unknown filter: code without type checks would otherwise ignore it silently."""
+    """Raise TypeError for an unknown filter: code without type checks would ignore it silently."""
     known = About.__annotations__
     for name, value in about.items():
         if name not in known:
-            raise TypeError(f"requests are not told apart by {name!r}, only by {', '.join(known)}")
+            raise TypeError(f"requests are not filtered by {name!r}, only by {', '.join(known)}")
         if not isinstance(value, str | None):
             raise TypeError(f"{name} is to be a name, not {value!r}")
 

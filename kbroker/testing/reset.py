@@ -1,7 +1,7 @@
 """An embedded broker reset to its state at the start, without a restart: for the next test.
 
-Owns what is reset, and in which order. Never touches a file itself: topics are deleted as a client would, and groups,
-offsets and transactions are deleted with the coordinators' topics.
+Owns the steps of a reset and their order. Never touches a file itself: topics are deleted as a client would, and
+groups, offsets and transactions are deleted with the coordinators' topics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random misbehaviour that Kafka permits: what may happen to any request on a cluster in trouble.
+"""Random misbehaviour that Kafka permits: the faults of any request on a cluster in trouble.
 
 Owns which trouble is legal for which API, and how often a storm strikes by default. Never decides which requests are
 hit: faults.py does.

@@ -78,7 +78,7 @@ def consume(
     if stop:
         sys.exit(stop.status)
     if run.records < records:
-        raise click.ClickException(f"no record came for {timeout} ms; {run.records} of {records} were read")
+        raise click.ClickException(f"no record arrived for {timeout} ms; {run.records} of {records} were read")
 
 
 def _forget(connection: Connection, group: str) -> None:

@@ -108,10 +108,10 @@ def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s:
         if stop:
             return None
         if time.perf_counter() - began > timeout_s:
-            raise click.ClickException(f"a record that was acknowledged did not come in {timeout_s:g} s")
+            raise click.ClickException(f"an acknowledged record did not arrive in {timeout_s:g} s")
     took = time.perf_counter() - began
     if taken != [value]:
-        raise click.ClickException("another record came than was sent: does somebody else write to the topic?")
+        raise click.ClickException("another record arrived than was sent: does another producer write to the topic?")
     return took
 
 

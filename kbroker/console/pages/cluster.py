@@ -1,4 +1,4 @@
-"""The cluster: brokers by rack, what each leads and holds, log directories, and moving partitions.
+"""The cluster: brokers by rack, their partitions, log directories, and moving partitions.
 
 Owns the map, moving a partition, the plan of a drain and its start. Moves continue in the cluster on their own.
 """
@@ -212,7 +212,7 @@ def cancel(admin: Any, values: Values) -> Done:
 
 
 def drain(admin: Any, values: Values) -> Done:
-    """Start moving replicas away from a broker, some at a time."""
+    """Start moving the replicas of a broker to others, some at a time."""
     number = values.needed_number("broker", "the broker's id")
     replicas = {key: list(each["replica_nodes"]) for key, each in partitions_of(admin).items()}
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}

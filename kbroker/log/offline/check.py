@@ -110,9 +110,9 @@ def audit(
 ) -> Iterator[Finding]:
     """Yield every fault. Raises NoLogDir, OSError.
 
-    `pause` is for a directory that a broker uses: it is called between looks at the same place.
+    `pause` is for a directory that a broker uses: it is called between checks of the same place.
 
-    `before_recovery` predicts the recovery, even if the mark of a clean stop says that none is due. `checked` is
+    `before_recovery` predicts the recovery, even with the mark of a clean stop, after which none is due. `checked` is
     counted up on the way.
     """
     checked = checked or Checked()
@@ -137,7 +137,7 @@ def audit(
 def _lasting(
     path: str, check: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield the findings that every look at a partition repeats: a batch being written is complete at the next look.
+    """Yield the findings that every check of a partition repeats: a batch being written is complete at the next check.
 
     Yields nothing if the partition is deleted meanwhile.
     """

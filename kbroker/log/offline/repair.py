@@ -1,7 +1,7 @@
 """Repair a data directory as the next start would after a crash, without starting a broker.
 
 Owns the order: lock, cut every log at its first bad batch from the recovery point on, remove the given records, update
-the checkpoints. Never touches anything else below a recovery point. Never writes the mark of a clean stop: the next
+the checkpoints. Never changes other records below a recovery point. Never writes the mark of a clean stop: the next
 start must check the logs, too, and begin new leader epochs, which show clients that a tail was lost.
 """
 

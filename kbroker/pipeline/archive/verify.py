@@ -107,7 +107,7 @@ class Verification:
         return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """Return what a job's write changes: the entries, and those not yet in place."""
+        """Return the data that a job's write changes: the entries, and those not yet in place."""
         return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
 
     def _compare_all(self, manifest: Manifest) -> None:
@@ -221,7 +221,7 @@ class Verification:
             self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without what retention deleted since they were requested; that is counted as deleted."""
+        """Return the bounds without records that retention deleted since the request; these are counted as deleted."""
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
         now = self._cluster.bounds(numbers)
@@ -256,7 +256,7 @@ class Verification:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
     def _judge_missing(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that are gone upstream; a fault if nothing should have removed them."""
+        """Count archived records that are missing upstream; a fault unless retention or compaction explains it."""
         missing = {partition: number for partition, number in self._missing.items() if number}
         for partition, number in missing.items():
             states[partition].deleted_upstream += number

@@ -299,7 +299,7 @@ def _on_a_cluster(master: str) -> dict[str, str]:
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     """Set the executors' Python: the requested one, or this one if they run on this machine."""
     if (executable := settings.get("spark.pyspark.python")) is not None:
-        os.environ["PYSPARK_PYTHON"] = executable  # pyspark looks nowhere else once Python runs
+        os.environ["PYSPARK_PYTHON"] = executable  # pyspark reads no other setting once Python runs
     elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 

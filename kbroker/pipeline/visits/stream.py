@@ -355,7 +355,7 @@ class Visits:
         left.write.parquet(self._states.files.url(f"{folder}/events"))
 
     def _final_before(self, state: VisitsState) -> int:
-        """Return the time before which nothing changes any more, in ms: the watermark."""
+        """Return the time before which all results are final, in ms: the watermark."""
         return self._options.rules.final_before(state.slowest())
 
     # -- the outputs --------------------------------------------------------------------------------------------
