@@ -55,7 +55,7 @@ def test_numbers_that_are_none_are_told_by_name() -> None:
             (lambda _: broker.clock.advance(hours=math.nan), "hours is to be a finite number, not nan"),
             (broker.clock.set, "the time is to be a number, not '3'"),
             (fault.wait, "hits is to be a whole number, not '3'"),
-            (broker.restore, "what is restored is what snapshot() has returned, not '3'"),
+            (broker.restore, "restore takes the result of snapshot(), not '3'"),
         )
         for look, said in looks:
             with pytest.raises((TypeError, ValueError)) as told:
