@@ -14,7 +14,7 @@ from kafka.errors import IncompatibleBrokerVersion
 
 from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any, ask_broker
-from kbroker.admin.told_everywhere import wait_for_configs
+from kbroker.admin.visible_everywhere import wait_for_configs
 from kbroker.config.model import ConfigSource
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import (

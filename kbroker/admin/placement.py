@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import AdminError, WrongInput, code_error, error_text, raise_any
-from kbroker.admin.told_everywhere import wait_for_preferred_leaders
+from kbroker.admin.visible_everywhere import wait_for_preferred_leaders
 
 POLL_SECONDS = 0.5
 Key = tuple[str, int]

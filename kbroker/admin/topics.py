@@ -18,7 +18,7 @@ from kafka.structs import TopicPartition
 from kbroker.admin.did_you_mean import no_such_topic_config
 from kbroker.admin.errors import AdminError, Refusal, Refusals, check_code, code_error, error_text
 from kbroker.admin.partition_offsets import retried_offsets_at
-from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
+from kbroker.admin.visible_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"

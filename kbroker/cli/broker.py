@@ -16,7 +16,7 @@ from kbroker.admin.brokers import (
 from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
-from kbroker.admin.told_everywhere import wait_for_replicas
+from kbroker.admin.visible_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completion import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table

@@ -24,8 +24,8 @@ from kbroker.admin.reassignments import (
     proposal,
     set_throttles,
 )
-from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.admin.topics import existing_topics
+from kbroker.admin.visible_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Column, Output, output_option

@@ -21,10 +21,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kbroker.control import clock, faults, groups, requests, snapshots, topics
+from kbroker.control.as_json import json_bytes
 from kbroker.control.document import document, page
 from kbroker.control.guard import MAX_BODY, Guard
 from kbroker.control.operations import Control, Operation
-from kbroker.control.telling import json_bytes
 from kbroker.control.values import Refused, Values, checked, parsed, queried
 from kbroker.protocol.errors import ApiError
 from kbroker.testing.missing import MissingError

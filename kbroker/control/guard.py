@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kbroker.control.telling import json_bytes
+from kbroker.control.as_json import json_bytes
 from kbroker.local_http import is_own
 
 MAX_BODY: Final = 1024 * 1024

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kbroker.control.as_json import record_json
 from kbroker.control.operations import Control, Operation
-from kbroker.control.telling import record_json
 from kbroker.control.values import Field, Refused, Values
 from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
 

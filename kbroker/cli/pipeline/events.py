@@ -22,8 +22,8 @@ from typing import Any, Final
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.admin.topics import EXISTS, create_topics
+from kbroker.admin.visible_everywhere import wait_for_topics
 from kbroker.cli.client import client_options
 from kbroker.cli.main import of_signal
 from kbroker.pipeline.errors import PipelineError
