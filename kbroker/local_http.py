@@ -18,7 +18,7 @@ _LAST_PORT: Final = 65_535
 _BACKLOG: Final = 128
 
 
-class NoPlace(Exception):  # noqa: N818 - what happened
+class NoPlace(Exception):  # noqa: N818 - an outcome
     """The reason why nothing can be served at an address, in one line."""
 
 

@@ -1,4 +1,4 @@
-"""How to reach a cluster, and how a client's errors read.
+"""The connection to a cluster, and the texts of a client's errors.
 
 Owns the settings of the Kafka clients. The client is kafka-python, so that it works with any Kafka. Never prints.
 """

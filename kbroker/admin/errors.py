@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 
 
 class AdminError(Exception):
-    """A request failed; the text says what and why."""
+    """A request failed; the text has the failure and its reason."""
 
 
-class Unreachable(AdminError):  # noqa: N818 - what happened
+class Unreachable(AdminError):  # noqa: N818 - an outcome
     """No address of the cluster accepts a connection, or a requirement of the connection is missing."""
 
 
-class WrongInput(AdminError):  # noqa: N818 - what happened
+class WrongInput(AdminError):  # noqa: N818 - an outcome
     """The input makes no sense, and was not sent."""
 
 
 class NotThere(WrongInput):
-    """The requested entity does not exist, or no longer."""
+    """The requested entity does not exist, or not any more."""
 
 
-class Failures(AdminError):  # noqa: N818 - what happened
+class Failures(AdminError):  # noqa: N818 - an outcome
     """Several failures, with a line each."""
 
     def __init__(self, lines: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ class Failures(AdminError):  # noqa: N818 - what happened
 
 
 def check_code(code: int, failure: str, message: str | None = None, hint: str = "") -> None:
-    """Raise AdminError for an error code: what failed, why (with the broker's message if there is one), and a hint."""
+    """Raise AdminError for an error code: the failure, its reason (with the broker's message, if any), and a hint."""
     error = code_error(code)
     if error is not None:
         raise AdminError(f"{failure}: {error_text(error, message)}{hint}")

@@ -58,7 +58,7 @@ class Found:
         return len(self.key or b"") + len(self.value or b"")
 
 
-class UnreadableBatch(AdminError):  # noqa: N818 - what happened
+class UnreadableBatch(AdminError):  # noqa: N818 - an outcome
     """The records of a batch cannot be read."""
 
     def __init__(self, key: Key, header: BatchHeader, cause: object) -> None:

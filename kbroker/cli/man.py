@@ -121,7 +121,7 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Not click's own: a command caches the one of its first context, which may have been without its parents.
+    # Not click's own: a command caches that of its first context, which may lack its parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 

@@ -66,5 +66,5 @@ def outages_reported(
         yield
     finally:
         over.set()
-        with printing:  # a message of the thread comes before the verb's last ones
+        with printing:  # a message of the thread precedes the verb's last ones
             pass

@@ -1,7 +1,7 @@
 """Requests of a web server to a cluster: blocking clients in a few threads, with a deadline for each request.
 
 Owns the threads and the clients that are kept between requests. A client with a broken connection is discarded, and a
-read-only request is retried once with a new client. Never knows what is requested.
+read-only request is retried once with a new client. Never knows a particular request.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _ENDING: Final = "the console is stopping"
 _BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError, UnknownBrokerIdError)
 
 
-class Slow(Exception):  # noqa: N818 - what happened
+class Slow(Exception):  # noqa: N818 - an outcome
     """The cluster has not answered in time."""
 
 
-class Busy(Exception):  # noqa: N818 - what happened
+class Busy(Exception):  # noqa: N818 - an outcome
     """Too many requests are under way."""
 
 

@@ -1,6 +1,6 @@
 """The rows of configs on pages, for every kind of entity.
 
-Owns that a sensitive value is never shown, whatever a broker returns.
+Owns that a sensitive value is never shown, even if a broker returns one.
 """
 
 from __future__ import annotations

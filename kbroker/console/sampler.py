@@ -173,7 +173,7 @@ class Sampler:
         view, before = self.samples.view, self._alive
         now = frozenset() if view is None else frozenset(each.node_id for each in view.brokers)
         before = before or now
-        self._alive = before & now  # the client forgets a broker that has gone, too
+        self._alive = before & now  # the client forgets missing brokers, too
         if now <= before:
             return False
         self._close()

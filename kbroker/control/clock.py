@@ -1,4 +1,4 @@
-"""Time and reset over HTTP. Owns the format of a time; testing/steered_clock.py says what moving it does."""
+"""Time and reset over HTTP. Owns the format of a time; testing/steered_clock.py describes the effects of a move."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _lag(group: Group, topic: str | None) -> int:
     except MissingError:
         if topic is not None:
             raise
-        return 0  # the group is gone, or never existed: its state "Dead" says so
+        return 0  # the group does not exist (any more): its state is "Dead"
 
 
 def _list(control: Control, _: Values) -> dict[str, Any]:

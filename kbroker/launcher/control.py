@@ -26,7 +26,7 @@ _LINE_TIMEOUT_S: Final = 2.0
 Request = dict[str, Any]
 
 
-class NobodyThere(LauncherError):  # noqa: N818 - what is the case
+class NobodyThere(LauncherError):  # noqa: N818 - a state
     """No launcher runs in a directory."""
 
 

@@ -1,8 +1,8 @@
 """Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
 
 Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
-Owns also the one request to a broker, which brokers it knows: on a connection of its own, until its timeout at most.
-Never prints; `pause` waits between two checks, and may raise to end the waiting.
+Owns also the one request to a broker, for the brokers that it knows: on its own connection, with a timeout. Never
+prints; `pause` waits between two checks, and may raise to end the waiting.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Work for the broker's loop that another thread requests and waits for.
 
-Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the
-broker stops. Never knows what the work does.
+Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the broker
+stops. Never knows the work.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The difference of two sequences, and its lines, short enough to read.
 
-Owns which elements match, and which lines are left out. Never knows what the elements are.
+Owns which elements match, and which lines are left out. Never knows the elements.
 """
 
 from __future__ import annotations

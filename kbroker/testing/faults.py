@@ -1,4 +1,4 @@
-"""Faults on demand: which requests meet them, and what happens to these requests.
+"""Faults on demand: which requests meet them, and with which outcome.
 
 Owns the faults that are set, their filters, and how often they were met. Never touches a request's bytes or a
 connection: interceptor.py carries out what `Faults.plan` returns. A test's thread sets faults and the broker's thread
@@ -41,7 +41,7 @@ def that_write(filters: Filter) -> Filter:
 
 
 class Kind(Enum):
-    """What a fault does."""
+    """The effect of a fault."""
 
     FAIL = "fail"
     DELAY = "delay"
@@ -170,7 +170,7 @@ class Fault:
         return True
 
     def happens(self, seen: Seen) -> tuple[Kind, Any]:
-        """Return the kind and value of what happens to a request that meets the fault."""
+        """Return the kind and value of the outcome of a request that meets the fault."""
         if self.kind is not Kind.STORM:
             return self.kind, self.value
         name, value = squall(seen.api, seen.version, self._random)
@@ -217,7 +217,7 @@ class End:
 
 @dataclass(slots=True)
 class Plan:
-    """What happens to one request."""
+    """The outcome of one request."""
 
     delay_ms: float = 0.0
     throttle_ms: int = 0
@@ -360,7 +360,7 @@ class Faults:
         self._changed()
 
     def plan(self, seen: Seen) -> Plan | None:
-        """Return what happens to a request; None if it meets no fault. Only the broker's thread calls this."""
+        """Return the outcome of a request; None if it meets no fault. Only the broker's thread calls this."""
         plan = None
         now_ms = self._now_ms()
         for fault in self.active:

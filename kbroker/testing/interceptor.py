@@ -1,6 +1,6 @@
 """Between connections and the dispatcher, if a test asks for it: requests meet faults, and are recorded.
 
-Owns what happens to a frame according to a fault's plan. It works on frames: the dispatcher runs the request, and the
+Owns the handling of a frame according to a fault's plan. It works on frames: the dispatcher runs the request, and the
 interceptor changes, delays, cuts or drops the answer. Never decides (faults.py does). Without faults it only records
 requests (recorder.py); a broker without faults and recording does not use it.
 """

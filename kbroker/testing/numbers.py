@@ -1,6 +1,6 @@
 """Numbers that a test passes: a wrong type or a value out of bounds is refused in one line with its name.
 
-Owns the checks. Never knows what a number is for.
+Owns the checks. Never knows the meaning of a number.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
     deleted = [name for name in controller.decided.topics if name not in keep]
-    controller.delete_topics(deleted)  # the coordinators' topics are gone: no offsets are left to clean up
+    controller.delete_topics(deleted)  # also the coordinators' topics: no offsets are left to clean up
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):

@@ -41,7 +41,7 @@ Squall = tuple[str, float | When | E]
 
 
 def squall(api: str, version: int, chance: random.Random) -> Squall:
-    """Return what happens to one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
+    """Return the outcome of one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
     kind = chance.choice(("delay", "disconnect", "fail", "fail"))
     errors = [each for each in ERRORS.get(api, ()) if not (each == E.FETCH_SESSION_ID_NOT_FOUND and version < 7)]
     if kind == "fail" and errors:

@@ -103,7 +103,7 @@ def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> i
         return int(schema["type"] == "null")
     name = schema["name"]
     if name not in known:
-        known[name] = 0  # for a type within itself: such a value has no end, and is never decoded
+        known[name] = 0  # for a type within itself: its values have no end, and are never decoded
         fields = schema["fields"]
         known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
     return known[name]

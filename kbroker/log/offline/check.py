@@ -53,7 +53,7 @@ _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 Key = tuple[str, int]
 
 
-class NoLogDir(Exception):  # noqa: N818 - the text says why, in one line
+class NoLogDir(Exception):  # noqa: N818 - its text is the reason, in one line
     """A directory holds neither partitions nor segments."""
 
 
