@@ -54,8 +54,8 @@ def test_what_is_cut_arrives_late(caller: tuple[Network, socket.socket]) -> None
     network, client = caller
     client.sendall(b"one")
     assert exactly(client, 3) == b"one"
-    for way in ((1, ZOOKEEPER), (ZOOKEEPER, 1)):
-        network.cut(way)
+    for link in ((1, ZOOKEEPER), (ZOOKEEPER, 1)):
+        network.cut(link)
         client.sendall(b"two")
         client.settimeout(_A_WHILE_S)
         with pytest.raises(TimeoutError):

@@ -58,7 +58,7 @@ TEST_DEFAULTS = {
 
 
 class Embedded(ABC):
-    """What an embedded broker and a cluster of them have in common: a test's tools, and `with`."""
+    """The common interface of an embedded broker and a cluster of them: a test's tools, and `with`."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -133,8 +133,8 @@ class Broker(Embedded):
     another clock.
 
     With `tls` it listens with SSL and generates its own `certificates`. With `users` (passwords by name) it listens
-    with SASL and admits only them. With `acls` only what they allow is permitted, except to the config's `super.users`.
-    Invalid values raise ValueError. `client_settings` returns the settings of clients.
+    with SASL and admits only them. With `acls` only the operations that they allow are permitted, except to the
+    config's `super.users`. Invalid values raise ValueError. `client_settings` returns the settings of clients.
 
     It records requests from its start on: see `requests`. With `requests=False` it records from the first access.
     """

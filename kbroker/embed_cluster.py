@@ -126,7 +126,7 @@ class ClusterBroker:
         await how(node)
 
 
-class NoSuchBroker(KeyError):  # noqa: N818 - what happened
+class NoSuchBroker(KeyError):  # noqa: N818 - an outcome
     """A cluster has no broker with this number."""
 
     def __str__(self) -> str:

@@ -129,7 +129,9 @@ class Security:
         if in_cluster and self._has_users:
             self._own = _own_name(self._users), secrets.token_urlsafe()
         if in_cluster and acls is not None and not (tls or self._has_users):
-            raise ValueError("acls of a cluster need users, or tls: its brokers were nobody else than its clients")
+            raise ValueError(
+                "acls of a cluster need users, or tls: otherwise its brokers have the principal of its clients"
+            )
         self.certificates: Certificates | None = None
         """The broker's certificates with `tls`."""
 

@@ -1,8 +1,7 @@
 """Serving over HTTP: addresses, which of them only this machine reaches, and the socket.
 
-Owns reading HOST:PORT, which names in a request's Host header cannot belong to another site, and what the control API
-and the web console need before they can serve. Never imports a server, because the command line takes its addresses
-from here.
+Owns reading HOST:PORT, which names in a request's Host header cannot belong to another site, and the packages that the
+control API and the web console need. Never imports a server, because the command line takes its addresses from here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _LAST_PORT: Final = 65_535
 _BACKLOG: Final = 128
 
 
-class NoPlace(Exception):  # noqa: N818 - what happened
+class NoPlace(Exception):  # noqa: N818 - an outcome
     """The reason why nothing can be served at an address, in one line."""
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests a failed test shows: the last ones, the last telling ones, and the last that met a fault."""
+"""How many requests a failed test shows: the last ones, the last rare ones, and the last that met a fault."""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
 """The requests that clients send all the time: twenty of them would hide the commit that a test is about."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
@@ -181,17 +181,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     if report.failed:
         for used in item.stash.get(_USED, []):
-            told = {"requests to kbroker": _told(list(used.owner.requests)), "storms in kbroker": used.storms()}
-            report.sections += [section for section in told.items() if section[1]]
+            requests = _requests_text(list(used.owner.requests))
+            found = {"requests to kbroker": requests, "storms in kbroker": used.storms()}
+            report.sections += [section for section in found.items() if section[1]]
     return report
 
 
-def _told(requests: Sequence[Request]) -> str:
+def _requests_text(requests: Sequence[Request]) -> str:
     """Return the last requests, the last that clients do not send all the time, and the last that met a fault."""
     met = [at for at, each in enumerate(requests) if each.fault is not None]
-    telling = [at for at, each in enumerate(requests) if each.api not in _ALL_THE_TIME]
+    rare = [at for at, each in enumerate(requests) if each.api not in _ALL_THE_TIME]
     last = range(max(len(requests) - _REQUESTS, 0), len(requests))
-    shown = {*met[-_REQUESTS:], *telling[-_REQUESTS:], *last}
+    shown = {*met[-_REQUESTS:], *rare[-_REQUESTS:], *last}
     lines = []
     for at in sorted(shown):
         lines += ["..."] if at and at - 1 not in shown else []
@@ -210,7 +211,7 @@ class _Used:
         """Return the calls that repeat the test's last storms, one a line."""
         storms = [each for each in self.owner.faults.storms if each not in self.before]
         more = [f"... {len(storms) - _STORMS} before"] if len(storms) > _STORMS else []
-        return "\n".join([*more, *(each.told_again() for each in storms[-_STORMS:])])
+        return "\n".join([*more, *(each.call_text() for each in storms[-_STORMS:])])
 
 
 def _has_cluster_alone(request: pytest.FixtureRequest) -> bool:

@@ -1,12 +1,12 @@
-"""What lies between the brokers of a cluster, and between each and ZooKeeper: tests can cut it, and slow it down.
+"""The network between the brokers of a cluster, and between each and ZooKeeper: tests can cut and slow its links.
 
 Owns TCP proxies, in a thread of their own: in front of each broker's listener for other brokers, and for each broker in
-front of ZooKeeper. A way goes from one of them to another and has one direction: where 1 to 2 is cut, and 2 to 1 is
-not, the requests of 1 do not reach 2, and its answers to 2 neither. Who has opened a connection to a broker is what the
-client id of its first request says, in which brokers have their number. Clients do not come this way.
+front of ZooKeeper. A link has one direction: with 1 to 2 cut, and 2 to 1 open, the requests of 1 do not reach 2, nor
+its answers to 2. The client id of a connection's first request, which has a broker's number, shows the broker that
+opened it. Clients do not use these links.
 
-What cannot pass is kept and arrives later, as with packets that are sent again; who has long given up cannot take it
-back. A reset loses it, and both ends hear of that.
+Bytes that cannot pass are kept and arrive later, as with retransmitted packets, also after the sender has given up. A
+reset loses them, and both ends notice it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
-Way = tuple[int, int]
-"""From whom to whom: ids of brokers, or ZOOKEEPER."""
+Link = tuple[int, int]
+"""Source and target: ids of brokers, or ZOOKEEPER."""
 
 ZOOKEEPER: Final = 0
-_NOBODY: Final = -1
+_UNKNOWN: Final = -1
 _HOST: Final = "127.0.0.1"
 _TICK_S: Final = 0.05
 _KEPT_BYTES: Final = 1 << 20
-"""Of a connection that keeps more in one direction no more is read."""
+"""A connection that keeps more than this in one direction is not read."""
 _PATIENCE_S: Final = 20.0
 _HEADER: Final = struct.Struct(">ihhih")
 """Of a request: size, API, version, correlation id, and how long the client id is that follows."""
@@ -39,7 +39,7 @@ _RESET: Final = struct.pack("ii", 1, 0)
 
 
 class Network:
-    """All ways of one cluster; a context manager, entered before the brokers start."""
+    """All links of one cluster; a context manager, entered before the brokers start."""
 
     def __init__(self, zookeeper: str) -> None:
         """`zookeeper` is the address of the real one."""
@@ -48,8 +48,8 @@ class Network:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._servers: list[asyncio.Server] = []
-        self.rates: dict[Way, float] = {}
-        """Bytes per second of the ways that are slow, of each connection; 0 where nothing passes."""
+        self.rates: dict[Link, float] = {}
+        """Bytes per second of each connection on slow links; 0 on cut ones."""
         self.connections: set[Connection] = set()
 
     def __enter__(self) -> Self:
@@ -78,24 +78,24 @@ class Network:
 
     # -- what tests do
 
-    def cut(self, *ways: Way) -> None:
+    def cut(self, *links: Link) -> None:
         """Let nothing pass."""
-        self.slow(0, *ways)
+        self.slow(0, *links)
 
-    def slow(self, bytes_per_second: float, *ways: Way) -> None:
+    def slow(self, bytes_per_second: float, *links: Link) -> None:
         """Let no more than this pass on each connection."""
-        self._on_loop(lambda: self.rates.update(dict.fromkeys(ways, bytes_per_second)))
+        self._on_loop(lambda: self.rates.update(dict.fromkeys(links, bytes_per_second)))
 
-    def heal(self, *ways: Way, reset: bool = False) -> None:
-        """Let everything pass again, without `ways` on all of them; with `reset` what was kept is lost."""
-        self._on_loop(lambda: self._heal(ways, reset=reset))
+    def heal(self, *links: Link, reset: bool = False) -> None:
+        """Let everything pass again, without `links` on all of them; with `reset` kept bytes are lost."""
+        self._on_loop(lambda: self._heal(links, reset=reset))
 
-    def _heal(self, ways: Iterable[Way], *, reset: bool) -> None:
-        healed = set(ways) or set(self.rates)
-        for way in healed:
-            self.rates.pop(way, None)
+    def _heal(self, links: Iterable[Link], *, reset: bool) -> None:
+        healed = set(links) or set(self.rates)
+        for link in healed:
+            self.rates.pop(link, None)
         for each in list(self.connections):
-            if reset and each.ways & healed:
+            if reset and each.links & healed:
                 each.reset()
             else:
                 each.pump()
@@ -123,7 +123,7 @@ class Network:
         return asyncio.run_coroutine_threadsafe(serve(), self._loop).result(_PATIENCE_S)
 
     def _tick(self) -> None:
-        """Let pass what may on slow ways."""
+        """Pass on the due bytes of slow links."""
         if any(self.rates.values()):
             for each in list(self.connections):
                 each.pump(_TICK_S)
@@ -137,10 +137,10 @@ class Network:
 
 
 class Connection:
-    """Two ends, and what one of them was sent and the other has not got yet."""
+    """Two ends, and the bytes between them."""
 
     def __init__(self, network: Network, source: int | None, target: int, address: tuple[str, int]) -> None:
-        """`source` is None where it is to be found out."""
+        """`source` is None until it is known from the first request."""
         self.network = network
         self._address = address
         self._source = source
@@ -150,31 +150,31 @@ class Connection:
         self.caller.other, self.called.other = self.called, self.caller
 
     @property
-    def ways(self) -> set[Way]:
-        source = _NOBODY if self._source is None else self._source
+    def links(self) -> set[Link]:
+        source = _UNKNOWN if self._source is None else self._source
         return {(source, self._target), (self._target, source)}
 
     def rate(self, end: _End) -> float | None:
-        """Return how fast what comes from an end may pass, None: as fast as it can."""
-        if self._source is None and not self._ask_who():
+        """Return the rate of bytes from an end per second; None without a limit."""
+        if self._source is None and not self._find_source():
             return 0
         source = cast("int", self._source)
-        way = (source, self._target) if end is self.caller else (self._target, source)
-        return self.network.rates.get(way)
+        link = (source, self._target) if end is self.caller else (self._target, source)
+        return self.network.rates.get(link)
 
-    def _ask_who(self) -> bool:
-        """Find out from the first request who calls; return False as long as it may still come."""
+    def _find_source(self) -> bool:
+        """Find the calling broker in the first request; return False as long as that may still arrive."""
         kept = self.caller.kept
         length = max(_HEADER.unpack_from(kept)[4], 0) if len(kept) >= _HEADER.size else 0
         if _HEADER.size + length <= len(kept):
             number = re.search(rb"\d+", kept[_HEADER.size : _HEADER.size + length])
-            self._source = _NOBODY if number is None else int(number.group())
+            self._source = _UNKNOWN if number is None else int(number.group())
         elif self.caller.ended or self.called.ended:
-            self._source = _NOBODY
+            self._source = _UNKNOWN
         return self._source is not None
 
     def begin(self) -> None:
-        """Reach for the other end, now that one is there."""
+        """Connect to the other end, after the first has connected."""
         self.network.connections.add(self)
         self._opening = asyncio.get_running_loop().create_task(self._open())
 
@@ -187,12 +187,12 @@ class Connection:
             self.pump()
 
     def pump(self, seconds: float = 0) -> None:
-        """Pass on what may pass, on a slow way what may in so many seconds."""
+        """Pass on the due bytes, on a slow link those of this many seconds."""
         for end in (self.caller, self.called):
             end.pump(seconds)
 
-    def look(self) -> None:
-        """End once both ends have said all, and been told all."""
+    def close_if_done(self) -> None:
+        """Close once both ends have sent and received everything."""
         if self.caller.done and self.called.done:
             for end in (self.caller, self.called):
                 if end.transport is not None:
@@ -200,7 +200,7 @@ class Connection:
             self.network.connections.discard(self)
 
     def reset(self) -> None:
-        """Break both ends off."""
+        """Reset both ends."""
         self.network.connections.discard(self)
         if self._opening is not None:
             self._opening.cancel()
@@ -213,7 +213,7 @@ class Connection:
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection, and what has come from it and not reached the other one yet."""
+    """One end of a connection, and its bytes that have not reached the other one yet."""
 
     other: _End
 
@@ -222,18 +222,18 @@ class _End(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.kept = bytearray()
         self.ended = False
-        """Whether nothing more comes from here."""
-        self.gone = False
-        """Whether nothing can be sent here any more."""
+        """Whether this end sends no more bytes."""
+        self.is_closed = False
+        """Whether this end cannot receive any more."""
         self.done = False
-        """Whether the other end has got everything that came from here, and was told that it is all."""
+        """Whether the other end has received all bytes from here, and their end."""
         self.is_full = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         if self is self._connection.caller:
             self._connection.begin()
-        elif self.other.gone and not self.other.kept:
+        elif self.other.is_closed and not self.other.kept:
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -243,14 +243,14 @@ class _End(asyncio.Protocol):
     def eof_received(self) -> bool:
         self.ended = True
         self.pump()
-        return True  # the other direction may go on
+        return True  # the other direction may continue
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.ended = self.gone = True
+        self.ended = self.is_closed = True
         self.other.kept.clear()
         self.other.done = True
         self.pump()
-        self._connection.look()
+        self._connection.close_if_done()
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -260,7 +260,7 @@ class _End(asyncio.Protocol):
         self.other.pump()
 
     def pump(self, seconds: float = 0) -> None:
-        """Pass on what may pass to the other end."""
+        """Pass on the due bytes to the other end."""
         transport = self.other.transport
         if not self.done and transport is not None and not self.other.is_full:
             self._pass_to(transport, seconds)
@@ -269,25 +269,25 @@ class _End(asyncio.Protocol):
     def _pass_to(self, transport: asyncio.Transport, seconds: float) -> None:
         rate = self._connection.rate(self)
         if rate == 0:
-            return  # not even the end is told
+            return  # nor does the end pass
         count = len(self.kept) if rate is None else min(len(self.kept), int(rate * seconds))
         if count:
             transport.write(bytes(self.kept[:count]))
             del self.kept[:count]
         if self.ended and not self.kept:
-            self._tell_end(transport)
+            self._pass_end(transport)
 
-    def _tell_end(self, transport: asyncio.Transport) -> None:
+    def _pass_end(self, transport: asyncio.Transport) -> None:
         self.done = True
-        if self.gone:
-            transport.close()  # nobody takes an answer any more
+        if self.is_closed:
+            transport.close()  # no end receives an answer any more
         elif not transport.is_closing():
-            with suppress(OSError):  # which has been reset, as will be heard in a moment
+            with suppress(OSError):  # after a reset, which is reported in a moment
                 transport.write_eof()
-        self._connection.look()
+        self._connection.close_if_done()
 
     def _regulate(self) -> None:
-        """Read no more than can be kept."""
+        """Stop reading while too many bytes are kept."""
         if self.transport is None or self.transport.is_closing() or self.ended:
             return
         if len(self.kept) > _KEPT_BYTES:

@@ -1,7 +1,7 @@
 """Requests to any Kafka cluster, through its protocol: connections, and questions with their answers.
 
-Owns how to reach a cluster, what kafka-python lacks, and how errors read. Knows nothing of the broker, and never
-prints: the command line and the console build on it.
+Owns the connection to a cluster, requests that kafka-python lacks, and the texts of errors. Knows nothing of the
+broker, and never prints: the command line and the console build on it.
 
 A change is one function here over an admin client: it returns when the change is visible, with refusals as data
 (`errors.Refusals`), or raises AdminError. A verb (`cli/<verb>.py`) and an action of the console (`ACTIONS` of

@@ -40,11 +40,11 @@ def add_acls(admin: Any, acls: Sequence[Acl]) -> list[tuple[Acl, str | None]]:
     """Add ACLs; return each with the reason why it was not added, or None. Raises AdminError."""
     creations = [AclCreation(*p, e.principal, e.host, e.operation, e.permission) for p, e in acls]
     answer = _answered(ask_any(admin, CreateAclsRequest(creations=creations), CreateAclsResponse))
-    told = []
+    results = []
     for acl, result in zip(acls, answer.results, strict=True):
         error = code_error(result.error_code)
-        told.append((acl, None if error is None else error_text(error, result.error_message)))
-    return told
+        results.append((acl, None if error is None else error_text(error, result.error_message)))
+    return results
 
 
 def described_acls(admin: Any, wanted: AclFilter) -> Iterator[Acl]:
@@ -68,8 +68,8 @@ def _acl(resource: DescribeAclsResource | DeleteAclsMatchingAcl, acl: AclDescrip
 
 def remove_acls(admin: Any, filters: Sequence[AclFilter]) -> tuple[list[Acl], list[str]]:
     """Remove the ACLs that filters match; return those, and the errors of failed removals. Raises AdminError."""
-    asked = [DeleteAclsFilter(*astuple(each)) for each in filters]
-    answer = _answered(ask_any(admin, DeleteAclsRequest(filters=asked), DeleteAclsResponse))
+    requested = [DeleteAclsFilter(*astuple(each)) for each in filters]
+    answer = _answered(ask_any(admin, DeleteAclsRequest(filters=requested), DeleteAclsResponse))
     removed: list[Acl] = []
     failures: list[str] = []
     for result in answer.filter_results:

@@ -56,7 +56,7 @@ def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
     answer = ask_any(admin, request, DescribeClusterResponse, _WITH_FENCED if fenced else 0)
     if answer is None:
         what = "fenced brokers (Apache Kafka does since 4.0)" if fenced else "its id (Apache Kafka does since 2.8)"
-        raise AdminError(f"this broker does not tell of {what}")
+        raise AdminError(f"this broker does not report {what}")
     check_code(answer.error_code, "cannot describe the cluster", answer.error_message)
     return {
         "cluster_id": answer.cluster_id,
@@ -103,7 +103,7 @@ def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str]
 
 
 def described_log_dirs(admin: Any, broker_id: int) -> list[dict[str, Any]]:
-    """Return the log directories of a broker: their content, and the free space (-1 if the broker does not say)."""
+    """Return the log directories of a broker: their content, and the free space (-1 if unknown)."""
     return [
         {
             "path": each["log_dir"],

@@ -22,7 +22,7 @@ from kbroker.config.providers import PROVIDERS, Providers
 from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
-Tell = Callable[[str], None]
+Warn = Callable[[str], None]
 """Receives a line for people that is not an error."""
 
 
@@ -50,7 +50,7 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
         raise AdminError(f"{what} {path} is not a file of key=value lines") from None
 
 
-def resolved(texts: Texts, what: str, tell: Tell) -> dict[str, str]:
+def resolved(texts: Texts, what: str, warn: Warn) -> dict[str, str]:
     """Return a file's settings with variables replaced, by the config providers that the file itself names.
 
     Raises AdminError that begins with `what`, a name for the file.
@@ -61,7 +61,7 @@ def resolved(texts: Texts, what: str, tell: Tell) -> dict[str, str]:
     except ConfigError as error:
         raise AdminError(f"{what}: {error}") from None
     for warning in providers.warnings:
-        tell(warning)
+        warn(warning)
     return found
 
 
@@ -90,7 +90,7 @@ def _pem(name: str, text: str) -> Texts:
     return {}
 
 
-def _nothing(_name: str, _text: str) -> Texts:
+def _no_settings(_name: str, _text: str) -> Texts:
     return {}
 
 
@@ -115,8 +115,8 @@ _OTHERS: Final[Mapping[str, Callable[[str, str], Texts]]] = {
     "ssl_keystore_type": _pem,
     "ssl_keystore_location": lambda _name, text: {"ssl_certfile": text, "ssl_keyfile": text},
     "ssl_endpoint_identification_algorithm": _check_name,
-    "ssl_truststore_password": _nothing,  # PEM files have no password
-    "ssl_keystore_password": _nothing,
+    "ssl_truststore_password": _no_settings,  # PEM files have no password
+    "ssl_keystore_password": _no_settings,
 }
 
 
@@ -158,20 +158,20 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def settings_of(path: str, tell: Tell) -> dict[str, Any]:
-    """Read a file of client settings; pass warnings about settings unknown here to `tell`."""
-    return known_settings(path, resolved(read_file(path), f"--command-config {path}", tell), tell)
+def settings_of(path: str, warn: Warn) -> dict[str, Any]:
+    """Read a file of client settings; pass warnings about settings unknown here to `warn`."""
+    return known_settings(path, resolved(read_file(path), f"--command-config {path}", warn), warn)
 
 
-def known_settings(path: str, texts: Texts, tell: Tell) -> dict[str, Any]:
-    """Return the settings that the client here has, in its types; pass warnings about the others to `tell`."""
+def known_settings(path: str, texts: Texts, warn: Warn) -> dict[str, Any]:
+    """Return the settings that the client here has, in its types; pass warnings about the others to `warn`."""
     found = {}
     for name, text in texts.items():
         for key, each in translate(name, text.strip()).items():
             if key in _KNOWN and key != "bootstrap_servers":
                 found[key] = _typed(key, each)
             else:
-                tell(f"{path}: {name} has no effect here")
+                warn(f"{path}: {name} has no effect here")
     return found
 
 

@@ -14,7 +14,7 @@ from kafka.errors import IncompatibleBrokerVersion
 
 from kbroker.admin.errors import AdminError, check_code
 from kbroker.admin.own_request import ask_any, ask_broker
-from kbroker.admin.told_everywhere import wait_for_configs
+from kbroker.admin.visible_everywhere import wait_for_configs
 from kbroker.config.model import ConfigSource
 from kbroker.config.operations import Op
 from kbroker.protocol.messages.configs import (
@@ -65,7 +65,7 @@ class Subject:
 
     @property
     def node(self) -> int | None:
-        """The broker that must be asked; None for any broker."""
+        """The broker that must receive the request; None for any broker."""
         if self.kind not in ("broker", "logger") or not self.name:
             return None
         return int(self.name)
@@ -77,16 +77,16 @@ def listed_subjects(admin: Any, kinds: Sequence[str] = ()) -> list[tuple[str, st
     at_least = 0 if list(kinds) == ["client-metrics"] else _WITH_TYPES
     answer = ask_any(admin, request, ListConfigResourcesResponse, at_least)
     if answer is None:
-        raise AdminError("this broker does not list what has configs (Apache Kafka does since 4.1)")
-    check_code(answer.error_code, "cannot list what has configs")
+        raise AdminError("this broker does not list resources with configs (Apache Kafka does since 4.1)")
+    check_code(answer.error_code, "cannot list the resources with configs")
     return sorted((_NAMES.get(each.resource_type, "other"), each.resource_name) for each in answer.config_resources)
 
 
 def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> list[DescribeConfigsResourceResult]:
-    """Return all configs of a subject, with where each comes from; raises AdminError."""
+    """Return all configs of a subject, each with its source; raises AdminError."""
     resource = DescribeConfigsResource(TYPES[subject.kind], subject.name, None)
     request = DescribeConfigsRequest([resource], include_synonyms=False, include_documentation=documentation)
-    (result,) = _asked(admin, subject, request, DescribeConfigsResponse).results
+    (result,) = _request(admin, subject, request, DescribeConfigsResponse).results
     check_code(result.error_code, f"cannot describe {subject}", result.error_message)
     return result.configs
 
@@ -109,10 +109,10 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]
     """Set and unset configs, all or none, and wait until they are readable; raises AdminError."""
     resource = IncrementalResource(TYPES[subject.kind], subject.name, list(ops))
     request = IncrementalAlterConfigsRequest([resource], dry_run)
-    (result,) = _asked(admin, subject, request, IncrementalAlterConfigsResponse).responses
+    (result,) = _request(admin, subject, request, IncrementalAlterConfigsResponse).responses
     if not result.error_code:
         if not dry_run:
-            wait_for_configs(lambda: _are_told(admin, subject, ops))
+            wait_for_configs(lambda: _are_visible(admin, subject, ops))
         return
     known = [each.name for each in described_configs(admin, subject, documentation=False)]
     unknown = [op.name for op in ops if op.name not in known]
@@ -120,18 +120,18 @@ def alter_configs(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]
     check_code(result.error_code, f"cannot change {subject}", result.error_message, near)
 
 
-def _are_told(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]) -> bool:
+def _are_visible(admin: Any, subject: Subject, ops: Sequence[IncrementalConfig]) -> bool:
     known = {each.name: each for each in described_configs(admin, subject, documentation=False)}
-    return all(op.name not in known or _is_told(subject, op, known[op.name]) for op in ops)
+    return all(op.name not in known or _is_visible(subject, op, known[op.name]) for op in ops)
 
 
-def _is_told(subject: Subject, op: IncrementalConfig, known: DescribeConfigsResourceResult) -> bool:
+def _is_visible(subject: Subject, op: IncrementalConfig, known: DescribeConfigsResourceResult) -> bool:
     if op.config_operation == Op.DELETE:
         return subject.kind == "logger" or not subject.is_of(known.config_source)
     return known.is_sensitive or known.value == op.value
 
 
-def _asked(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
+def _request(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
     if subject.node is None:
         found = ask_any(admin, request, answer)
         assert found is not None  # every broker of the last ten years serves it

@@ -1,6 +1,6 @@
-"""How to reach a cluster, and how a client's errors read.
+"""The connection to a cluster, and the texts of a client's errors.
 
-Owns the settings of the Kafka clients. The client is kafka-python, so that any Kafka can be asked. Never prints.
+Owns the settings of the Kafka clients. The client is kafka-python, so that it works with any Kafka. Never prints.
 """
 
 from __future__ import annotations
@@ -171,12 +171,12 @@ def in_words(err: KafkaError, connection: Connection) -> str:
             if (fault := tls_fault(address, connection.settings)) is not None:
                 return fault
         if str(connection.settings.get("security_protocol", "")).startswith("SASL"):
-            asked = "are mechanism, name and password right?"
-            return f"no broker at {connection.bootstrap} lets this client in: {asked}"
+            hint = "are mechanism, name and password right?"
+            return f"no broker at {connection.bootstrap} lets this client in: {hint}"
         over = " over TLS" if connection.settings.get("security_protocol") == "SSL" else ""
         return f"no broker answers at {connection.bootstrap}{over}"
     if isinstance(err, UnknownBrokerIdError):
-        return f"broker {reason} is gone, or the cluster does not tell of it yet"
+        return f"broker {reason} is gone, or not in the cluster's metadata yet"
     if isinstance(err, (KafkaConnectionError, NodeNotReadyError)):
         return f"the connection to the cluster at {connection.bootstrap} failed: {reason}"
     if isinstance(err, KafkaConfigurationError):
@@ -197,7 +197,8 @@ def patience(seconds: float | None) -> Iterator[None]:
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
     """Retry a call while the cluster asks for it: coordinators load, leaders move.
 
-    A call that only `reads` is also retried when its broker is gone: for some seconds clients still get its address.
+    A call that only `reads` is also retried when its broker is unreachable: for some seconds clients still get its
+    address.
     """
     deadline = time.monotonic() + _patience.get()
     while True:

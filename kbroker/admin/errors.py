@@ -10,33 +10,33 @@ from typing import Any, NamedTuple
 
 
 class AdminError(Exception):
-    """A request failed; the text says what and why."""
+    """A request failed; the text has the failure and its reason."""
 
 
-class Unreachable(AdminError):  # noqa: N818 - what happened
+class Unreachable(AdminError):  # noqa: N818 - an outcome
     """No address of the cluster accepts a connection, or a requirement of the connection is missing."""
 
 
-class WrongInput(AdminError):  # noqa: N818 - what happened
+class WrongInput(AdminError):  # noqa: N818 - an outcome
     """The input makes no sense, and was not sent."""
 
 
 class NotThere(WrongInput):
-    """The requested entity does not exist, or no longer."""
+    """The requested entity does not exist, or not any more."""
 
 
-class Failures(AdminError):  # noqa: N818 - what happened
+class Failures(AdminError):  # noqa: N818 - an outcome
     """Several failures, with a line each."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\nkbroker: ".join(lines))
 
 
-def check_code(code: int, what: str, said: str | None = None, hint: str = "") -> None:
-    """Raise AdminError for an error code: what failed, why (with the broker's message if there is one), and a hint."""
+def check_code(code: int, failure: str, message: str | None = None, hint: str = "") -> None:
+    """Raise AdminError for an error code: the failure, its reason (with the broker's message, if any), and a hint."""
     error = code_error(code)
     if error is not None:
-        raise AdminError(f"{what}: {error_text(error, said)}{hint}")
+        raise AdminError(f"{failure}: {error_text(error, message)}{hint}")
 
 
 class Refusal(NamedTuple):
@@ -61,11 +61,11 @@ def raise_any(failures: Sequence[str]) -> None:
         raise Failures(failures)
 
 
-def error_text(error: Any, said: str | None = None) -> str:
+def error_text(error: Any, message: str | None = None) -> str:
     """Return Kafka's name of an error (a class or an instance) and the broker's message about it, if any."""
-    what = said or getattr(error, "description", None)
+    text = message or getattr(error, "description", None)
     name = getattr(error, "message", None) or f"error {getattr(error, 'errno', '?')}"
-    return f"{what} ({name})" if what else str(name)
+    return f"{text} ({name})" if text else str(name)
 
 
 def code_error(code: int) -> Any | None:

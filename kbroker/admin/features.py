@@ -27,7 +27,7 @@ def described_features(admin: Any) -> list[dict[str, Any]]:
     request = ApiVersionsRequest(client_software_name="kbroker-cli", client_software_version="1")
     answer = ask_any(admin, request, ApiVersionsResponse, _WITH_FEATURES)
     if answer is None:
-        raise AdminError("this broker does not tell of features (Apache Kafka does since 2.4)")
+        raise AdminError("this broker does not report features (Apache Kafka does since 2.4)")
     levels = {each.name: each.max_version_level for each in answer.finalized_features}
     return [
         {

@@ -1,7 +1,7 @@
 """Records of partitions by Fetch itself, with the facts of their batches: transactions, codecs, producers.
 
-Owns the request, and which records belong to aborted transactions. A fetch without records returns at once unless it
-is told to wait. Never joins a group and never commits.
+Owns the request, and which records belong to aborted transactions. A fetch without records returns at once, unless a
+wait is requested. Never joins a group and never commits.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Found:
         return len(self.key or b"") + len(self.value or b"")
 
 
-class UnreadableBatch(AdminError):  # noqa: N818 - what happened
+class UnreadableBatch(AdminError):  # noqa: N818 - an outcome
     """The records of a batch cannot be read."""
 
     def __init__(self, key: Key, header: BatchHeader, cause: object) -> None:
@@ -112,25 +112,25 @@ def fetch(
         answer = ask_broker(admin, broker, request, FetchResponse)
         check_code(answer.error_code, f"broker {broker} gives no records")
         names = {topic.topic_id: name for name, topic in topics.items()}
-        for told in answer.responses:
-            name = told.topic or names[told.topic_id]
-            for each in told.partitions:
+        for response in answer.responses:
+            name = response.topic or names[response.topic_id]
+            for each in response.partitions:
                 key = (name, each.partition_index)
                 found[key] = _piece(key, offsets[key], each, room, committed=committed)
     return found
 
 
-def _piece(key: Key, offset: int, told: PartitionData, room: _Room, *, committed: bool) -> Piece:
-    error = code_error(told.error_code)
-    if error is not None and told.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, committed: bool) -> Piece:
+    error = code_error(response.error_code)
+    if error is not None and response.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
         raise AdminError(f"{key[0]}-{key[1]}: {error_text(error)}")
-    end = told.last_stable_offset if committed and told.last_stable_offset >= 0 else told.high_watermark
-    piece = Piece(next_offset=offset, end=max(end, 0), begin=max(told.log_start_offset, 0))
+    end = response.last_stable_offset if committed and response.last_stable_offset >= 0 else response.high_watermark
+    piece = Piece(next_offset=offset, end=max(end, 0), begin=max(response.log_start_offset, 0))
     if error is not None:
         piece.next_offset = max(offset, piece.begin)
         return piece
-    aborts = _Aborts(told)
-    buffer = bytes(told.records or b"")
+    aborts = _Aborts(response)
+    buffer = bytes(response.records or b"")
     try:
         for position, header in iter_batches(buffer):
             batch = memoryview(buffer)[position : position + header.size]
@@ -216,8 +216,8 @@ def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> It
 class _Aborts:
     """The aborted transactions: an answer lists them only if committed records were requested."""
 
-    def __init__(self, told: PartitionData) -> None:
-        self._waiting = sorted(told.aborted_transactions or (), key=lambda each: each.first_offset)
+    def __init__(self, response: PartitionData) -> None:
+        self._waiting = sorted(response.aborted_transactions or (), key=lambda each: each.first_offset)
         self._open: set[int] = set()
 
     def enter(self, header: BatchHeader) -> bool:

@@ -1,6 +1,6 @@
 """The offsets of groups: reading, resetting and deleting committed offsets.
 
-Owns what a reset does: which offsets it commits, and that a group with members keeps its own. Never prints.
+Owns which offsets a reset commits, and that a group with members keeps its own. Never prints.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_group, no_such_topic
 from kbroker.admin.errors import AdminError, Failures, WrongInput, code_error, error_text, raise_any
 from kbroker.admin.own_request import ask_coordinator
-from kbroker.admin.partition_offsets import told_offsets_at
+from kbroker.admin.partition_offsets import retried_offsets_at
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -55,7 +55,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of partitions; a partition that is gone, or has no leader that knows its offset, has none."""
+    """Offsets of partitions, without deleted partitions and those whose leader does not know the offset."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin
@@ -72,27 +72,27 @@ class PartitionOffsets:
 
     def of(self, spec: int) -> dict[TopicPartition, int]:
         """Return each partition's offset for `spec`: an OffsetSpec, or a time in ms."""
-        return told_offsets_at(self._admin, self._led, spec)
+        return retried_offsets_at(self._admin, self._led, spec)
 
 
 def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
     """Return the partitions for texts like "orders" and "orders:0,2"."""
-    asked: dict[str, set[int] | None] = {}
+    requested: dict[str, set[int] | None] = {}
     for text in wanted:
         topic, colon, numbers = text.partition(":")
         parts = numbers.split(",") if colon else []
         if not all(each.isdecimal() for each in parts):
             raise WrongInput(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}")
-        asked[topic] = {*map(int, parts), *(asked.get(topic) or ())} if parts else None
+        requested[topic] = {*map(int, parts), *(requested.get(topic) or ())} if parts else None
     found = []
-    known = {topic["name"]: topic for topic in admin.describe_topics(sorted(asked)) if not topic["error_code"]}
-    for topic, numbers_asked in asked.items():
+    known = {topic["name"]: topic for topic in admin.describe_topics(sorted(requested)) if not topic["error_code"]}
+    for topic, chosen in requested.items():
         if topic not in known:
             raise AdminError(no_such_topic(admin, topic))
         there = {p["partition_index"] for p in known[topic]["partitions"]}
-        for number in sorted((numbers_asked or set()) - there):
+        for number in sorted((chosen or set()) - there):
             raise AdminError(f"topic {topic} has no partition {number}")
-        found += [TopicPartition(topic, number) for number in numbers_asked or there]
+        found += [TopicPartition(topic, number) for number in chosen or there]
     return sorted(found)
 
 
@@ -132,8 +132,8 @@ def new_offsets(
 
 def set_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> None:
     """Commit offsets for a group; raises Failures."""
-    asked = {each: OffsetAndMetadata(offset, "", None) for each, offset in new.items()}
-    result = patiently(lambda: admin.alter_group_offsets(name, asked))
+    requested = {each: OffsetAndMetadata(offset, "", None) for each, offset in new.items()}
+    result = patiently(lambda: admin.alter_group_offsets(name, requested))
     failed = {each: error for each, error in result.items() if error is not kafka.errors.NoError}
     if failed:
         raise Failures([f"cannot reset {p.topic} {p.partition}: {error_text(e)}" for p, e in sorted(failed.items())])
@@ -141,10 +141,10 @@ def set_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> Non
 
 def delete_offsets(admin: Any, name: str, partitions: Iterable[TopicPartition]) -> None:
     """Delete a group's committed offsets of partitions that no member reads; raises AdminError."""
-    asked: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    requested: dict[str, list[OffsetDeleteRequestPartition]] = {}
     for each in partitions:
-        asked.setdefault(each.topic, []).append(OffsetDeleteRequestPartition(each.partition))
-    request = OffsetDeleteRequest(name, [OffsetDeleteRequestTopic(*each) for each in asked.items()])
+        requested.setdefault(each.topic, []).append(OffsetDeleteRequestPartition(each.partition))
+    request = OffsetDeleteRequest(name, [OffsetDeleteRequestTopic(*each) for each in requested.items()])
     answer = patiently(lambda: _delete_once(admin, name, request))
     failures = []
     for topic in answer.topics:

@@ -46,7 +46,7 @@ _NO_GROUP: Final = "GroupIdNotFoundError"
 """kafka-python's name of the error for a missing group."""
 _OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
 """The fields that describe the reader of a partition."""
-_COORDINATOR_ON_ITS_WAY: Final = (
+_COORDINATOR_MOVING: Final = (
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
     "NotCoordinatorError",
@@ -55,8 +55,8 @@ _COORDINATOR_ON_ITS_WAY: Final = (
 
 def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
     """Return groups by name, with state, type and protocol: all, or only those with these states and types."""
-    asked = {"states_filter": list(states) or None, "types_filter": list(types) or None}
-    groups = patiently(lambda: admin.list_groups(**asked))
+    filters = {"states_filter": list(states) or None, "types_filter": list(types) or None}
+    groups = patiently(lambda: admin.list_groups(**filters))
     return {
         group["group_id"]: {
             "group": group["group_id"],
@@ -71,7 +71,7 @@ def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] =
 def _answered(admin: Any, name: str) -> Any:
     """Request one group; raises a retriable error while it has no coordinator, which the client returns as text."""
     group = admin.describe_groups([name])[name]
-    if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_ON_ITS_WAY):
+    if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_MOVING):
         raise kafka.errors.CoordinatorLoadInProgressError(group["error"])
     return group
 
@@ -160,8 +160,8 @@ def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]
     found: dict[str, int] = {}
     classic = [name for name, kind in kinds.items() if kind not in ("consumer", "share", "streams")]
     with contextlib.suppress(kafka.errors.KafkaError):
-        told = admin.describe_groups(classic) if classic else {}
-        found.update({name: len(each["members"]) for name, each in told.items() if each["error"] is None})
+        described = admin.describe_groups(classic) if classic else {}
+        found.update({name: len(each["members"]) for name, each in described.items() if each["error"] is None})
     for name in (name for name, kind in kinds.items() if kind == "consumer"):
         with contextlib.suppress(kafka.errors.KafkaError, AdminError):
             group = describe_consumer_group(admin, name)
@@ -183,17 +183,17 @@ def delete_groups(admin: Any, names: Sequence[str]) -> Refusals:
     return {name: None if results[name] == "OK" else refusal(name) for name in names}
 
 
-_NONE_SUCH: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
+_UNKNOWN: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)
 
 
 def describe_consumer_group(admin: Any, name: str) -> dict[str, Any] | None:
     """Return state, assignor and members of a consumer group.
 
     None if the broker does not know the API (before Apache Kafka 3.7), has the protocol disabled, or has no consumer
-    group of that name.
+    group with this name.
     """
     group = patiently(lambda: _consumer_answered(admin, name))
-    if group is None or group.error_code in _NONE_SUCH:
+    if group is None or group.error_code in _UNKNOWN:
         return None
     if group.error_code:
         raise AdminError(

@@ -1,6 +1,6 @@
 """The content of brokers' log directories, partition by partition, and which directories have failed.
 
-Owns the request to several brokers at once; a broker that is gone is left out. Never prints.
+Owns the request to several brokers at once; an unreachable broker is left out. Never prints.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.protocol.messages.logs import (
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a broker; sizes in bytes, -1 if the broker does not say."""
+    """A log directory of a broker; sizes in bytes, -1 if the broker does not return them."""
 
     broker: int
     path: str
@@ -60,8 +60,8 @@ def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = 
                     if not partition.is_future_key
                 }
                 moving = sum(p.is_future_key for topic in each.topics for p in topic.partitions)
-                said = None if error is None else error_text(error)
-                found.append(LogDir(broker, each.log_dir, said, each.total_bytes, each.usable_bytes, sizes, moving))
+                message = None if error is None else error_text(error)
+                found.append(LogDir(broker, each.log_dir, message, each.total_bytes, each.usable_bytes, sizes, moving))
     return found
 
 

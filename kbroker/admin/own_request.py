@@ -22,7 +22,7 @@ _API_VERSIONS: Final = 18
 
 
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
-    """Send a message of kbroker.protocol to a group's coordinator; None if that broker does not serve the API.
+    """Send a message of kbroker.protocol to a group's coordinator; None if this broker does not serve the API.
 
     Raises kafka-python's errors, a retriable one while there is no coordinator, and AdminError for an answer that
     cannot be decoded.

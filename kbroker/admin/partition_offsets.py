@@ -61,7 +61,7 @@ def offsets_at(
 ) -> tuple[dict[Key, tuple[int, int]], list[str]]:
     """Return offset and timestamp of partitions from their leaders, -1 if there is none, and the leaders' errors."""
     found, refused = {}, []
-    for key, code, offset, timestamp in _asked(admin, led, time_ms, at_least):
+    for key, code, offset, timestamp in _request(admin, led, time_ms, at_least):
         error = code_error(code)
         if error is None:
             found[key] = (offset, timestamp)
@@ -70,7 +70,7 @@ def offsets_at(
     return found, refused
 
 
-def told_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
+def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
     """Return offsets of partitions from their leaders; retry while leaders move.
 
     Offsets that a leader does not know are left out: since its election too few replicas were in sync (KIP-207).
@@ -91,25 +91,25 @@ def told_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) ->
 
 
 def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Like `offsets_at`, but without partitions whose broker is gone or no longer leads."""
+    """Like `offsets_at`, but without partitions whose broker is unreachable or does not lead any more."""
     found: dict[Key, int] = {}
     for broker in sorted(set(led.values())):
         of_one = {key: leader for key, leader in led.items() if leader == broker}
         with contextlib.suppress(KafkaError):
-            told = _asked(admin, of_one, time_ms, _ANY_VERSION)
-            found.update({key: offset for key, code, offset, _ in told if not code and offset >= 0})
+            results = _request(admin, of_one, time_ms, _ANY_VERSION)
+            found.update({key: offset for key, code, offset, _ in results if not code and offset >= 0})
     return found
 
 
-def _asked(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) -> Iterator[tuple[Key, int, int, int]]:
+def _request(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) -> Iterator[tuple[Key, int, int, int]]:
     """Ask the leaders; yield partition, error code, offset and timestamp."""
     by_broker: dict[int, dict[str, list[ListOffsetsPartition]]] = {}
     for (name, index), leader in led.items():
         topics = by_broker.setdefault(leader, {})
         topics.setdefault(name, []).append(ListOffsetsPartition(index, timestamp=time_ms))
     for broker in sorted(by_broker):
-        asked = [ListOffsetsTopic(*each) for each in by_broker[broker].items()]
-        request = ListOffsetsRequest(_A_CLIENT, topics=asked, timeout_ms=_TIMEOUT_MS)
+        wanted = [ListOffsetsTopic(*each) for each in by_broker[broker].items()]
+        request = ListOffsetsRequest(_A_CLIENT, topics=wanted, timeout_ms=_TIMEOUT_MS)
         try:
             answer = ask_broker(admin, broker, request, ListOffsetsResponse, at_least)
         except IncompatibleBrokerVersion:

@@ -15,7 +15,7 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic
 from kbroker.admin.errors import AdminError, WrongInput, code_error, error_text, raise_any
-from kbroker.admin.told_everywhere import wait_for_preferred_leaders
+from kbroker.admin.visible_everywhere import wait_for_preferred_leaders
 
 POLL_SECONDS = 0.5
 Key = tuple[str, int]
@@ -43,8 +43,8 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
 
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
     """Start moving partitions to other replicas, None cancels; return the accepted ones. Raises Failures."""
-    asked = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
-    answers = admin.alter_partition_reassignments(asked)
+    requested = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
+    answers = admin.alter_partition_reassignments(requested)
     failures = [
         f"cannot move {where.topic}-{where.partition}: {error_text(error)}"
         for where, error in answers.items()
@@ -60,13 +60,13 @@ def moving(admin: Any) -> dict[Key, dict[str, list[int]]]:
     return {(where.topic, where.partition): state for where, state in found.items()}
 
 
-def wait_until_moved(admin: Any, keys: Iterable[Key], say: Callable[[str], None]) -> None:
-    """Wait until none of the partitions is being moved any more; report how many are left whenever that changes."""
-    wanted, told = set(keys), -1
+def wait_until_moved(admin: Any, keys: Iterable[Key], report: Callable[[str], None]) -> None:
+    """Wait until the moves of the partitions have ended; report how many are left whenever that changes."""
+    wanted, reported = set(keys), -1
     while left := wanted & moving(admin).keys():
-        if len(left) != told:
-            told = len(left)
-            say(f"{told} of {len(wanted)} partitions are being moved")
+        if len(left) != reported:
+            reported = len(left)
+            report(f"{reported} of {len(wanted)} partitions are being moved")
         time.sleep(POLL_SECONDS)
 
 

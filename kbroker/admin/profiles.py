@@ -1,7 +1,7 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns their place, a warning if others can read a secret in them, and what overrides what in a connection that is made of
-an address, a profile, a file and single settings. Never connects, and never shows a value.
+Owns their place, a warning if others can read a secret in them, and the precedence in a connection that is made of an
+address, a profile, a file and single settings. Never connects, and never shows a value.
 
     ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 
@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from kbroker.admin.client_properties import (
-    Tell,
+    Warn,
     known_settings,
     normal,
     parse_settings,
@@ -63,14 +63,14 @@ def existing(name: str) -> Path:
     return path
 
 
-def read_profile(name: str, tell: Tell) -> tuple[Path, dict[str, str]]:
+def read_profile(name: str, warn: Warn) -> tuple[Path, dict[str, str]]:
     """Return a profile's file and settings; warn if others can read secrets in it. Raises AdminError."""
     path = existing(name)
     settings = read_file(path, "profile")
     has_secret = any(is_secret(key) and "${" not in text for key, text in settings.items())
     if has_secret and path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        tell(f"{path} has a password, and others can read it: chmod 600 {path}")
-    return path, resolved(settings, f"profile {path}", tell)
+        warn(f"{path} has a password, and others can read it: chmod 600 {path}")
+    return path, resolved(settings, f"profile {path}", warn)
 
 
 def is_secret(name: str) -> bool:
@@ -83,7 +83,7 @@ def connection_of(
     profile: str | None,
     file: str | None,
     settings: Sequence[str],
-    tell: Tell,
+    warn: Warn,
     *,
     profile_counts: bool,
 ) -> Connection:
@@ -93,12 +93,12 @@ def connection_of(
     """
     found: dict[str, Any] = {}
     if profile is not None:
-        path, texts = read_profile(profile, tell)
+        path, texts = read_profile(profile, warn)
         address = _taken(texts, "bootstrap_servers")
         if address is not None and profile_counts:
             bootstrap = address
-        found |= known_settings(str(path), texts, tell)
-    found |= {} if file is None else settings_of(file, tell)
+        found |= known_settings(str(path), texts, warn)
+    found |= {} if file is None else settings_of(file, warn)
     found |= parse_settings(tuple(settings))
     return Connection(addresses(bootstrap), found)
 

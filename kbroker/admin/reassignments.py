@@ -84,7 +84,7 @@ def as_document(replicas: Mapping[Key, Sequence[int]]) -> dict[str, Any]:
 def proposal(
     now: Mapping[Key, Sequence[int]], brokers: Sequence[int], racks: Mapping[int, str | None], *, by_rack: bool
 ) -> dict[Key, list[int]]:
-    """Return replicas of partitions on `brokers`, as many for each as now, spread evenly.
+    """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number.
 
     Leaders go to the brokers in turn, further replicas to the following brokers, with `by_rack` to other racks first.
     Raises WrongInput if there are too few brokers.
@@ -110,8 +110,8 @@ def move_directories(admin: Any, moves: Moves) -> int:
     """Move replicas into the given directories on their brokers; return their number. Raises Failures."""
     if not moves.directories:
         return 0
-    asked = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
-    answers = admin.alter_replica_log_dirs(asked)
+    requested = {TopicPartitionReplica(*where): path for where, path in moves.directories.items()}
+    answers = admin.alter_replica_log_dirs(requested)
     failures = [
         f"{where.topic}-{where.partition} on broker {where.broker_id}: {error_text(error)}"
         for where, error in answers.items()
@@ -149,8 +149,8 @@ def set_throttles(
             for each in then[topic, index]
             if each not in now.get((topic, index), ())
         ]
-        told = {_REPLICAS.format("leader"): ",".join(leading), _REPLICAS.format("follower"): ",".join(coming)}
-        _set(admin, Subject("topic", topic), told)
+        throttles = {_REPLICAS.format("leader"): ",".join(leading), _REPLICAS.format("follower"): ",".join(coming)}
+        _set(admin, Subject("topic", topic), throttles)
 
 
 def clear_throttles(admin: Any, topics: Sequence[str], brokers: Sequence[int]) -> None:

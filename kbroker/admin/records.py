@@ -141,7 +141,7 @@ def write_record(
         known = producer.partitions_for(topic)
         if partition is not None and partition not in known:
             raise AdminError(f"topic {topic} has no partition {partition}")
-        told = producer.send(topic, (value,), key, list(headers), partition).get(_PATIENCE_S)
+        metadata = producer.send(topic, (value,), key, list(headers), partition).get(_PATIENCE_S)
     finally:
         producer.close(timeout=1)
-    return int(told.partition), int(told.offset)
+    return int(metadata.partition), int(metadata.offset)

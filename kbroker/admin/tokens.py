@@ -35,19 +35,19 @@ def create_token(
         renewers=[CreatableRenewers(each.kind, each.name) for each in renewers],
         max_lifetime_ms=life_ms,
     )
-    return _asked(admin, request, CreateDelegationTokenResponse, "cannot create a token")
+    return _request(admin, request, CreateDelegationTokenResponse, "cannot create a token")
 
 
 def renew_token(admin: Any, token_id: str, period_ms: int) -> int:
     """Keep a token valid for a time from now on, -1 being the broker's; return when it expires. Raises AdminError."""
     request = RenewDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
-    return _asked(admin, request, RenewDelegationTokenResponse, f"cannot renew {token_id}").expiry_timestamp_ms
+    return _request(admin, request, RenewDelegationTokenResponse, f"cannot renew {token_id}").expiry_timestamp_ms
 
 
 def expire_token(admin: Any, token_id: str, period_ms: int = -1) -> int:
     """Let a token end after a time from now on, or at once; return when it expires. Raises AdminError."""
     request = ExpireDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
-    return _asked(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token_id}").expiry_timestamp_ms
+    return _request(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token_id}").expiry_timestamp_ms
 
 
 def _hmac_of(admin: Any, token_id: str) -> bytes:
@@ -62,11 +62,11 @@ def described_tokens(admin: Any, owners: Sequence[Principal] = ()) -> list[Descr
     """Return the tokens of owners, or of all owners, that the caller may see, by age; raises AdminError."""
     wanted = [DescribeDelegationTokenOwner(each.kind, each.name) for each in owners] or None
     request = DescribeDelegationTokenRequest(owners=wanted)
-    found = _asked(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
+    found = _request(admin, request, DescribeDelegationTokenResponse, "cannot list tokens").tokens
     return sorted(found, key=lambda each: (each.issue_timestamp, each.token_id))
 
 
-def _asked(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
+def _request(admin: Any, request: Any, answer: type[_Answer], failure: str) -> _Answer:
     """Send a request about tokens; raises AdminError that begins with `failure`."""
     found: Any = ask_any(admin, request, answer)
     if found is None:

@@ -60,8 +60,8 @@ def topic_configs(
     found: dict[str, dict[str, DescribeConfigsResourceResult]] = {}
     for at in range(0, len(names), _AT_ONCE):
         wanted = None if keys is None else list(keys)
-        asked = [DescribeConfigsResource(TYPES["topic"], name, wanted) for name in names[at : at + _AT_ONCE]]
-        answer = ask_any(admin, DescribeConfigsRequest(asked, include_synonyms=False), DescribeConfigsResponse)
+        resources = [DescribeConfigsResource(TYPES["topic"], name, wanted) for name in names[at : at + _AT_ONCE]]
+        answer = ask_any(admin, DescribeConfigsRequest(resources, include_synonyms=False), DescribeConfigsResponse)
         for each in () if answer is None else answer.results:
             if not each.error_code:
                 found[each.resource_name] = {config.name: config for config in each.configs}
@@ -95,7 +95,7 @@ def _value(configs: Mapping[str, DescribeConfigsResourceResult], key: str) -> st
 
 
 def _sizes(admin: Any) -> dict[str, int]:
-    """Return the bytes of topics by name; nothing if the cluster does not say."""
+    """Return the bytes of topics by name; empty if the cluster does not return them."""
     largest: dict[tuple[str, int], int] = {}
     try:
         for broker in admin.describe_log_dirs():

@@ -17,8 +17,8 @@ from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic_config
 from kbroker.admin.errors import AdminError, Refusal, Refusals, check_code, code_error, error_text
-from kbroker.admin.partition_offsets import told_offsets_at
-from kbroker.admin.told_everywhere import wait_for_deletion, wait_for_topics
+from kbroker.admin.partition_offsets import retried_offsets_at
+from kbroker.admin.visible_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
@@ -54,13 +54,13 @@ def create_topics(
 
     An `assignment` places them on these brokers, by partition.
     """
-    asked = {
+    requested = {
         "num_partitions": partitions,
         "replication_factor": replicas,
         "assignments": {index: list(brokers) for index, brokers in enumerate(assignment)},
         "configs": dict(configs or {}),
     }
-    result = admin.create_topics(dict.fromkeys(names, asked), validate_only=dry_run, raise_errors=False)
+    result = admin.create_topics(dict.fromkeys(names, requested), validate_only=dry_run, raise_errors=False)
     refusals = _refusals("create", result["topics"])
     if not dry_run:
         wait_for_topics(admin, _without(refusals))
@@ -132,12 +132,12 @@ def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[int, int]:
-    """Return offsets by partition, without those whose leader is gone before the next election."""
+    """Return offsets by partition, without those that wait for the election of a leader."""
     offsets = {}
     for leader in set(led.values()):
         of_one = {each: broker for each, broker in led.items() if broker == leader}
         with contextlib.suppress(KafkaConnectionError, NodeNotReadyError):
-            found = told_offsets_at(admin, of_one, spec)
+            found = retried_offsets_at(admin, of_one, spec)
             offsets.update({each.partition: offset for each, offset in found.items()})
     return offsets
 
@@ -152,10 +152,10 @@ def set_topic_configs(admin: Any, name: str, configs: Mapping[str, str | None]) 
     changes = {
         key: (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, value) for key, value in configs.items()
     }
-    said = admin.alter_configs([ConfigResource("TOPIC", name, changes)], raise_on_unknown=False)["topic"][name]
-    if said != "OK":
-        said = re.sub(r"^\[Error -?\d+\] \w+: ", "", said)
-        raise AdminError(f"cannot alter {name}: {said}{no_such_topic_config(configs)}")
+    message = admin.alter_configs([ConfigResource("TOPIC", name, changes)], raise_on_unknown=False)["topic"][name]
+    if message != "OK":
+        message = re.sub(r"^\[Error -?\d+\] \w+: ", "", message)
+        raise AdminError(f"cannot alter {name}: {message}{no_such_topic_config(configs)}")
 
 
 def add_partitions(
@@ -165,8 +165,8 @@ def add_partitions(
 
     An `assignment` places the new partitions on brokers.
     """
-    asked = {name: {"count": count, "assignments": [list(each) for each in assignment]} if assignment else count}
-    for each in admin.create_partitions(asked, validate_only=dry_run, raise_errors=False).results:
+    requested = {name: {"count": count, "assignments": [list(each) for each in assignment]} if assignment else count}
+    for each in admin.create_partitions(requested, validate_only=dry_run, raise_errors=False).results:
         check_code(each.error_code, f"cannot alter {name}", each.error_message)
     if not dry_run:
         wait_for_topics(admin, [name], count)

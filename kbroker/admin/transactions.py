@@ -146,11 +146,11 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
         topics.setdefault(topic, []).append(index)
     request = DescribeProducersRequest([TopicRequest(name, indexes) for name, indexes in topics.items()])
     answer = ask_broker(admin, broker, request, DescribeProducersResponse)
-    for told in answer.topics:
-        for each in told.partitions:
-            what = f"cannot describe the producers of {told.name}-{each.partition_index}"
+    for topic_result in answer.topics:
+        for each in topic_result.partitions:
+            what = f"cannot describe the producers of {topic_result.name}-{each.partition_index}"
             check_code(each.error_code, what, each.error_message)
-            yield (told.name, each.partition_index), each.active_producers
+            yield (topic_result.name, each.partition_index), each.active_producers
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
@@ -174,10 +174,10 @@ def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key],
     wanted = sorted(producer_ids)
     found: dict[tuple[int, Key], TransactionState] = {}
     for each in listed(admin, producer_ids=wanted) if wanted else ():
-        told = described(admin, each.transactional_id) if each.state in _OPEN else None
-        if told is not None and told[1].transaction_state in _OPEN:
-            for topic in told[1].topics:
-                found.update({(told[1].producer_id, (topic.topic, index)): told[1] for index in topic.partitions})
+        now = described(admin, each.transactional_id) if each.state in _OPEN else None
+        if now is not None and now[1].transaction_state in _OPEN:
+            for topic in now[1].topics:
+                found.update({(now[1].producer_id, (topic.topic, index)): now[1] for index in topic.partitions})
     return found
 
 
@@ -193,8 +193,8 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
     )
     answer = ask_broker(admin, broker, WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
     for each in answer.markers:
-        for told in each.topics:
-            for result in told.partitions:
+        for topic_result in each.topics:
+            for result in topic_result.partitions:
                 check_code(result.error_code, f"cannot abort in {topic}-{index}")
 
 

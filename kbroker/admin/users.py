@@ -42,8 +42,8 @@ class Credential:
 
 def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
     """Return users with passwords, all if no names are given, and the failures of others; raises AdminError."""
-    asked = [UserName(name) for name in dict.fromkeys(names)] or None
-    request = DescribeUserScramCredentialsRequest(users=asked)
+    wanted = [UserName(name) for name in dict.fromkeys(names)] or None
+    request = DescribeUserScramCredentialsRequest(users=wanted)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
     check_code(answer.error_code, "cannot list users", answer.error_message)
     failures = [
@@ -77,18 +77,18 @@ def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
     request = DescribeUserScramCredentialsRequest(users=[UserName(name)])
     result = ask_controller(admin, request, DescribeUserScramCredentialsResponse).results[0]
     if result.error_code:
-        said = error_text(code_error(result.error_code), result.error_message)
-        raise AdminError(f"cannot remove {name}: {said}")
+        message = error_text(code_error(result.error_code), result.error_message)
+        raise AdminError(f"cannot remove {name}: {message}")
     return tuple(MECHANISM_TYPES[info.mechanism] for info in result.credential_infos)
 
 
 def remove_user(admin: Any, name: str, mechanisms: Sequence[str] = ()) -> tuple[str, ...]:
     """Delete a user's passwords, all or those of some mechanisms, and return which; raises AdminError."""
-    gone = tuple(mechanisms) or mechanisms_of(admin, name)
-    for mechanism in gone:
+    removed = tuple(mechanisms) or mechanisms_of(admin, name)
+    for mechanism in removed:
         deletion = ScramCredentialDeletion(name, TYPES[mechanism])
         _alter(admin, AlterUserScramCredentialsRequest(deletions=[deletion]), f"cannot remove {name}")
-    return gone
+    return removed
 
 
 def _alter(admin: Any, request: AlterUserScramCredentialsRequest, failure: str) -> None:

@@ -72,11 +72,11 @@ _entry_options = with_options(
         "--operation",
         multiple=True,
         type=click.Choice(_KINDS, case_sensitive=False),
-        help="What may be done; All without.",
+        help="The operation; All by default.",
     ),
-    click.option("--producer", is_flag=True, help="What a producer needs."),
-    click.option("--consumer", is_flag=True, help="What a consumer needs."),
-    click.option("--idempotent", is_flag=True, help="What an idempotent producer needs of the cluster."),
+    click.option("--producer", is_flag=True, help="The operations of a producer."),
+    click.option("--consumer", is_flag=True, help="The operations of a consumer."),
+    click.option("--idempotent", is_flag=True, help="The operations of an idempotent producer on the cluster."),
 )
 
 
@@ -85,7 +85,7 @@ def _resources(options: dict[str, Any]) -> tuple[tuple[ResourceType, str], ...]:
     return (*found, *([(ResourceType.CLUSTER, CLUSTER_NAME)] if options["cluster"] else []))
 
 
-def _asked(options: dict[str, Any]) -> AclOptions:
+def _acl_options(options: dict[str, Any]) -> AclOptions:
     return AclOptions(
         _resources(options),
         PatternType[options["resource_pattern_type"].upper()],
@@ -110,8 +110,8 @@ def _meant(find: Callable[[], list[_T]]) -> list[_T]:
 @_entry_options
 @client_options
 def add(connection: Connection, **options: Any) -> None:
-    """Add ACLs: who may, or may not, do what from where."""
-    acls = _meant(_asked(options).acls)
+    """Add ACLs: allow or deny principals operations on resources, by host."""
+    acls = _meant(_acl_options(options).acls)
     failures = []
     with connection.admin() as admin:
         for acl, failure in add_acls(admin, acls):
@@ -124,7 +124,7 @@ def add(connection: Connection, **options: Any) -> None:
 
 @command.command("list")
 @_resource_options(_PATTERNS)
-@click.option("--principal", multiple=True, callback=_principal, metavar="USER", help="Only those of somebody.")
+@click.option("--principal", multiple=True, callback=_principal, metavar="USER", help="Only those of this principal.")
 @output_option
 @client_options
 def list_acls(connection: Connection, principal: tuple[str, ...], output: Output, **options: Any) -> None:
@@ -159,8 +159,8 @@ def _as_json(acl: Acl) -> dict[str, str]:
 @_entry_options
 @client_options
 def remove(connection: Connection, **options: Any) -> None:
-    """Remove ACLs; where nobody is named, all of the resources."""
-    filters = _meant(_asked(options).filters)
+    """Remove ACLs; without principals, all of the resources."""
+    filters = _meant(_acl_options(options).filters)
     if not filters:
         raise click.UsageError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
     with connection.admin() as admin:

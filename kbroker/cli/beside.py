@@ -1,9 +1,9 @@
-"""What runs beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
+"""The services beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
 
-Owns the options, and what must exist before the broker: sockets, so that an address in use is reported at once, and a
-client of the metrics learns that the broker is starting while logs are being read; the clock that the control API
-moves; the check that packages are installed. The servers are loaded on demand only. The console connects to the broker
-like any client, to a listener without TLS and login.
+Owns the options, and the parts that must exist before the broker: sockets, so that an address in use is reported at
+once, and a client of the metrics learns that the broker is starting while logs are being read; the clock that the
+control API moves; the check that packages are installed. The servers are loaded on demand only. The console connects to
+the broker like any client, to a listener without TLS and login.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def places(
 
 def _is_wanted(name: str, at: str | None, *, public: bool) -> bool:
     if at is None and public:
-        raise ConfigError(f"--{name}-public says nothing without --{name}")
+        raise ConfigError(f"--{name}-public has no effect without --{name}")
     return at is not None
 
 

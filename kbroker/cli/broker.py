@@ -16,7 +16,7 @@ from kbroker.admin.brokers import (
 from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
-from kbroker.admin.told_everywhere import wait_for_replicas
+from kbroker.admin.visible_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completion import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table
@@ -53,17 +53,17 @@ def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
     """List the brokers that live, or, on KRaft, are registered."""
     with connection.admin() as admin:
         found = listed_brokers(admin, partitions_of(admin))
-        gone = cluster_view(admin).missing_brokers()
+        missing = cluster_view(admin).missing_brokers()
         if fenced:
             others = [each for each in described_cluster(admin, fenced=True)["brokers"] if each["fenced"]]
-            nothing = {"controller": False, "leads": 0, "replicas": 0, "late": 0}
-            found += [{**nothing, **each} for each in others if each["id"] not in {known["id"] for known in found}]
+            empty = {"controller": False, "leads": 0, "replicas": 0, "late": 0}
+            found += [{**empty, **each} for each in others if each["id"] not in {known["id"] for known in found}]
             found = [{"fenced": False, **each} for each in sorted(found, key=lambda each: int(each["id"]))]
     controller = Column("controller", lambda broker: "yes" if broker["controller"] else None)
     late = Column("not in sync", "late")
     is_fenced = [Column("fenced", lambda broker: "yes" if broker["fenced"] else None)] if fenced else []
     output.rows(found, "id", "address", "rack", controller, "leads", "replicas", late, *is_fenced)
-    for number, count in gone.items():
+    for number, count in missing.items():
         warn(f"broker {number} is gone, and has {count} replicas: none of them is in sync")
 
 
@@ -72,7 +72,7 @@ def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def describe(broker_id: int, output: Output, connection: Connection) -> None:
-    """Describe a broker: what it leads and has, and its log directories."""
+    """Describe a broker: the partitions that it leads and has, and its log directories."""
     with connection.admin() as admin:
         broker = one_broker(admin, partitions_of(admin), broker_id)
         broker["log_dirs"] = described_log_dirs(admin, broker_id)
@@ -130,9 +130,9 @@ def log_dirs(broker_ids: tuple[int, ...], topics: tuple[str, ...], output: Outpu
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
-    """Let a cluster on KRaft forget a broker that will not come back.
+    """Remove a broker that will not return from a cluster on KRaft.
 
-    A cluster on ZooKeeper, as one of kbroker is, forgets a broker by itself when it has gone.
+    A cluster on ZooKeeper, as one of kbroker is, removes a stopped broker by itself.
     """
     with connection.admin() as admin:
         if not yes:
@@ -143,13 +143,14 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
 
 @command.command("drain")
 @click.argument("broker_id", type=int, shell_complete=complete_brokers)
-@click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the moves, and move nothing.")
 @client_options
 def drain(broker_id: int, dry_run: bool, connection: Connection) -> None:
-    """Move every replica of a broker to others, so that it can be taken away.
+    """Move every replica of a broker to others, so that it can be removed.
 
     Each goes to the broker with the fewest replicas that has none of its partition yet, in another rack than the other
-    replicas where there is one. The number of replicas stays. What cannot go anywhere is told, and nothing is moved.
+    replicas where there is one. The number of replicas stays. Replicas without a target are reported, and nothing is
+    moved.
     """
     with connection.admin() as admin:
         partitions = partitions_of(admin)

@@ -28,8 +28,8 @@ def command() -> None:
 def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], password: str) -> None:
     """Make an authority for development in DIRECTORY, and certificates for a server and clients.
 
-    What is there already stays, and an authority that is there signs what is new: call it again for one more client.
-    The certificates hold for a year. Whoever has ca.pem can be anybody: this is nothing for production.
+    Existing files stay, and an existing authority signs new certificates: call it again for one more client. The
+    certificates hold for a year. With ca.pem anyone can issue certificates for any name: never use it in production.
     """
     from kbroker.security.tls import development
 
@@ -64,10 +64,10 @@ def dev(directory: Path, hosts: tuple[str, ...], clients: tuple[str, ...], passw
         signed = development.sign(authority, name, own_hosts)
         write(f"{name}.pem", signed.pem())
         write(f"{name}.p12", signed.pkcs12(name, password))
-    _tell(directory, made)
+    _print_made(directory, made)
 
 
-def _tell(directory: Path, made: list[str]) -> None:
+def _print_made(directory: Path, made: list[str]) -> None:
     where = directory.absolute()
     click.echo(f"made in {where}: {', '.join(made)}" if made else f"{where} has all of that already")
     click.echo(

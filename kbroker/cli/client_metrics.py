@@ -36,7 +36,7 @@ def command() -> None:
     """Create, list, describe, alter and delete subscriptions to clients' metrics."""
 
 
-_what_options = with_options(
+_content_options = with_options(
     click.option("--interval", type=click.IntRange(1), metavar="MS", help="How often clients push."),
     click.option("--metrics", multiple=True, metavar="PREFIX,...", help="Beginnings of names; '*' is all."),
     click.option("--match", multiple=True, metavar="SELECTOR=REGEX", help=f"Clients: {', '.join(_SELECTORS)}."),
@@ -61,7 +61,7 @@ def _values(interval: int | None, metrics: tuple[str, ...], match: tuple[str, ..
 @command.command("create")
 @click.argument("name", required=False)
 @click.option("--generate-name", is_flag=True, help="Make a name, which is printed.")
-@_what_options
+@_content_options
 @client_options
 def create(
     name: str | None,
@@ -71,7 +71,7 @@ def create(
     match: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Create a subscription: clients that match push these metrics as often as is said."""
+    """Create a subscription: matching clients push these metrics at an interval."""
     if (name is None) != generate_name:
         raise click.UsageError("give either a name or --generate-name")
     values = _values(interval, metrics, match)
@@ -87,7 +87,7 @@ def create(
 
 @command.command("alter")
 @click.argument("name")
-@_what_options
+@_content_options
 @click.option("--default", "defaults", type=click.Choice(_KEYS), multiple=True, help="Go back to the default of this.")
 @client_options
 def alter(
@@ -98,7 +98,7 @@ def alter(
     defaults: tuple[str, ...],
     connection: Connection,
 ) -> None:
-    """Change a subscription; what is not named stays as it is."""
+    """Change a subscription; values that are not named stay."""
     changes: dict[str, str | None] = {**_values(interval, metrics, match), **dict.fromkeys(defaults)}
     if not changes:
         raise click.UsageError("nothing to change: give --interval, --metrics, --match or --default")
@@ -136,7 +136,7 @@ def describe(names: tuple[str, ...], output: Output, connection: Connection) -> 
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @client_options
 def delete(names: tuple[str, ...], connection: Connection) -> None:
-    """Delete subscriptions: clients push no longer what they asked for."""
+    """Delete subscriptions: clients stop pushing their metrics."""
     with connection.admin() as admin:
         _require(admin, names)
         for name in names:

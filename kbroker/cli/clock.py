@@ -21,15 +21,15 @@ def command() -> None:
 @control_option
 def show(control: Control, output: Output) -> None:
     """Show the broker's time."""
-    _tell(control.ask("GET", "/clock"), output)
+    _print(control.ask("GET", "/clock"), output)
 
 
 @command.command("advance", short_help="Let time pass.")
 @click.option("--days", type=float, metavar="N", help="So many days.")
 @click.option("--hours", type=float, metavar="N", help="So many hours.")
-@click.option("--minutes", type=float, metavar="N", help="So many minutes.")
-@click.option("--seconds", type=float, metavar="N", help="So many seconds.")
-@click.option("--ms", type=float, metavar="N", help="So many milliseconds.")
+@click.option("--minutes", type=float, metavar="N", help="This number of minutes.")
+@click.option("--seconds", type=float, metavar="N", help="This number of seconds.")
+@click.option("--ms", type=float, metavar="N", help="This number of milliseconds.")
 @output_option
 @control_option
 def advance(control: Control, output: Output, **options: float | None) -> None:
@@ -37,7 +37,7 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
     given = {unit: count for unit, count in options.items() if count is not None}
     if not given:
         raise click.UsageError("say how long: --days, --hours, --minutes, --seconds or --ms")
-    _tell(control.ask("POST", "/clock/advance", given), output)
+    _print(control.ask("POST", "/clock/advance", given), output)
 
 
 @command.command("set", short_help="Let it be another time.")
@@ -45,13 +45,13 @@ def advance(control: Control, output: Output, **options: float | None) -> None:
 @output_option
 @control_option
 def set_clock(control: Control, when: str, output: Output) -> None:
-    """Let it be WHEN: a time as 2026-01-31T12:00:00Z, or in ms since 1970.
+    """Set the time to WHEN: a time as 2026-01-31T12:00:00Z, or in ms since 1970.
 
-    Earlier than now, the clock on the wall alone goes back.
+    For a time before now, only the wall clock is set back.
     """
     given = {"now_ms": int(when)} if when.isascii() and when.isdecimal() else {"now": when}
-    _tell(control.ask("PUT", "/clock", given), output)
+    _print(control.ask("PUT", "/clock", given), output)
 
 
-def _tell(clock: Mapping[str, Any], output: Output) -> None:
+def _print(clock: Mapping[str, Any], output: Output) -> None:
     output.show(clock, Facts([("now", clock["now"]), ("ahead", f"{clock['ahead_ms'] / 1000:.3f} s")]))

@@ -60,7 +60,7 @@ def command() -> None:
     metavar="[HOST:PORT]",
     is_flag=False,
     flag_value=DEFAULT_METRICS,
-    help=f"Have each broker serve /metrics: the first there, {DEFAULT_METRICS} if nothing else is said, the others on"
+    help=f"Have each broker serve /metrics: the first at this address, by default {DEFAULT_METRICS}, the others on"
     " the next ports. Port 0 takes free ones.",
 )
 @click.option("--ready-file", metavar="FILE", help="Write JSON with addresses and process ids there while it runs.")
@@ -78,8 +78,8 @@ def up(
 ) -> None:
     """Start a cluster, and stop it on Ctrl-C.
 
-    Without --zookeeper it starts one of its own, for which Java and, the first time, Maven must be installed. What a
-    cluster had stored is there again at the next start in the same directory, with the same number of brokers.
+    Without --zookeeper it starts its own ZooKeeper, for which Java and, the first time, Maven must be installed. The
+    next start in the same directory, with the same number of brokers, has the stored data again.
     """
     plan = make_plan(Path(data_dir), count, parse_listen(listen), zookeeper, parse_settings(settings))
     plan = replace(plan, options=("--log-format", log_format, *(f"--log-level={each}" for each in log_levels)))
@@ -88,8 +88,8 @@ def up(
     plan.directory.mkdir(parents=True, exist_ok=True)
     ready = None if ready_file is None else Path(ready_file).absolute()
     with ControlSocket(plan.directory) as control, StopSignals() as signals:
-        cluster = LocalCluster(plan, signals.pause, report=_say)
-        supervisor = Supervisor(cluster, control, signals, ready, _say)
+        cluster = LocalCluster(plan, signals.pause, report=_print)
+        supervisor = Supervisor(cluster, control, signals, ready, _print)
         try:
             supervisor.start()
             _announce(cluster, data_dir)
@@ -107,10 +107,10 @@ def _stop(cluster: LocalCluster, signals: StopSignals) -> None:
         return
     try:
         for name in cluster.stop():
-            _say(f"{name} did not stop in time and was killed")
-        _say("stopped")
+            _print(f"{name} did not stop in time and was killed")
+        _print("stopped")
     except Stopped:
-        _say("killed")
+        _print("killed")
 
 
 @command.command("status")
@@ -123,15 +123,15 @@ def status(data_dir: str, output: Output) -> None:
     if output.is_document:
         names = ("state", "is_controller")
         brokers = [
-            {**told, **dict(zip(names, row, strict=True))}
-            for told, row in zip(description.as_json()["brokers"], rows, strict=True)
+            {**fields, **dict(zip(names, row, strict=True))}
+            for fields, row in zip(description.as_json()["brokers"], rows, strict=True)
         ]
         output.show({**description.as_json(), "brokers": brokers})
         return
     _print_brokers(description, [(state, "yes" if is_controller else None) for state, is_controller in rows])
     for each in description.brokers:
         if each.ended is not None:
-            _say(f"broker {each.node_id} has ended: {each.ended}")
+            _print(f"broker {each.node_id} has ended: {each.ended}")
 
 
 @command.command("stop")
@@ -222,5 +222,5 @@ def _print_brokers(description: ClusterDescription, states: list[tuple[str, str 
     print_table(names, rows)
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     click.echo(f"kbroker: {text}", err=True)

@@ -22,7 +22,7 @@ VARIABLE = "_KBROKER_COMPLETE"
 """The variable that the scripts set; click derives it from the program's name."""
 
 
-_HELP = """Print what lets a shell complete verbs and options.
+_HELP = """Print a script by which a shell completes verbs and options.
 
 \b
 bash, in ~/.bashrc (4.4 or newer):    eval "$(kbroker completion bash)"
@@ -93,12 +93,12 @@ def _connection(ctx: click.Context) -> Any:
     from kbroker.admin.profiles import connection_of
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
-    told = ctx.params
+    given = ctx.params
     made = connection_of(
-        told["bootstrap"],
-        told.get("profile"),
-        told.get("file"),
-        told.get("settings") or (),
+        given["bootstrap"],
+        given.get("profile"),
+        given.get("file"),
+        given.get("settings") or (),
         lambda _line: None,
         profile_counts=ctx.get_parameter_source("bootstrap") is not ParameterSource.COMMANDLINE,
     )

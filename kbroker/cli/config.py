@@ -39,7 +39,7 @@ _subject_options = with_options(
         shell_complete=complete_brokers,
         help="A broker's.",
     ),
-    click.option("--all-brokers", is_flag=True, help="What all brokers have that have nothing of their own."),
+    click.option("--all-brokers", is_flag=True, help="The default of all brokers without their own value."),
     click.option("--logger", type=click.IntRange(0), metavar="ID", help="The levels of a broker's loggers."),
     click.option("--group", metavar="ID", shell_complete=complete_groups, help="A group's."),
     click.option("--client-metrics", metavar="NAME", help="A subscription to clients' metrics."),
@@ -67,7 +67,7 @@ def _subject(options: dict[str, Any]) -> Subject:
 @output_option
 @client_options
 def list_subjects(kinds: tuple[str, ...], output: Output, connection: Connection) -> None:
-    """List what has configs: topics, brokers, and groups and client metrics of which something is set."""
+    """List the resources with configs: topics, brokers, and groups and client metrics with set configs."""
     with connection.admin() as admin:
         rows = listed_subjects(admin, kinds)
     output.rows([{"type": kind, "name": name} for kind, name in rows], "type", "name")
@@ -91,8 +91,8 @@ def _offline_broker(subject: Subject) -> str:
 @_subject_options
 @_offline_option
 @click.argument("keys", nargs=-1, metavar="[KEY...]")
-@click.option("--all", "show_all", is_flag=True, help="Also what has its default, or stands in a file.")
-@click.option("--documentation", is_flag=True, help="Say what each is for.")
+@click.option("--all", "show_all", is_flag=True, help="Also defaults, and values from a file.")
+@click.option("--documentation", is_flag=True, help="Show the documentation of each.")
 @output_option
 @client_options
 def describe(
@@ -104,7 +104,7 @@ def describe(
     connection: Connection,
     **options: Any,
 ) -> None:
-    """Describe configs: what is set, with --all or by name also what is not."""
+    """Describe set configs, with --all or by name also the others."""
     subject = _subject(options)
     if directory is not None:
         from kbroker.controller.offline_configs import configs_of
@@ -148,8 +148,8 @@ def set_configs(
 ) -> None:
     """Set configs: all of them or, where one cannot be, none."""
     subject = _subject(options)
-    told = {} if config_file is None else read_file(config_file, "--add-config-file")
-    ops = [IncrementalConfig(key, Op.SET, value) for key, value in told.items()]
+    fields = {} if config_file is None else read_file(config_file, "--add-config-file")
+    ops = [IncrementalConfig(key, Op.SET, value) for key, value in fields.items()]
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key.strip():
@@ -175,9 +175,9 @@ def _is_secret(key: str) -> bool:
 @click.option("--dry-run", is_flag=True, help="Have it checked, and unset nothing.")
 @client_options
 def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connection: Connection, **options: Any) -> None:
-    """Unset configs: what is inherited counts again, in the end the default.
+    """Unset configs: the inherited value applies again, or else the default.
 
-    A config that lets nobody connect is unset with --offline, while the node is stopped.
+    A config that keeps clients from connecting is unset with --offline, while the node is stopped.
     """
     subject = _subject(options)
     if directory is not None:
@@ -191,7 +191,7 @@ def unset(keys: tuple[str, ...], directory: str | None, dry_run: bool, connectio
 
 
 def _as_json(each: DescribeConfigsResourceResult, *, documentation: bool) -> dict[str, Any]:
-    told = {
+    fields = {
         "key": each.name,
         "value": each.value,
         "source": source_name(each),
@@ -199,4 +199,4 @@ def _as_json(each: DescribeConfigsResourceResult, *, documentation: bool) -> dic
         "sensitive": each.is_sensitive,
         "type": ConfigType(each.config_type).name if each.config_type in list(ConfigType) else None,
     }
-    return told | {"documentation": each.documentation} if documentation else told
+    return fields | {"documentation": each.documentation} if documentation else fields

@@ -36,9 +36,11 @@ _PATH: Final = click.Path(path_type=Path)
     help="Where to listen; port 0 takes a free one.",
 )
 @click.option("--read-only", is_flag=True, help="Only show: nothing can be changed.")
-@click.option("--user", metavar="NAME", help=f"Who may log in; the password is in --password-file or {PASSWORD}.")
+@click.option(
+    "--user", metavar="NAME", help=f"The user who may log in; the password is in --password-file or {PASSWORD}."
+)
 @click.option("--password-file", type=_FILE, help="The password of --user, in its first line.")
-@click.option("--users", type=_PATH, metavar="FILE", help="Who may log in; lines of --hash-password.")
+@click.option("--users", type=_PATH, metavar="FILE", help="The users who may log in; lines of --hash-password.")
 @click.option("--hash-password", is_flag=True, help="Read a password, print a line for --users, and end.")
 @click.option("--tls-cert", type=_FILE, help="Serve HTTPS with this certificate chain, as PEM.")
 @click.option("--tls-key", type=_FILE, help="The key of --tls-cert, as PEM.")
@@ -112,13 +114,13 @@ def users_of(user: str | None, password_file: Path | None, users: Path | None) -
     if password_file is not None:
         password = password_file.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
     else:
-        password = os.environ.get(PASSWORD) or _asked()
+        password = os.environ.get(PASSWORD) or _prompt()
     if not password:
         raise AdminError(f"the password of {user} is empty")
     return {**found, user: hashed(password)}
 
 
-def _asked() -> str:
+def _prompt() -> str:
     if not sys.stdin.isatty():
         raise AdminError(f"--user needs a password: --password-file, {PASSWORD}, or a terminal to ask for it")
     return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
@@ -127,7 +129,7 @@ def _asked() -> str:
 def _print_hash(user: str | None) -> None:
     from kbroker.console.passwords import hashed
 
-    password = _asked() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    password = _prompt() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise AdminError("a password is not empty")
     click.echo(f"{user or 'NAME'}:{hashed(password)}")

@@ -29,7 +29,7 @@ from kbroker.cli import record_format
 from kbroker.cli.client import client_options, ending_at_signals
 from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import whole_match
-from kbroker.cli.outage import SILENCE_S, told_of_outages
+from kbroker.cli.outage import SILENCE_S, outages_reported
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
@@ -57,7 +57,7 @@ class _Printing:
     printed: int = 0
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     assigned: bool = False
-    heard: float = field(default_factory=time.monotonic)
+    last_answer: float = field(default_factory=time.monotonic)
     """When the last records arrived."""
 
     def room(self) -> int:
@@ -72,24 +72,26 @@ class _Printing:
 @click.option(
     "--isolation-level",
     type=click.Choice(["read_uncommitted", "read_committed"]),
-    help="read_committed leaves out what transactions have not committed.",
+    help="read_committed leaves out open and aborted transactions.",
 )
 @click.option(
     "-g",
     "--group",
     metavar="GROUP",
     shell_complete=complete_groups,
-    help="Read as a member of this group, which commits what was printed.",
+    help="Read as a member of this group, which commits printed records.",
 )
-@click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after so many records.")
+@click.option(
+    "-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after this number of records."
+)
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
-@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record came for so long.")
-@click.option("--until-end", is_flag=True, help="End at the records that are the last ones at the start.")
+@click.option("--timeout", type=click.IntRange(0), metavar="MS", help="End when no record arrived for this time.")
+@click.option("--until-end", is_flag=True, help="End at the last records of the moment of the start.")
 @click.option("-Z", "--null", "show_null", is_flag=True, help="Print NULL where a key or value is null.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
-@click.option("--skip-corrupt", is_flag=True, help="Go on behind batches that cannot be read, and tell of each.")
+@click.option("--skip-corrupt", is_flag=True, help="Skip batches that cannot be read, and report each.")
 @client_options
 def command(
     topics: tuple[str, ...],
@@ -108,9 +110,11 @@ def command(
     skip_corrupt: bool,
     connection: Connection,
 ) -> None:
-    """Print the records of topics, from now on or from where --offset or --from-beginning say."""
+    """Print the records of topics, from now on, or from --offset or --from-beginning."""
     if group is not None and (partitions or offset is not None):
-        raise click.UsageError("--partition and --offset do not go with --group: the group says what is read")
+        raise click.UsageError(
+            "--partition and --offset do not go with --group: the group decides which offsets are read"
+        )
     if from_beginning and offset is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if as_json and pattern is not None:
@@ -130,7 +134,7 @@ def command(
     with (
         ending_at_signals(),
         _closing(consumer, connection),
-        told_of_outages(connection.unreachable, lambda: time.monotonic() - printing.heard > SILENCE_S),
+        outages_reported(connection.unreachable, lambda: time.monotonic() - printing.last_answer > SILENCE_S),
     ):
         if include is not None:
             topics = _included(consumer, include)
@@ -166,8 +170,8 @@ def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
     deadline = time.monotonic() + _CLOSE_MS / 1000
     while True:
         now: ConsumerGroupMetadata = consumer.group_metadata()
-        asked = now.state == MemberState.REBALANCING
-        if now.state == MemberState.STABLE or now.group_instance_id is not None or not (asked or now.member_id):
+        rebalancing = now.state == MemberState.REBALANCING
+        if now.state == MemberState.STABLE or now.group_instance_id is not None or not (rebalancing or now.member_id):
             return None
         if now.member_id:
             return now
@@ -275,9 +279,9 @@ def _print_records(
     consumer: Any, printing: _Printing, in_group: bool, unreadable: Callable[[Exception], TopicPartition]
 ) -> None:
     out = sys.stdout.buffer
-    printing.heard = time.monotonic()
+    printing.last_answer = time.monotonic()
     while not _at_end(consumer, printing):
-        silence_ms = (time.monotonic() - printing.heard) * 1000
+        silence_ms = (time.monotonic() - printing.last_answer) * 1000
         if printing.timeout_ms is not None and silence_ms >= printing.timeout_ms:
             return
         wait = _POLL_MS if printing.timeout_ms is None else min(_POLL_MS, printing.timeout_ms - silence_ms)
@@ -296,7 +300,7 @@ def _print_records(
             done[partition] = OffsetAndMetadata(records[-1].offset + 1, "", records[-1].leader_epoch)
         if done:
             out.flush()
-            printing.heard = time.monotonic()
+            printing.last_answer = time.monotonic()
             if in_group:
                 _commit(consumer, done)
 

@@ -48,7 +48,7 @@ log = logging.getLogger("kbroker")
 
 @click.command("container", hidden=True)
 @click.option("--config", "mounted", default=MOUNTED, show_default=True, help="A server.properties, if it is there.")
-@click.option("--data-dir", default=DATA_DIR, show_default=True, help="Where the data lies unless log.dirs says.")
+@click.option("--data-dir", default=DATA_DIR, show_default=True, help="The data directory unless log.dirs is set.")
 @click.option("--ready-file", metavar="FILE", help="As of `kbroker start`.")
 @metrics_option(in_container=True)
 @log_options(in_container=True)
@@ -74,10 +74,10 @@ def command(
     for name in ("metrics", "control", "console"):
         beside[name] = beside[name] or None  # an empty variable is like an unset one
     with places(config, **beside) as made:
-        for name, what in (("control", "control API"), ("console", "console")):
+        for name, label in (("control", "control API"), ("console", "console")):
             if name in made.urls:
-                log.info("the %s will be at %s", what, made.urls[name])
-        run(config, _cluster_id(os.environ, config), ready_file, _say_started, (), made)
+                log.info("the %s will be at %s", label, made.urls[name])
+        run(config, _cluster_id(os.environ, config), ready_file, _log_started, (), made)
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
@@ -140,7 +140,7 @@ def _cluster_id(environment: Mapping[str, str], config: BrokerConfig) -> str | N
     return None if known.get("cluster.id") else CLUSTER_ID
 
 
-def _say_started(node: Node) -> None:
+def _log_started(node: Node) -> None:
     """Log the lines for which Testcontainers' modules wait, after the broker's own `[KafkaServer id=N] started`."""
     log.info("[BrokerLifecycleManager id=%d] The broker serves. Transitioning from RECOVERY to RUNNING.", node.node_id)
     log.info("Kafka Server started")

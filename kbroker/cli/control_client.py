@@ -1,8 +1,8 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
 Owns the option --control, options made of the API's declared fields, and one HTTP request at a time, with only the
-standard library. The API itself checks the values of fields. Never knows what is requested; a failure becomes the line
-in its answer.
+standard library. The API itself checks the values of fields. Never knows an operation; a failure becomes the line in
+its answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Control:
         patience_s: float = 0,
     ) -> Any:
         """Return the answer; `patience_s` is how long the broker itself may wait. Raises ClickException."""
-        connection, answer = self._asked(method, path, body, query or {}, _PATIENCE_S + patience_s)
+        connection, answer = self._request(method, path, body, query or {}, _PATIENCE_S + patience_s)
         try:
             return _json(answer.read(), self._where)
         except (http.client.HTTPException, OSError):
@@ -51,7 +51,7 @@ class Control:
 
     def lines(self, path: str, query: Mapping[str, Any]) -> Iterator[Any]:
         """Yield values as they arrive, until the broker ends. Raises ClickException."""
-        connection, answer = self._asked("GET", path, None, query, _PATIENCE_S)
+        connection, answer = self._request("GET", path, None, query, _PATIENCE_S)
         try:
             if connection.sock is not None:
                 connection.sock.settimeout(None)
@@ -62,7 +62,7 @@ class Control:
         finally:
             connection.close()
 
-    def _asked(
+    def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None, query: Mapping[str, Any], patience_s: float
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=patience_s)
@@ -82,11 +82,11 @@ class Control:
             if isinstance(error, http.client.HTTPException | ConnectionResetError):
                 raise click.ClickException(_OTHER.format(self._where)) from None
             if isinstance(error, OSError | UnicodeError):
-                raise click.ClickException(self._nobody(error)) from None
+                raise click.ClickException(self._unreachable(error)) from None
             raise
         return connection, answer
 
-    def _nobody(self, error: Exception) -> str:
+    def _unreachable(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
             why = "no answer in time"
         elif isinstance(error, socket.gaierror | UnicodeError):
@@ -106,10 +106,10 @@ def _json(data: bytes, where: str) -> Any:
 def _error(answer: http.client.HTTPResponse, where: str) -> str:
     if answer.status == http.client.SERVICE_UNAVAILABLE and answer.getheader("content-type") != "application/json":
         return f"the control API at {where} has too many connections"  # the server's own answer, which is not JSON
-    told = _json(answer.read(), where)
-    if not isinstance(told, dict) or not isinstance(told.get("error"), str):
+    answered = _json(answer.read(), where)
+    if not isinstance(answered, dict) or not isinstance(answered.get("error"), str):
         raise click.ClickException(_OTHER.format(where))
-    return str(told["error"])
+    return str(answered["error"])
 
 
 def control_option(function: Callable[..., Any]) -> Callable[..., Any]:

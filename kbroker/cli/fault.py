@@ -42,7 +42,7 @@ def add(control: Control, kind: str, apis: tuple[str, ...], output: Output, **op
     if output.is_document:
         output.show(made)
     else:
-        click.echo(f"fault {made['id']}: {_what(made)}{_filters(made)}")
+        click.echo(f"fault {made['id']}: {_effect(made)}{_filters(made)}")
 
 
 @command.command("list", short_help="List faults, and how often each was met.")
@@ -54,7 +54,7 @@ def list_faults(control: Control, output: Output) -> None:
     output.rows(
         faults,
         "id",
-        Column("fault", _what),
+        Column("fault", _effect),
         Column("of requests with", lambda each: _filters(each).strip() or None),
         "hits",
         Column("active", lambda each: "yes" if each["active"] else "no"),
@@ -78,24 +78,24 @@ def wait(control: Control, number: int, hits: int, timeout: float) -> None:
 @click.argument("numbers", metavar="ID...", nargs=-1, required=True, type=int)
 @control_option
 def remove(control: Control, numbers: tuple[int, ...]) -> None:
-    """Remove faults, and tell how many requests have met each."""
+    """Remove faults, and print how many requests have met each."""
     for number in numbers:
-        _tell_removed(control.ask("DELETE", f"/faults/{number}"))
+        _print_removed(control.ask("DELETE", f"/faults/{number}"))
 
 
 @command.command("clear", short_help="Remove all faults.")
 @control_option
 def clear(control: Control) -> None:
-    """Remove all faults, and tell how many requests have met each."""
+    """Remove all faults, and print how many requests have met each."""
     for each in control.ask("DELETE", "/faults")["faults"]:
-        _tell_removed(each)
+        _print_removed(each)
 
 
-def _tell_removed(fault: Mapping[str, Any]) -> None:
+def _print_removed(fault: Mapping[str, Any]) -> None:
     click.echo(f"fault {fault['id']} is removed; it was met {fault['hits']} times")
 
 
-def _what(fault: Mapping[str, Any]) -> str:
+def _effect(fault: Mapping[str, Any]) -> str:
     ms = None if "ms" not in fault else f"{fault['ms']:g} ms"
     parts = [fault["kind"], *fault.get("api", ()), fault.get("error"), ms, fault.get("when"), fault.get("message")]
     return " ".join(each for each in parts if each)

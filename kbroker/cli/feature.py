@@ -26,7 +26,7 @@ def command() -> None:
 @output_option
 @client_options
 def list_features(output: Output, connection: Connection) -> None:
-    """List features: what the broker supports, and the level that counts in the cluster."""
+    """List features: the levels that the broker supports, and the level of the cluster."""
     with connection.admin() as admin:
         found = described_features(admin)
     output.rows(found, "feature", "lowest", "highest", "level")

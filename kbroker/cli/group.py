@@ -83,7 +83,7 @@ def describe(
         raise click.UsageError("give either the names of groups or --all-groups")
     output = Output("wide") if verbose and not output.is_document else output
     wanted = {"state": with_state, "members": with_members, "offsets": with_offsets}
-    chosen = [each for each, asked in wanted.items() if asked] or list(wanted)
+    chosen = [each for each, shown in wanted.items() if shown] or list(wanted)
     missing, found = [], []
     with patience(None if timeout is None else timeout / 1000), connection.admin() as admin:
         for name in listed_groups(admin) if all_groups else names:
@@ -95,7 +95,7 @@ def describe(
     output.show([_document(each, chosen) for each in found], *(part for each in found for part in _parts(each, chosen)))
     for each in found:
         if each["type"] in _TOOLS:
-            warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} tells its members and offsets")
+            warn(f"{each['group']} is a {each['type']} group: {_TOOLS[each['type']]} shows its members and offsets")
     raise_any(missing)
 
 
@@ -169,7 +169,7 @@ _MEMBERS: Final[Sequence[Column | str]] = (
 command.add_command(reset)
 
 
-@command.command("delete-offsets", short_help="Delete what a group has committed for topics.")
+@command.command("delete-offsets", short_help="Delete the committed offsets of a group for topics.")
 @click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 @click.option(
     "--topic",
@@ -194,7 +194,7 @@ def delete_offsets(name: str, topics: tuple[str, ...], connection: Connection) -
 
 @command.command("delete", short_help="Delete groups that have no members.")
 @click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All that there are; it is asked before.")
+@click.option("--all-groups", is_flag=True, help="All groups, after a confirmation.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 def delete(names: tuple[str, ...], all_groups: bool, yes: bool, connection: Connection) -> None:

@@ -48,12 +48,12 @@ from kbroker.cli.output import Output, output_option
 @click.option("--to-datetime", type=Moment(), metavar="ISO", help="To the first record that is not older.")
 @click.option("--by-duration", type=Ago(), metavar="ISO", help="The same, so long ago: P1DT2H30M.")
 @click.option("--shift-by", type=int, metavar="N", help="By N records, back if negative.")
-@click.option("--to-current", is_flag=True, help="To what is committed, where the partition still has that.")
+@click.option("--to-current", is_flag=True, help="To the committed offset, within the partition.")
 @click.option(
     "--from-file", type=OffsetsInFile(), metavar="FILE", help="To those of a file of lines topic,partition,offset."
 )
-@click.option("--execute", is_flag=True, help="Do it; without this, only show what would change.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change, as without --execute.")
+@click.option("--execute", is_flag=True, help="Change the offsets; without it they are only shown.")
+@click.option("--dry-run", is_flag=True, help="Only show the new offsets, as without --execute.")
 @click.option("--export", is_flag=True, help="Print lines for --from-file: topic,partition,offset.")
 @click.option("--timeout", type=click.IntRange(0), metavar="MS", help="How long a coordinator may take to be ready.")
 @output_option
@@ -80,7 +80,7 @@ def reset(
 ) -> None:
     """Move the committed offsets of groups that have no members.
 
-    Offsets beyond what a partition holds become its first or its last.
+    Offsets outside of a partition become its first or its last.
     """
     if bool(names) == all_groups:
         raise click.UsageError("give either the names of groups or --all-groups")
@@ -96,7 +96,7 @@ def reset(
             " --shift-by --from-file"
         )
     if from_file is not None and (topics or all_topics):
-        raise click.UsageError("--from-file says which partitions, not --topic or --all-topics")
+        raise click.UsageError("--from-file names the partitions: not with --topic or --all-topics")
     if from_file is None and bool(topics) == all_topics:
         raise click.UsageError("give either --topic or --all-topics")
     plans, failures = [], []
@@ -124,7 +124,7 @@ def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, ex
     if state not in WITHOUT_MEMBERS:
         raise AdminError(
             f"group {name} has members (its state is {state}); stop them first; "
-            "one that went without leaving counts until its session ends (45 s by default):"
+            "one that ended without leaving counts until its session expires (45 s by default):"
             f" `kbroker group describe {name} --members` shows where they run"
         )
     if group is not None and group["type"] in OF_OTHER_APIS:

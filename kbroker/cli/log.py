@@ -60,8 +60,8 @@ def _finding(finding: Finding) -> dict[str, object]:
 def check(directory: str, output: Output) -> None:
     """Check every file of a data directory, or of one partition; nothing is changed.
 
-    One line for each finding, and exit status 1 if there is any; else one line that says what was checked. A broker may
-    use the directory: what seems wrong then is looked at three times, and told of where it stays so.
+    One line for each finding, and exit status 1 if there is any; else one line about the checked files. A broker may
+    use the directory: then an apparent fault is checked three times, and reported if it persists.
     """
     directory = directory.rstrip("/") or "/"
     pause = None
@@ -129,8 +129,8 @@ def dump(paths: tuple[str, ...], deep_iteration: bool, print_data_log: bool) -> 
 def repair(directory: str, yes: bool, dropped: tuple[int, ...], output: Output) -> None:
     """Cut each log where recovery would cut it, and build its indexes again.
 
-    That is what a broker does when it starts after a crash. What lies below a log's recovery point is never changed.
-    Exits with 1 if something remains that recovery does not mend.
+    A broker does the same when it starts after a crash. Records below a log's recovery point are never changed. Exits
+    with 1 if a fault remains that recovery does not repair.
 
     A record that a coordinator cannot read keeps a partition of __consumer_offsets from being served; the
     broker's log names its offset. Removed with --drop, it is missing for good: do so on each replica.
@@ -201,8 +201,8 @@ def _configs(pairs: tuple[str, ...]) -> dict[str, dict[str, str]]:
 def adopt(directory: str, configs: tuple[str, ...], output: Output) -> None:
     """Record the topics of a data directory that Apache Kafka wrote, so that kbroker serves them.
 
-    Their configs are not among the files: a topic gets what --config says, and the broker's defaults for the rest.
-    With these, retention may delete old segments when the broker starts. The files themselves are not touched.
+    Their configs are not among the files: a topic gets those of --config, and the broker's defaults for the rest. With
+    these, retention may delete old segments when the broker starts. The files themselves are not touched.
     """
     from kbroker.controller.adopt import adopt as adopt_directory
 
@@ -212,8 +212,8 @@ def adopt(directory: str, configs: tuple[str, ...], output: Output) -> None:
         return
     for topic in found:
         count = len(topic.partitions)
-        said = ", ".join(f"{key}={value}" for key, value in topic.configs.items()) or "no configs"
-        click.echo(f"adopted {topic.name}: {count} partition{'s' * (count != 1)}, {said}")
+        listed = ", ".join(f"{key}={value}" for key, value in topic.configs.items()) or "no configs"
+        click.echo(f"adopted {topic.name}: {count} partition{'s' * (count != 1)}, {listed}")
     if not found:
         click.echo("nothing to adopt")
 

@@ -1,7 +1,7 @@
 """The log output of a broker's process: lines of text or of JSON, and levels by logger.
 
 Owns the formats and the options that choose them. A record never produces a line that could be mistaken for another
-record: the log contains names that clients choose. Never decides what is logged.
+record: the log contains names that clients choose. Never decides the content of the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def log_options(*, in_container: bool = False) -> Decorator:
             metavar="[LOGGER=]LEVEL",
             envvar="KBROKER_LOG_LEVEL" if in_container else None,
             callback=_checked,
-            help="Tell from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
+            help="Log from this level on: DEBUG, INFO (the default), WARN or ERROR; of one logger with its name, as "
             "kafka.request.logger=DEBUG.",
         ),
     )
@@ -66,9 +66,9 @@ def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] =
 def name_broker(node_id: int) -> None:
     """Add the broker's id to JSON lines from now on."""
     for handler in logging.root.handlers:
-        tell = getattr(handler.formatter, "name_broker", None)
-        if tell is not None:
-            tell(node_id)
+        set_broker = getattr(handler.formatter, "name_broker", None)
+        if set_broker is not None:
+            set_broker(node_id)
 
 
 def utc_time(seconds: float) -> str:

@@ -18,7 +18,7 @@ from kbroker.admin.errors import AdminError, WrongInput
 
 EXITS: Final = (
     ("0", "All is done."),
-    ("1", "Something failed; a line on standard error says what, and what to do where that is known."),
+    ("1", "A failure; a line on standard error names it, and a remedy if one is known."),
     ("2", "The command line is wrong."),
     ("130", "It was interrupted."),
 )
@@ -49,7 +49,7 @@ GROUPS = {
         "produce": "Write lines of standard input to a topic.",
         "consume": "Print the records of topics.",
         "record": "Find records, and delete those before an offset.",
-        "perf": "Measure how fast records are produced and consumed, and how long one is on its way.",
+        "perf": "Measure how fast records are produced and consumed, and how long one takes.",
     },
     "Topics, groups and transactions": {
         "topic": "Create, describe, alter, move and delete topics.",
@@ -71,17 +71,17 @@ GROUPS = {
     },
     "Files and archives": {
         "log": "Check, dump, repair and adopt the files of a data directory.",
-        "pipeline": "Archive, replay and count what is in topics, on Apache Spark.",
+        "pipeline": "Archive, replay and count the records of topics, on Apache Spark.",
     },
     "Tests, with a broker that runs with --control": {
         "fault": "Let a broker that runs with --control misbehave, for tests.",
         "clock": "Show and move the time of a broker that runs with --control.",
-        "requests": "Show what a broker that runs with --control is asked.",
+        "requests": "Show the requests to a broker that runs with --control.",
         "reset": "Make a broker that runs with --control as at its start.",
     },
     "This command line": {
         "profile": "List, show, add and remove the named settings that --profile takes.",
-        "completion": "Print what lets bash, zsh or fish complete verbs and options.",
+        "completion": "Print a script by which bash, zsh or fish completes verbs and options.",
         "man": "Write the manual pages.",
     },
 }
@@ -171,7 +171,7 @@ def _debug_first(arguments: list[str]) -> list[str]:
 
 
 def _forget_output() -> None:
-    """Redirect the interpreter's last flush to nowhere: the reader of the output is gone."""
+    """Redirect the interpreter's last flush to the null device: the reader of the output has closed it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

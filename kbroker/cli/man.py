@@ -21,9 +21,9 @@ _PROGRAM: Final = "kbroker"
 _SEVERAL: Final = 2
 _FILES: Final = (
     ("~/.config/kbroker/profiles/NAME.properties", "The settings that --profile NAME takes."),
-    ("KBROKER_BOOTSTRAP, KAFKA_BOOTSTRAP_SERVERS", "Where a broker is, where --bootstrap does not say."),
-    ("KBROKER_PROFILE", "The profile, where --profile does not say."),
-    ("KBROKER_CONTROL", "Where a control API is, where --control does not say."),
+    ("KBROKER_BOOTSTRAP, KAFKA_BOOTSTRAP_SERVERS", "The address of a broker, without --bootstrap."),
+    ("KBROKER_PROFILE", "The profile, without --profile."),
+    ("KBROKER_CONTROL", "The address of a control API, without --control."),
 )
 Records = dict[str, str]
 """Options in their written form, with their help."""
@@ -121,7 +121,7 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Not click's own: a command caches the one of its first context, which may have been without its parents.
+    # Not click's own: a command caches that of its first context, which may lack its parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 

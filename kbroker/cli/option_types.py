@@ -74,8 +74,8 @@ def compiled(pattern: str, option: str) -> Any:
     try:
         return re2.compile(pattern)
     except re2.error as error:
-        said = error.args[0].decode() if isinstance(error.args[0], bytes) else error.args[0]
-        raise click.UsageError(f"{option}: {pattern!r} is no regular expression of RE2: {said}") from None
+        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else error.args[0]
+        raise click.UsageError(f"{option}: {pattern!r} is no regular expression of RE2: {reason}") from None
 
 
 def whole_match(pattern: str | None) -> Callable[[str], bool]:

@@ -1,4 +1,4 @@
-"""A broker that is gone while a verb waits for it: a line on standard error after seconds, and one when it is back.
+"""An unreachable broker while a verb waits for it: a line on standard error after seconds, and one when it is back.
 
 Owns the checks. The client itself retries in silence, for minutes or forever. The verb decides whether it ends.
 """
@@ -12,10 +12,10 @@ from typing import Final
 
 import click
 
-_LOOK_S: Final = 3.0
-_LOOK_AGAIN_S: Final = 1.0
+_CHECK_S: Final = 3.0
+_CHECK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
-"""Without an answer for so many seconds, a verb may have lost its broker."""
+"""After this time without an answer, in seconds, a verb may have lost its broker."""
 
 
 class Outage:
@@ -36,24 +36,24 @@ class Outage:
 
 
 @contextmanager
-def told_of_outages(
+def outages_reported(
     unreachable: Callable[[], str | None],
     waiting: Callable[[], bool],
     gives_up: Callable[[str], bool] = lambda _reason: False,
 ) -> Iterator[None]:
-    """Check from a thread while `waiting()`: `unreachable()` says why no broker answers, or None.
+    """Check from a thread while `waiting()`: `unreachable()` returns why no broker answers, or None.
 
     A check is a connection that is closed at once: every three seconds, and every second during an outage. If
     `gives_up` is true for the reason, no further check follows.
     """
-    over, telling = threading.Event(), threading.Lock()
+    over, printing = threading.Event(), threading.Lock()
 
-    def look() -> None:
+    def check() -> None:
         outage = Outage()
-        while not over.wait(_LOOK_AGAIN_S if outage.failed else _LOOK_S):
+        while not over.wait(_CHECK_AGAIN_S if outage.failed else _CHECK_S):
             reason = unreachable() if outage.failed or waiting() else None
             line = outage.after(reason)
-            with telling:
+            with printing:
                 if line is None or over.is_set():
                     continue
                 ends = reason is not None and gives_up(reason)
@@ -61,10 +61,10 @@ def told_of_outages(
             if ends:
                 return
 
-    threading.Thread(target=look, name="outages", daemon=True).start()
+    threading.Thread(target=check, name="outages", daemon=True).start()
     try:
         yield
     finally:
         over.set()
-        with telling:  # a message of the thread comes before the verb's last ones
+        with printing:  # a message of the thread precedes the verb's last ones
             pass

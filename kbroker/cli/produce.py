@@ -34,7 +34,7 @@ from kbroker.admin.errors import AdminError, Unreachable, error_text
 from kbroker.admin.own_request import ask_any, live_brokers
 from kbroker.cli.client import client_options, ending_at_signals, warn
 from kbroker.cli.completion import complete_topics
-from kbroker.cli.outage import SILENCE_S, told_of_outages
+from kbroker.cli.outage import SILENCE_S, outages_reported
 from kbroker.cli.record_format import unescape
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -53,8 +53,8 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         """Return its approximate size in memory, in bytes."""
-        told = sum(len(name) + len(value) for name, value in self.headers)
-        return _OVERHEAD + len(self.key or b"") + len(self.value) + told
+        headers = sum(len(name) + len(value) for name, value in self.headers)
+        return _OVERHEAD + len(self.key or b"") + len(self.value) + headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class LineFormat:
         value = line.removesuffix(b"\n")
         headers: Headers = []
         if self.headers_delimiter is not None and self.headers_delimiter in value:
-            told, _, value = value.partition(self.headers_delimiter)
-            headers = [self._header(each) for each in told.split(self.headers_separator) if each]
+            text, _, value = value.partition(self.headers_delimiter)
+            headers = [self._header(each) for each in text.split(self.headers_separator) if each]
         key = None
         if self.key_separator is not None and self.key_separator in value:
             key, _, value = value.partition(self.key_separator)
@@ -121,25 +121,25 @@ class _Deliveries:
         self.error: BaseException | None = None
         self._pending = 0
         self._bytes = 0
-        self._heard = time.monotonic()
+        self._last_answer = time.monotonic()
         self._changed = threading.Condition()
         self.gave_up = False
 
     def expect(self, size: int) -> None:
-        """Wait until `size` more bytes may be on their way."""
+        """Wait until `size` more bytes may be in flight."""
         with self._changed:
             self._changed.wait_for(lambda: self._bytes < _MOST_BYTES_IN_FLIGHT or self.gave_up)
             if not self._pending:
-                self._heard = time.monotonic()
+                self._last_answer = time.monotonic()
             self._bytes += size
             self._pending += 1
 
     def stall(self) -> bool:
-        """Whether no answer has arrived for a while although records are on their way."""
-        return self._pending > 0 and time.monotonic() - self._heard > SILENCE_S
+        """Whether no answer has arrived for a while although records are in flight."""
+        return self._pending > 0 and time.monotonic() - self._last_answer > SILENCE_S
 
     def give_up(self, reason: str) -> bool:
-        """Count the records on their way as failed if the broker is gone before any acknowledgement."""
+        """Count the records in flight as failed if the broker is unreachable before any acknowledgement."""
         with self._changed:
             if self.written:
                 return False
@@ -171,7 +171,7 @@ class _Deliveries:
     def _forget(self, size: int) -> None:
         self._pending -= 1
         self._bytes -= size
-        self._heard = time.monotonic()
+        self._last_answer = time.monotonic()
         self._changed.notify_all()
 
     def wait(self, patience_s: float) -> None:
@@ -198,10 +198,16 @@ def _of_another(error: BaseException) -> bool:
 )
 @click.option("--headers-separator", metavar="SEP", default=",", show_default=True, help="Between headers in a line.")
 @click.option("--headers-key-separator", metavar="SEP", default=":", show_default=True, help="Between name and value.")
-@click.option("--null-marker", metavar="TEXT", help="What stands for null as a key or a value in a line.")
+@click.option("--null-marker", metavar="TEXT", help="The text for null as a key or a value in a line.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Add a header to every record.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Who must have a record.")
+@click.option(
+    "--acks",
+    type=click.Choice(list(ACKS)),
+    default="all",
+    show_default=True,
+    help="The replicas that must have a record.",
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--sync", is_flag=True, help="Send a record once the one before is acknowledged.")
 @click.option("-Z", "--tombstones", is_flag=True, help="Write an empty value, and an empty key, as null.")
@@ -248,7 +254,7 @@ def command(
         _check(connection, producer, topic, partition)
         lines: Iterable[bytes] = sys.stdin.buffer
         try:
-            with told_of_outages(connection.unreachable, deliveries.stall, deliveries.give_up):
+            with outages_reported(connection.unreachable, deliveries.stall, deliveries.give_up):
                 try:
                     with ending_at_signals():
                         _send(
@@ -314,10 +320,10 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
 
 
 def _is_missing(admin: Any, topic: str) -> bool:
-    """Whether the cluster says that a topic does not exist; this request does not create it."""
-    asked = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
-    told = ask_any(admin, asked, MetadataResponse, at_least=_NEVER_CREATES)
-    return told is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in told.topics)
+    """Whether a topic does not exist, by a request that never creates it."""
+    request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    answer = ask_any(admin, request, MetadataResponse, at_least=_NEVER_CREATES)
+    return answer is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in answer.topics)
 
 
 def _creates_none(admin: Any) -> bool:
@@ -350,7 +356,7 @@ def _send(
 
 
 def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:
-    """Return which limit a record exceeds, and what sets it; None for another error, or if the broker does not say."""
+    """Return which limit a record exceeds, and what sets it; None for another error, or if it is unknown."""
     if "max_request_size" in str(error):
         limit = producer.config["max_request_size"]
         return f"a record is larger than the client's limit of {limit} bytes (-X max.request.size=BYTES sets it)"
@@ -368,10 +374,10 @@ def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str
 
 
 def _words(error: BaseException) -> str:
-    said = str(error.args[0]) if error.args and error.args[0] else None
+    message = str(error.args[0]) if error.args and error.args[0] else None
     if isinstance(error, BrokerResponseError):
-        return error_text(error, said)
-    code = _CODE.search(said or "")
+        return error_text(error, message)
+    code = _CODE.search(message or "")
     if code is not None:  # kafka-python's error without a producer id
         return error_text(for_code(int(code[1])))
-    return said or type(error).__name__
+    return message or type(error).__name__

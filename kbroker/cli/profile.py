@@ -62,7 +62,7 @@ def show(name: str, output: Output) -> None:
 def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple[str, ...], replace: bool) -> None:
     """Make a profile of client settings, as security.protocol=SASL_SSL; only you can read it.
 
-    What others may not see is better asked for: --secret sasl.jaas.config.
+    Prefer a prompt for secret values: --secret sasl.jaas.config.
     """
     path = file_of(name)
     if path.exists() and not replace:
@@ -74,7 +74,7 @@ def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple
             raise click.UsageError(f"KEY=VALUE, not {pair!r}")
         settings[_key(key)] = _value(key, value.strip())
     for key in secrets:
-        settings[_key(key)] = _value(key, _asked(key))
+        settings[_key(key)] = _value(key, _prompt(key))
     if not settings:
         raise click.UsageError("say at least where brokers are: --bootstrap HOST:PORT")
     _write(path, "".join(f"{key}={value}\n" for key, value in settings.items()))
@@ -104,7 +104,7 @@ def _value(key: str, text: str) -> str:
     return text.replace("\\", "\\\\")
 
 
-def _asked(key: str) -> str:
+def _prompt(key: str) -> str:
     if sys.stdin.isatty():
         return str(click.prompt(key, hide_input=True, err=True)).strip()
     text = sys.stdin.readline().strip()

@@ -23,7 +23,7 @@ _entity_options = with_options(
     click.option("--default-user", is_flag=True, help="Each user who has no limit of his own."),
     click.option("--client-id", metavar="ID", help="A client id; with --user of that user."),
     click.option("--default-client-id", is_flag=True, help="Each client id that has no limit of its own."),
-    click.option("--ip", metavar="ADDRESS", help="An address from which clients come."),
+    click.option("--ip", metavar="ADDRESS", help="The address of clients."),
     click.option("--default-ip", is_flag=True, help="Each address that has no limit of its own."),
 )
 
@@ -77,7 +77,7 @@ def set_limits(connection: Connection, **options: Any) -> None:
 @output_option
 @client_options
 def list_limits(connection: Connection, output: Output, **options: Any) -> None:
-    """List limits: all, or those in which somebody is named."""
+    """List limits: all, or those of the named users, client ids and addresses."""
     with connection.admin() as admin:
         found = described_quotas(admin, _entity(options), strict=False)
     rows = [
@@ -94,7 +94,7 @@ def list_limits(connection: Connection, output: Output, **options: Any) -> None:
 @click.argument("keys", nargs=-1, metavar="[LIMIT...]", type=click.Choice(list(LIMITS)))
 @client_options
 def remove(connection: Connection, keys: tuple[str, ...], **options: Any) -> None:
-    """Remove limits, such as producer_byte_rate; where none is named, all of the user, client id or address."""
+    """Remove limits, such as producer_byte_rate; without names, all of the user, client id or address."""
     entity = _named(options)
     with connection.admin() as admin:
         there = next((limits for each, limits in described_quotas(admin, entity, strict=True) if each == entity), {})

@@ -24,8 +24,8 @@ from kbroker.admin.reassignments import (
     proposal,
     set_throttles,
 )
-from kbroker.admin.told_everywhere import wait_for_replicas
 from kbroker.admin.topics import existing_topics
+from kbroker.admin.visible_everywhere import wait_for_replicas
 from kbroker.cli.client import client_options, warn
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Column, Output, output_option
@@ -39,11 +39,11 @@ _LEAST_RATE = 1_024
 @click.option("--to", "to", metavar="ID,ID...", help="The replicas to have, the preferred leader first.")
 @click.option("--json-file", type=click.File("rb"), help="Moves, as kafka-reassign-partitions takes them.")
 @click.option("--cancel", is_flag=True, help="Go back to the replicas from before.")
-@click.option("--verify", is_flag=True, help="Tell which moves of --json-file are done; once all are, end throttles.")
+@click.option("--verify", is_flag=True, help="Show which moves of --json-file are done; once all are, end throttles.")
 @click.option("--generate", metavar="ID,ID...", help="Propose moves to these brokers, as a file, and move nothing.")
 @click.option("--disable-rack-aware", is_flag=True, help="With --generate: in whichever racks brokers are.")
 @click.option(
-    "--disallow-replication-factor-change", is_flag=True, help="Refuse what would have more or fewer replicas."
+    "--disallow-replication-factor-change", is_flag=True, help="Refuse moves that change the number of replicas."
 )
 @click.option("--throttle", type=click.IntRange(_LEAST_RATE), metavar="BYTES/S", help="Copy between brokers no faster.")
 @click.option(
@@ -74,7 +74,7 @@ def reassign(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Move partitions to other replicas; without --to, --json-file and --cancel, list what is being moved."""
+    """Move partitions to other replicas; without --to, --json-file and --cancel, list the current moves."""
     _check(name, to, json_file, cancel, verify, generate)
     wanted = [] if to is None else parse_replicas(to)
     with connection.admin() as admin:
@@ -82,7 +82,7 @@ def reassign(
         if generate is not None:
             _propose(admin, str(name), parse_replicas(generate), by_rack=not disable_rack_aware, output=output)
         elif verify:
-            _tell_verified(admin, moves, output, keep=preserve_throttles)
+            _report_verified(admin, moves, output, keep=preserve_throttles)
         elif to is None and not cancel and not moves.replicas:
             _print_moving(admin, name, output)
         else:
@@ -104,7 +104,7 @@ def _check(name: str | None, to: str | None, json_file: Any, cancel: bool, verif
     if to is not None and cancel:
         raise click.UsageError("--to and --cancel exclude each other")
     if json_file is not None and (name is not None or to is not None):
-        raise click.UsageError("--json-file says which partitions go where, not a name or --to")
+        raise click.UsageError("--json-file names partitions and replicas: not with a name or --to")
     if verify and json_file is None:
         raise click.UsageError("--verify needs --json-file")
     if (to is not None or cancel or generate is not None) and name is None and json_file is None:
@@ -155,14 +155,14 @@ def _propose(admin: Any, name: str, brokers: list[int], *, by_rack: bool, output
     keys = _keys(admin, name, None)
     known = partitions_of(admin, [name])
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}
-    gone = [each for each in brokers if each not in racks]
-    if gone:
-        raise click.ClickException(f"no broker with id {gone[0]} lives; `kbroker broker list` shows those that do")
+    missing = [each for each in brokers if each not in racks]
+    if missing:
+        raise click.ClickException(f"no broker with id {missing[0]} lives; `kbroker broker list` shows those that do")
     made = proposal({key: known[key]["replica_nodes"] for key in keys}, brokers, racks, by_rack=by_rack)
     (Output("json") if output.form == "table" else output).show(as_document(made))
 
 
-def _tell_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) -> None:
+def _report_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) -> None:
     known, under_way = _known(admin, moves.replicas), moving(admin)
     rows = []
     for key, wanted in sorted(moves.replicas.items()):
@@ -174,13 +174,15 @@ def _tell_verified(admin: Any, moves: Moves, output: Output, *, keep: bool) -> N
         _end_throttles(admin, moves, {key: list(map(int, each["replica_nodes"])) for key, each in known.items()})
     elsewhere = sum(row["state"] == "is elsewhere" for row in rows)
     if elsewhere:
-        raise click.ClickException(f"{elsewhere} partitions are neither there nor on their way: give the file again")
+        raise click.ClickException(
+            f"{elsewhere} partitions have other replicas and are not being moved: give the file again"
+        )
 
 
 def _end_throttles(admin: Any, moves: Moves, now: Mapping[Key, list[int]]) -> None:
     brokers = {each["id"] for each in listed_brokers(admin, {})}
-    gone = {each for key, to in moves.replicas.items() for each in (*now.get(key, ()), *to)} - brokers
-    for each in sorted(gone):
+    missing = {each for key, to in moves.replicas.items() for each in (*now.get(key, ()), *to)} - brokers
+    for each in sorted(missing):
         warn(f"broker {each} does not live: its throttle stays")
     clear_throttles(admin, sorted({topic for topic, _ in moves.replicas}), sorted(brokers))
 

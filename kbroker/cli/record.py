@@ -24,7 +24,7 @@ from kbroker.cli.output import Output, Verbs, output_option
 
 _POLL_MS: Final = 200
 _MOST_RECORDS: Final = 500
-_TOLD_S: Final = 1.0
+_REPORT_S: Final = 1.0
 Test = Callable[[Any], bool]
 
 
@@ -44,8 +44,10 @@ def command() -> None:
 @click.option("--header", "headers", multiple=True, metavar="NAME[=TEXT]", help="It has this header; repeatable.")
 @click.option("--since", metavar="TIME", help="Not before that: ms since 1970, or 2026-01-31T12:00:00Z.")
 @click.option("--until", metavar="TIME", help="Before that.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Look in this one only.")
-@click.option("-c", "--count", type=click.IntRange(1), help="End after so many.")
+@click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Search this partition only."
+)
+@click.option("-c", "--count", type=click.IntRange(1), help="End after this number of records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, as JSON.")
 @client_options
 def find(
@@ -61,9 +63,9 @@ def find(
     pattern: str | None,
     connection: Connection,
 ) -> None:
-    """Print the records of a topic that are as the options say, up to those that are the last ones now.
+    """Print the records of a topic that match the options, up to the current end.
 
-    All of them are read, from --since on: nothing but time is indexed. Exits with 1 if there are none.
+    All of them are read, from --since on: only time is indexed. Exits with 1 if there are none.
     """
     begins = None if since is None else parse_time(since)
     tests = list(_tests(key, key_pattern, value_pattern, headers, begins, None if until is None else parse_time(until)))
@@ -138,7 +140,7 @@ def _compiled(option: str, text: str) -> re.Pattern[bytes]:
 def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
     """Read partitions to their ends; on a terminal report the progress now and then."""
     read = found = 0
-    told = time.monotonic()
+    reported = time.monotonic()
     left = {each for each, end in ends.items() if position(consumer, each) < end}
     while left:
         for records in consumer.poll(_POLL_MS, max_records=_MOST_RECORDS).values():
@@ -152,8 +154,8 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
         if done:
             consumer.pause(*done)
             left -= done
-        if sys.stderr.isatty() and time.monotonic() - told > _TOLD_S:
-            told = time.monotonic()
+        if sys.stderr.isatty() and time.monotonic() - reported > _REPORT_S:
+            reported = time.monotonic()
             click.echo(f"kbroker: {read:,} records read, {found:,} found", err=True)
 
 
@@ -164,7 +166,7 @@ def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Tes
 @click.argument("topic", required=False, shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
 @click.option("--before-offset", type=click.IntRange(0), metavar="N", help="All with a lower offset.")
-@click.option("--before-time", metavar="TIME", help="All that come before the first one that is not older.")
+@click.option("--before-time", metavar="TIME", help="All before the first record that is not older.")
 @click.option("--all", "everything", is_flag=True, help="All that are there.")
 @click.option("--offset-json-file", "offsets_file", type=click.File("rb"), help="As kafka-delete-records takes it.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -182,8 +184,8 @@ def delete(
     connection: Connection,
 ) -> None:
     """Delete the records of partitions up to an offset: they begin there then. Nothing brings them back."""
-    ways = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
-    if sum(ways) != 1 or (offsets_file is None) == (topic is None):
+    choices = [before_offset is not None, before_time is not None, everything, offsets_file is not None]
+    if sum(choices) != 1 or (offsets_file is None) == (topic is None):
         raise click.UsageError("give a topic and --before-offset, --before-time or --all, or --offset-json-file alone")
     with connection.admin() as admin:
         if offsets_file is not None:
@@ -204,8 +206,8 @@ def delete(
         if not yes:
             click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
         rows, failures = delete_records(admin, wanted, led)
-    told = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
-    output.rows(told, "topic", "partition", "low watermark")
+    marks = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
+    output.rows(marks, "topic", "partition", "low watermark")
     raise_any(failures)
 
 

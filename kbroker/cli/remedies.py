@@ -42,8 +42,8 @@ _BY_NAME: Final[Mapping[str, str]] = {
     "COORDINATOR_NOT_AVAILABLE": "try again in a moment; it stays so where fewer brokers live than the internal topics"
     " are to have replicas (offsets.topic.replication.factor)",
     "DELEGATION_TOKEN_AUTH_DISABLED": "the brokers need a delegation.token.secret.key for tokens",
-    "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED": "tokens are asked for over SASL or TLS, and not by somebody with a token",
-    "ELIGIBLE_LEADERS_NOT_AVAILABLE": "nobody in sync lives; --unclean lets others lead, and may lose records",
+    "DELEGATION_TOKEN_REQUEST_NOT_ALLOWED": "tokens are created over SASL or TLS, and not by a client with a token",
+    "ELIGIBLE_LEADERS_NOT_AVAILABLE": "no replica in sync lives; --unclean elects others, and may lose records",
     "GROUP_SUBSCRIBED_TO_TOPIC": "stop the members that read it; `kbroker group describe GROUP --members` shows where",
     "INVALID_REPLICATION_FACTOR": "`kbroker broker list` shows how many brokers live",
     "KAFKA_STORAGE_ERROR": "a disk of the broker is full or fails; `kbroker broker describe ID` shows its room",
@@ -54,7 +54,7 @@ _BY_NAME: Final[Mapping[str, str]] = {
     "NO_REASSIGNMENT_IN_PROGRESS": "`kbroker topic reassign` lists what is being moved",
     "OFFSET_OUT_OF_RANGE": "`kbroker topic offsets TOPIC --time earliest` shows where partitions begin",
     "POLICY_VIOLATION": "a rule of the cluster refuses it (create.topic.policy.class.name and its like, or a bound of"
-    " the broker): whoever runs it can tell, or change it",
+    " the broker): its administrator knows the rule, and can change it",
     "PREFERRED_LEADER_NOT_AVAILABLE": "the first replica does not live, or is not in sync: `kbroker topic describe`",
     "REASSIGNMENT_IN_PROGRESS": "`kbroker topic reassign` lists what is being moved, --cancel ends it",
     "SECURITY_DISABLED": "ACLs need brokers with an authorizer.class.name",
@@ -132,7 +132,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
     """Return the lines of a failure, each with a remedy if one is known."""
     verb = verb_of(arguments)
-    return "\n".join(_told(line, verb) for line in text.split("\n"))
+    return "\n".join(_with_remedy(line, verb) for line in text.split("\n"))
 
 
 def verb_of(arguments: Sequence[str]) -> str:
@@ -141,7 +141,7 @@ def verb_of(arguments: Sequence[str]) -> str:
     return " ".join(words[: next((at for at, each in enumerate(words) if each.startswith("-")), len(words))])
 
 
-def _told(line: str, verb: str) -> str:
+def _with_remedy(line: str, verb: str) -> str:
     remedy = _remedy(line, verb)
     return line if remedy is None else f"{line}; {remedy}"
 
@@ -159,5 +159,5 @@ def _remedy(line: str, verb: str) -> str | None:
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
         if "TOPIC" not in right:  # a right to write to a topic includes a producer id
             right = f"{right} {thing}"
-        return f"whoever administers ACLs lets you: `kbroker acl add --allow-principal User:NAME {right}`"
+        return f"an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME {right}`"
     return _BY_NAME.get(name)

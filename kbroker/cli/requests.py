@@ -26,10 +26,10 @@ from kbroker.control.values import ABOUT, LIMIT
 def command(
     control: Control, follow: bool, limit: int | None, clear: bool, output: Output, **about: str | None
 ) -> None:
-    """Show what a broker that runs with `kbroker start --control` was asked.
+    """Show the requests to a broker that runs with `kbroker start --control`.
 
-    Requests are recorded from the first time on that somebody looks, until the broker stops. --json tells requests and
-    answers whole; with --follow one a line.
+    Requests are recorded from the first use of this verb until the broker stops. --json prints requests and answers in
+    full, with --follow one a line.
     """
     if clear:
         if follow:
@@ -37,8 +37,8 @@ def command(
         control.ask("DELETE", "/requests")
         return
     if follow:
-        for told in control.lines("/requests/live", about):
-            _tell(told, output)
+        for request in control.lines("/requests/live", about):
+            _print(request, output)
         return
     found = control.ask("GET", "/requests", query={"limit": limit, **about})
     headers = ["time", "api", "version", "client", "about", "ms", "fault"]
@@ -48,11 +48,11 @@ def command(
         click.echo(f"{found['left_out']} more are left out", err=True)
 
 
-def _tell(told: Mapping[str, Any], output: Output) -> None:
-    if "missed" in told:
-        click.echo(f"{told['missed']} requests came faster than they could be shown", err=True)
-    elif "api" in told:
-        line = json.dumps(told) if output.is_document else "  ".join(map(_cell, _row(told)))
+def _print(request: Mapping[str, Any], output: Output) -> None:
+    if "missed" in request:
+        click.echo(f"{request['missed']} requests arrived faster than they could be printed", err=True)
+    elif "api" in request:
+        line = json.dumps(request) if output.is_document else "  ".join(map(_cell, _row(request)))
         click.echo(line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
 
 
@@ -60,16 +60,16 @@ def _cell(value: object) -> str:
     return NOTHING if value is None else str(value)
 
 
-def _row(told: Mapping[str, Any]) -> list[object]:
-    seconds, ms = divmod(told["time_ms"], 1000)
-    about = ", ".join([*told["topics"], *told["groups"], *told["transactional_ids"]])
-    took = None if told["duration_ms"] is None else f"{told['duration_ms']:.1f}"
+def _row(request: Mapping[str, Any]) -> list[object]:
+    seconds, ms = divmod(request["time_ms"], 1000)
+    about = ", ".join([*request["topics"], *request["groups"], *request["transactional_ids"]])
+    took = None if request["duration_ms"] is None else f"{request['duration_ms']:.1f}"
     return [
         f"{time.strftime('%H:%M:%S', time.localtime(seconds))}.{ms:03}",
-        told["api"],
-        told["version"],
-        told["client_id"],
+        request["api"],
+        request["version"],
+        request["client_id"],
         about or None,
         took,
-        told["fault"],
+        request["fault"],
     ]

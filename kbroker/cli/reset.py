@@ -10,9 +10,9 @@ from kbroker.cli.control_client import Control, control_option
 @click.command("reset")
 @control_option
 def command(control: Control) -> None:
-    """Make a broker that runs with `kbroker start --control` as at its start, for the next test.
+    """Return a broker that runs with `kbroker start --control` to its state at the start, for the next test.
 
-    All topics go, whoever made them, with groups, transactions, faults and changed settings. Clients stay connected.
+    All topics are deleted, with groups, transactions, faults and changed settings. Clients stay connected.
     """
     control.ask("POST", "/reset")
     click.echo("as at its start: no topics, groups, transactions or faults")

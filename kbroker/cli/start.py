@@ -238,7 +238,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     node: Node | None = None
 
-    def told() -> None:
+    def on_signal() -> None:
         if stop.is_set() and node is not None:
             node.hasten()
         stop.set()
@@ -248,7 +248,7 @@ async def _serve(
             seen.logs = logs
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told)
+        loop.add_signal_handler(number, on_signal)
     node = await _unless_stopped(starting(None if seen is None else seen.pushed, on_logs), stop)
     if node is None:
         return

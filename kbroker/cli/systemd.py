@@ -28,17 +28,17 @@ class Systemd:
 
     def ready(self, loop: asyncio.AbstractEventLoop) -> None:
         """Notify that the broker serves, and from now on that its loop is alive."""
-        self._tell("READY=1")
+        self._notify("READY=1")
         if self._watchdog_s and self._address:
             self._alive(loop)
 
     def _alive(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._tell("WATCHDOG=1")
+        self._notify("WATCHDOG=1")
         self._timer = loop.call_later(self._watchdog_s, self._alive, loop)
 
     def stopping(self) -> None:
-        """Notify that the broker stops; watchdog notifications continue meanwhile."""
-        self._tell("STOPPING=1")
+        """Notify that the broker stops; watchdog notifications continue."""
+        self._notify("STOPPING=1")
 
     def close(self) -> None:
         """Send no more notifications."""
@@ -48,7 +48,7 @@ class Systemd:
             self._socket.close()
             self._socket = None
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if not self._address:
             return
         try:
@@ -61,7 +61,7 @@ class Systemd:
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
             if not self._warned:  # systemd may listen again, and its watchdog kills a healthy broker after silence
-                log.warning("NOTIFY_SOCKET %s cannot be told %s: %s", self._address, text, error)
+                log.warning("NOTIFY_SOCKET %s does not accept %s: %s", self._address, text, error)
             self._warned = True
 
 

@@ -43,8 +43,8 @@ def command() -> None:
 
 
 @command.command("create")
-@click.option("--owner-principal", type=_PRINCIPAL, help="Who logs in by it; you, without it.")
-@click.option("--renewer-principal", type=_PRINCIPAL, multiple=True, help="Who may renew it, besides the owner.")
+@click.option("--owner-principal", type=_PRINCIPAL, help="The user who logs in with it; you by default.")
+@click.option("--renewer-principal", type=_PRINCIPAL, multiple=True, help="A user who may renew it, besides the owner.")
 @click.option(
     "--max-life-time-period", type=int, default=_DEFAULT, metavar="MS", help="Its longest life; the broker's, without."
 )
@@ -57,12 +57,12 @@ def create(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Create a token; its HMAC is what to log in with, and is shown here."""
+    """Create a token; its HMAC, the password of its logins, is printed here."""
     with connection.admin() as admin:
         answer = create_token(admin, owner_principal, renewer_principal, max_life_time_period)
     owner = f"{answer.principal_type}:{answer.principal_name}"
     if owner_principal is not None and owner != str(owner_principal):
-        raise click.ClickException(f"this cluster knows no owners but who asks: the token is for {owner}")
+        raise click.ClickException(f"this cluster makes tokens for the requester only: the token is for {owner}")
     facts = {
         "token": answer.token_id,
         "hmac": _text(answer.hmac),
@@ -75,9 +75,9 @@ def create(
 
 @command.command("list")
 @click.option(
-    "--owner-principal", type=_PRINCIPAL, multiple=True, help="Whose, or by whom to be renewed; all, without."
+    "--owner-principal", type=_PRINCIPAL, multiple=True, help="Tokens that this user owns or may renew; all by default."
 )
-@click.option("--hmac", "with_hmac", is_flag=True, help="Show the HMACs, by which anybody can log in.")
+@click.option("--hmac", "with_hmac", is_flag=True, help="Show the HMACs, with which anyone can log in.")
 @output_option
 @client_options
 def list_tokens(

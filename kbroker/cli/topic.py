@@ -126,7 +126,7 @@ def list_topics(pattern: str | None, internal: bool, output: Output, connection:
 @command.command("describe", short_help="Describe topics and their partitions.")
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @click.option("--pattern", metavar="REGEX", help="Those whose whole name matches.")
-@click.option("--topic-id", "ids", multiple=True, metavar="ID", help="The one that has this id; repeatable.")
+@click.option("--topic-id", "ids", multiple=True, metavar="ID", help="The topic with this id; repeatable.")
 @click.option("--exclude-internal", is_flag=True, help="Not the cluster's own topics.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only partitions whose replicas are not all in sync.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only partitions without a leader.")
@@ -188,7 +188,7 @@ def offsets(
 ) -> None:
     """Show the offsets of partitions: where they end or begin, or the first record that is not older than a time.
 
-    Of all topics without names. There may be no such record, or nobody who knows, which is a dash.
+    Of all topics without names. A dash is a missing record or an unknown offset.
     """
     if names and pattern is not None:
         raise click.UsageError("give either names or --pattern")
@@ -250,7 +250,9 @@ def _nodes(nodes: list[int]) -> str:
 @click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to a config's default.")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="The number of partitions to have; it only grows.")
 @click.option(
-    "--replica-assignment", type=ReplicaAssignment(), help="With --partitions: brokers of all, the known ones too."
+    "--replica-assignment",
+    type=ReplicaAssignment(),
+    help="With --partitions: the brokers of all partitions, also the present ones.",
 )
 @client_options
 def alter(
@@ -266,7 +268,7 @@ def alter(
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --delete-config or --partitions")
     if replica_assignment is not None and len(replica_assignment) != partitions:
-        raise click.UsageError("--replica-assignment names the brokers of as many partitions as --partitions says")
+        raise click.UsageError("--replica-assignment names the brokers of all --partitions")
     with connection.admin() as admin:
         known = existing_topics(admin, (name,))
         if name not in known:
@@ -281,7 +283,7 @@ def alter(
 
 @command.command("delete")
 @click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="Those whose whole name matches; it is asked before.")
+@click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches, after a confirmation.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @client_options
@@ -310,7 +312,7 @@ def delete(names: tuple[str, ...], pattern: str | None, yes: bool, if_exists: bo
 @click.argument("names", nargs=-1, metavar="[NAME...]", shell_complete=complete_topics)
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Of this one only.")
 @click.option("--json-file", type=click.File("rb"), help="Of those in a file, as kafka-leader-election takes it.")
-@click.option("--unclean", is_flag=True, help="Where nobody in sync lives, let any replica lead: records may be lost.")
+@click.option("--unclean", is_flag=True, help="Without a live in-sync replica, elect any replica: records may be lost.")
 @client_options
 def elect(
     names: tuple[str, ...], partitions: tuple[int, ...], json_file: Any, unclean: bool, connection: Connection
@@ -319,7 +321,7 @@ def elect(
     if unclean and not names and json_file is None:
         raise click.UsageError("--unclean takes the topics by name")
     if json_file is not None and (names or partitions):
-        raise click.UsageError("--json-file says which partitions, not names or --partition")
+        raise click.UsageError("--json-file names the partitions: not with names or --partition")
     if partitions and not names:
         raise click.UsageError("--partition needs the name of the topic")
     wanted: Sequence[str] | Mapping[str, Sequence[int]] = names

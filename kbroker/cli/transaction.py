@@ -62,7 +62,7 @@ def list_transactions(
 @output_option
 @client_options
 def describe(transactional_id: str, output: Output, connection: Connection) -> None:
-    """Describe a transactional id: what is open, since when, and where."""
+    """Describe a transactional id: its state, its start and its partitions."""
     with connection.admin() as admin:
         coordinator, state = _described(admin, transactional_id)
     facts: dict[str, Any] = {
@@ -77,8 +77,8 @@ def describe(transactional_id: str, output: Output, connection: Connection) -> N
             {"topic": topic.topic, "partition": index} for topic in state.topics for index in sorted(topic.partitions)
         ],
     }
-    told = {**facts, "start_ms": _since(facts["start_ms"])}
-    pairs = [(name.removesuffix("_ms").replace("_", " "), told[name]) for name in told if name != "partitions"]
+    shown = {**facts, "start_ms": _since(facts["start_ms"])}
+    pairs = [(name.removesuffix("_ms").replace("_", " "), shown[name]) for name in shown if name != "partitions"]
     output.show(facts, Facts(pairs), Table(facts["partitions"], ["topic", "partition"], even_empty=False))
 
 
@@ -89,7 +89,7 @@ def describe(transactional_id: str, output: Output, connection: Connection) -> N
 @output_option
 @client_options
 def list_producers(topic: str, partition: int, broker: int | None, output: Output, connection: Connection) -> None:
-    """List the producers with an id that a partition knows, and what they have open in it."""
+    """List the producer ids that a partition knows, and their open transactions in it."""
     with connection.admin() as admin:
         where = leaders(admin, topic, partition)
         ((_, found),) = producers(admin, where[topic, partition] if broker is None else broker, where)
@@ -97,16 +97,16 @@ def list_producers(topic: str, partition: int, broker: int | None, output: Outpu
 
 
 @command.command("hanging")
-@click.option("--topic", metavar="TOPIC", help="Look in this topic only.")
-@click.option("--partition", type=click.IntRange(0), help="Look in this partition of it only.")
-@click.option("--broker", type=int, metavar="ID", help="Look at what this broker leads only.")
+@click.option("--topic", metavar="TOPIC", help="Search this topic only.")
+@click.option("--partition", type=click.IntRange(0), help="Search this partition of it only.")
+@click.option("--broker", type=int, metavar="ID", help="Search the partitions that this broker leads only.")
 @click.option(
     "--max-transaction-timeout",
     type=click.FloatRange(0),
     default=15,
     show_default=True,
     metavar="MINUTES",
-    help="Leave out what has written in so many minutes.",
+    help="Leave out producers that have written within this number of minutes.",
 )
 @output_option
 @client_options
@@ -118,9 +118,9 @@ def find_hanging(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Find transactions that are open in partitions, and that no coordinator knows of: nobody will end them.
+    """Find transactions that are open in partitions but unknown to every coordinator, so that they never end.
 
-    Readers of committed records wait where the first of them begins. `kbroker transaction abort` ends one.
+    Readers of committed records wait at the first one. `kbroker transaction abort` ends one.
     """
     if partition is not None and topic is None:
         raise click.UsageError("--partition needs --topic")
@@ -150,7 +150,7 @@ def abort(topic: str, partition: int, start_offset: int, force: bool, connection
 @click.argument("transactional_id")
 @client_options
 def terminate(transactional_id: str, connection: Connection) -> None:
-    """Abort what a transactional id has open, and fence its producer: the next thing that it does fails."""
+    """Abort the open transaction of a transactional id, and fence its producer: its next request fails."""
     with connection.admin() as admin:
         _, state = _described(admin, transactional_id)
         terminated(admin, state)

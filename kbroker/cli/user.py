@@ -34,13 +34,15 @@ def command() -> None:
 @command.command("add")
 @click.argument("name")
 @_mechanisms
-@click.option("--password", metavar="TEXT", help="The password; others on this machine can see it. Asked for without.")
+@click.option(
+    "--password", metavar="TEXT", help="The password; others on this machine can see it. A prompt without it."
+)
 @click.option("--iterations", type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS), default=LEAST_ITERATIONS)
 @client_options
 def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations: int, connection: Connection) -> None:
-    """Add a user, or give one another password; it is read from standard input, or asked for at a terminal."""
+    """Add a user, or change a password, which is read from standard input, or prompted for at a terminal."""
     if password is None:
-        password = _asked()
+        password = _prompt()
     if not password:
         raise click.UsageError("the password is empty: type it at the prompt, or write it to standard input")
     with connection.admin() as admin:
@@ -68,11 +70,11 @@ def list_users(names: tuple[str, ...], output: Output, connection: Connection) -
 def remove(name: str, mechanisms: tuple[str, ...], connection: Connection) -> None:
     """Remove a user's passwords: all of them, or those of some mechanisms."""
     with connection.admin() as admin:
-        gone = remove_user(admin, name, mechanisms)
-    click.echo(f"user {name} has no password any more for {', '.join(gone)}")
+        removed = remove_user(admin, name, mechanisms)
+    click.echo(f"user {name} has no password any more for {', '.join(removed)}")
 
 
-def _asked() -> str:
+def _prompt() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     return sys.stdin.readline().rstrip("\r\n")

@@ -24,7 +24,7 @@ from kbroker.admin.errors import AdminError, NotThere, Unreachable, WrongInput
 from kbroker.console import login
 from kbroker.console.asking import Busy, Slow
 from kbroker.console.console import Console, audit
-from kbroker.console.guard import Guard, nothing_changes
+from kbroker.console.guard import Guard, refuse_change
 from kbroker.console.page_and_action import Action, Done, Page, Raw
 from kbroker.console.pages import ACTIONS, PAGES, RAW
 from kbroker.console.render import assets, environment, rendered
@@ -59,10 +59,10 @@ def application(console: Console) -> ASGIApp:
         *(Route(each.path, partial(web.raw, each), methods=["GET"]) for each in RAW),
     ]
     if console.settings.read_only:
-        routes.append(Route("/do/{action}", nothing_changes, methods=["POST"]))
+        routes.append(Route("/do/{action}", refuse_change, methods=["POST"]))
     else:
         routes += [Route(each.path, partial(web.act, each), methods=["POST"]) for each in ACTIONS]
-    handlers: dict[Any, Any] = {HTTPException: web.no_page, Exception: web.failed, ClientDisconnect: _gone}
+    handlers: dict[Any, Any] = {HTTPException: web.no_page, Exception: web.failed, ClientDisconnect: _disconnected}
     settings = console.settings
     app = Starlette(routes=routes, exception_handlers=handlers)
     scheme = "https" if settings.secure else "http"
@@ -76,7 +76,7 @@ async def _static(request: Request) -> Response:
     return Response(found[0], media_type=found[1], headers={"cache-control": _YEAR})
 
 
-async def _gone(_: Request, __: Exception) -> Response:
+async def _disconnected(_: Request, __: Exception) -> Response:
     return Response(status_code=400)
 
 
@@ -107,7 +107,7 @@ class Web:
     ) -> Response:
         """Render a page; for htmx, which requests a part, only that block."""
         settings, sessions = self.console.settings, self.console.sessions
-        told = sessions.told(request)
+        flash = sessions.flash(request)
         common = {
             "here": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
             "path": request.url.path,
@@ -115,7 +115,7 @@ class Web:
             "user": user,
             "asks": sessions.asks,
             "read_only": settings.read_only,
-            "told": told,
+            "flash": flash,
             "troubled": name == "trouble.html",
             "lost": self.console.sampler.samples.failure if self.console.sampler.samples.rounds else None,
             "view_of": self.console.sampler.samples.view,
@@ -127,8 +127,8 @@ class Web:
         body = rendered(template, request.headers.get("x-part", ""), {**common, **facts})
         # JSON's "\\ud800" is not a character in UTF-8: it is shown as it was written.
         response = HTMLResponse(body.encode("utf-8", "backslashreplace"), status, headers={"vary": "x-part"})
-        if told is not None:
-            sessions.forget_told(response)
+        if flash is not None:
+            sessions.forget_flash(response)
         return response
 
     # -- sessions
@@ -216,7 +216,7 @@ class Web:
             response = Response(status_code=204, headers={"hx-redirect": done.href})
         else:
             response = RedirectResponse(done.href, 303)
-        self.console.sessions.tell_next(response, done.text, "good")
+        self.console.sessions.flash_next(response, done.text, "good")
         return response
 
     def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
@@ -298,13 +298,13 @@ def _address(request: Request) -> str:
 def _note(action: Action, values: Values, user: str | None, address: str, what: str) -> None:
     """Log an action: user, address, fields and outcome."""
     hidden = {"token", "confirm", *action.secret}
-    told = []
+    texts = []
     for name, text in values.items():
         if name in action.long:
-            told.append(f"{name}=({len(text)} characters)")
+            texts.append(f"{name}=({len(text)} characters)")
         elif name not in hidden and text:
-            told.append(f"{_quoted(name)}={_quoted(text)}")
-    fields = " ".join(told)
+            texts.append(f"{_quoted(name)}={_quoted(text)}")
+    fields = " ".join(texts)
     if len(fields) > _MOST_NOTED:
         fields = f"{fields[:_MOST_NOTED]} (and {len(fields) - _MOST_NOTED} characters more)"
     line = f"{action.name} {fields} by {user or 'anybody'} from {address}: {what}"

@@ -1,7 +1,7 @@
 """Requests of a web server to a cluster: blocking clients in a few threads, with a deadline for each request.
 
 Owns the threads and the clients that are kept between requests. A client with a broken connection is discarded, and a
-read-only request is retried once with a new client. Never knows what is requested.
+read-only request is retried once with a new client. Never knows a particular request.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _ENDING: Final = "the console is stopping"
 _BROKEN: Final = (KafkaConnectionError, NodeNotReadyError, KafkaTimeoutError, UnknownBrokerIdError)
 
 
-class Slow(Exception):  # noqa: N818 - what happened
+class Slow(Exception):  # noqa: N818 - an outcome
     """The cluster has not answered in time."""
 
 
-class Busy(Exception):  # noqa: N818 - what happened
+class Busy(Exception):  # noqa: N818 - an outcome
     """Too many requests are under way."""
 
 
@@ -65,7 +65,7 @@ class Cluster:
         self._idle: deque[Any] = deque()
         self._lock = threading.Lock()
         self._waiting = 0
-        self._asked_now: set[asyncio.Future[Any]] = set()
+        self._running: set[asyncio.Future[Any]] = set()
         self._closed = self._over = False
 
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
@@ -73,7 +73,7 @@ class Cluster:
 
         Raises Unreachable if the cluster cannot be reached, AdminError for its refusals, Slow and Busy.
         """
-        return await self.work(lambda: self._asked(question, reads), deadline_s=deadline_s)
+        return await self.work(lambda: self._answer(question, reads), deadline_s=deadline_s)
 
     async def work(self, call: Callable[[], T], *, deadline_s: float = DEADLINE_S) -> T:
         """Run a blocking call in a thread."""
@@ -85,18 +85,18 @@ class Cluster:
         working = asyncio.get_running_loop().run_in_executor(self._threads, call)
         working.add_done_callback(self._done)
         answer = asyncio.shield(working)
-        self._asked_now.add(answer)
+        self._running.add(answer)
         try:
             return await asyncio.wait_for(answer, deadline_s)
         except TimeoutError:
             raise Slow(f"the cluster has not answered within {deadline_s:g} s") from None
         finally:
-            self._asked_now.discard(answer)
+            self._running.discard(answer)
 
     def give_up(self) -> None:
         """Make every waiting request fail; to be called in their loop."""
         self._over = True
-        for answer in self._asked_now:
+        for answer in self._running:
             if not answer.done():
                 answer.set_exception(Busy(_ENDING))
 
@@ -105,7 +105,7 @@ class Cluster:
         if not working.cancelled():
             working.exception()  # no request may be waiting for it any more
 
-    def _asked(self, question: Callable[[Any], T], reads: bool) -> T:
+    def _answer(self, question: Callable[[Any], T], reads: bool) -> T:
         client, used = self._take()
         try:
             try:

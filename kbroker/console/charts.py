@@ -45,10 +45,10 @@ def spark(series: Series, label: str) -> Markup:
     if len(points) < 2:
         return Markup('<span class="quiet">–</span>')
     path, area = _path(points, 0, 2, _SPARK_W, _SPARK_H - 4, series.largest)
-    said = escape(f"{label}: {short_number(series.last or 0)} now, {short_number(series.largest)} at most")
+    text = escape(f"{label}: {short_number(series.last or 0)} now, {short_number(series.largest)} at most")
     return Markup(
         f'<svg class="spark" viewBox="0 0 {_SPARK_W} {_SPARK_H}" width="{_SPARK_W}" height="{_SPARK_H}" role="img" '
-        f'aria-label="{said}" preserveAspectRatio="none"><path class="area" d="{area}"/><path class="line" d="{path}"/>'
+        f'aria-label="{text}" preserveAspectRatio="none"><path class="area" d="{area}"/><path class="line" d="{path}"/>'
         "</svg>"
     )
 
@@ -58,11 +58,11 @@ def over_time(series: Series, label: str, unit: str) -> Markup:
     points = list(series)
     if len(points) < 2:
         return Markup('<p class="empty">The first points come in some seconds.</p>')
-    said = escape(f"{label}: {number(points[-1][1])} {unit} now, {number(series.largest)} at most, times in UTC")
-    return Markup("").join(_framed(points, _nice(series.largest), said, frame) for frame in _FRAMES)
+    text = escape(f"{label}: {number(points[-1][1])} {unit} now, {number(series.largest)} at most, times in UTC")
+    return Markup("").join(_framed(points, _nice(series.largest), text, frame) for frame in _FRAMES)
 
 
-def _framed(points: Sequence[tuple[float, float]], top: float, said: Markup, frame: _Frame) -> Markup:
+def _framed(points: Sequence[tuple[float, float]], top: float, text: Markup, frame: _Frame) -> Markup:
     left, width, height = frame.left, frame.width - frame.left - 8, frame.height - _BOTTOM - _TOP
     path, area = _path(points, left, _TOP, width, height, top)
     lines = []
@@ -78,13 +78,13 @@ def _framed(points: Sequence[tuple[float, float]], top: float, said: Markup, fra
     for part in range(frame.times):
         at = first + (last - first) * part / end
         anchor = "start" if not part else "end" if part == end else "middle"
-        told = time.strftime("%H:%M:%S UTC" if part == end else "%H:%M:%S", time.gmtime(at))
+        time_text = time.strftime("%H:%M:%S UTC" if part == end else "%H:%M:%S", time.gmtime(at))
         lines.append(
             f'<text class="tick" x="{left + width * part / end:.1f}" y="{frame.height - 6}" text-anchor="{anchor}">'
-            f"{told}</text>"
+            f"{time_text}</text>"
         )
     return Markup(
-        f'<svg class="chart {frame.name}" viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{said}">'
+        f'<svg class="chart {frame.name}" viewBox="0 0 {frame.width} {frame.height}" role="img" aria-label="{text}">'
         f'{"".join(lines)}<path class="area" d="{area}"/><path class="line" d="{path}"/></svg>'
     )
 

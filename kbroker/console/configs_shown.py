@@ -1,6 +1,6 @@
 """The rows of configs on pages, for every kind of entity.
 
-Owns that a sensitive value is never shown, whatever a broker returns.
+Owns that a sensitive value is never shown, even if a broker returns one.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def meaning(key: str, value: str) -> str:
 
 
 def _documentation(subject: Subject, each: DescribeConfigsResourceResult) -> str:
-    """Return the broker's documentation of a config without its markup, or else ours."""
+    """Return the broker's documentation of a config without its markup, or kbroker's."""
     if each.documentation:
         return " ".join(_MARKUP.sub("", each.documentation).split())
     table = {"topic": TOPIC, "broker": BROKER, "group": GROUP}.get(subject.kind, {})

@@ -2,7 +2,7 @@
 
 Owns the checks before a body is read: that the Host is this console's own (DNS rebinding), that no page of another site
 caused the request (Origin, Sec-Fetch-Site), and that the body is small; and the refusal of changes by a read-only
-console. Never looks at paths, sessions or bodies.
+console. Never reads paths, sessions or bodies.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Guard:
             await _refuse(*why, send)
             return
 
-        async def told(message: Message) -> None:
+        async def send_secured(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
@@ -64,7 +64,7 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, told)
+        await self._app(scope, receive, send_secured)
 
 
 def _names_of(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[str]:
@@ -106,7 +106,7 @@ def refusal(
     return None
 
 
-async def nothing_changes(request: Request) -> Response:
+async def refuse_change(request: Request) -> Response:
     """Refuse every change, because the console is read-only."""
     del request
     raise HTTPException(403, "this console is read-only")

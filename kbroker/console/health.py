@@ -1,6 +1,6 @@
 """The faults of a cluster, worst first, each with the page that helps to fix it.
 
-Owns what counts as a fault. Judges the sampler's results; never asks a cluster.
+Owns the definition of a fault. Judges the sampler's results; never asks a cluster.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Finding:
 
 
 def findings(samples: Samples) -> list[Finding]:
-    """Return the faults, worst first, and causes (a broker that is gone) before their effects."""
+    """Return the faults, worst first, and causes (a missing broker) before their effects."""
     view = samples.view
     if view is None:
         return []
@@ -78,7 +78,7 @@ def _of_partitions(view: ClusterView, samples: Samples) -> Iterator[Finding]:
 
 
 def can_move(view: ClusterView, broker: int) -> bool:
-    """Whether enough brokers are alive for the replicas of each partition of a broker that is gone."""
+    """Whether enough brokers are alive for the replicas of each partition of a missing broker."""
     return all(len(p.replica_nodes) <= len(view.brokers) for _, p in view.partitions() if broker in p.replica_nodes)
 
 

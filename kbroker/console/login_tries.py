@@ -1,11 +1,11 @@
 """Limits on tries to log in, and on checks of passwords.
 
-Owns the count of wrong answers and the order of checks. Never looks at a password itself.
+Owns the count of wrong answers and the order of checks. Never reads a password itself.
 
 An address has few wrong answers a minute. Passwords are checked one at a time, which costs some 50 ms of a processor;
-after many wrong answers from all addresses in a minute, one every two seconds. So many addresses guess no faster than
-few, but a right password waits behind wrong ones. As only some may wait, more addresses than that can keep new ones
-out. Addresses with an earlier login, and the console's own machine, do not wait for others.
+after many wrong answers from all addresses in a minute, one every two seconds. Many addresses thus guess no faster than
+few, but a right password waits behind wrong ones. The number of waiting checks is limited, so many addresses can keep
+new ones out. Addresses with an earlier login, and the console's own machine, do not wait for others.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def duration(seconds: float) -> str:
 
 
 def span(ms: int) -> str:
-    """Format a time span in ms, not rounded, in as many units as needed: 1 d 12 h."""
+    """Format a time span in ms, not rounded, in all needed units: 1 d 12 h."""
     parts = []
     for length, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms")):
         count, ms = divmod(ms, length)

@@ -34,7 +34,7 @@ def hashed(password: str) -> str:
     return f"scrypt${_N}${_R}${_P}${base64.b64encode(salt).decode()}${base64.b64encode(made).decode()}"
 
 
-_NOBODY: Final = hashed(os.urandom(16).hex())
+_UNKNOWN_USER: Final = hashed(os.urandom(16).hex())
 """The hash to compare with for an unknown user, so that both cases take the same time."""
 
 
@@ -50,7 +50,7 @@ def is_users(users: Mapping[str, str], name: str, password: str) -> bool:
     """Return whether a password is a user's; takes the same time for an unknown user."""
     if len(password) > LONGEST:
         return False
-    right = matches(password, users.get(name, _NOBODY))
+    right = matches(password, users.get(name, _UNKNOWN_USER))
     return right and name in users
 
 
@@ -84,8 +84,8 @@ def _parsed(line: str) -> tuple[int, int, int, bytes, bytes]:
     """Return the parts of a line; raises ValueError."""
     kind, n, r, p, salt, made = line.split("$")
     numbers = int(n), int(r), int(p)
-    too_dear = numbers[0] > _MOST_N or numbers[1] > 16 or numbers[2] > 4
-    if kind != "scrypt" or too_dear or min(numbers) < 1 or numbers[0] & (numbers[0] - 1) or numbers[0] < 2:
+    too_expensive = numbers[0] > _MOST_N or numbers[1] > 16 or numbers[2] > 4
+    if kind != "scrypt" or too_expensive or min(numbers) < 1 or numbers[0] & (numbers[0] - 1) or numbers[0] < 2:
         raise ValueError(line)
     try:
         found = base64.b64decode(salt, validate=True), base64.b64decode(made, validate=True)

@@ -1,11 +1,11 @@
 """Samples taken every few seconds, regardless of visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and the largest share of time that it asks: a twentieth, so that a large cluster is
-asked less often; a third while brokers are gone, because then it mostly waits for them while they are being repaired.
-Keeps the latest samples in memory and nothing else. Never fails: the pages show its errors.
+Owns a thread with its own client, and the largest share of time with requests: a twentieth, so that a large cluster
+gets fewer requests; a third while brokers are gone, because then it mostly waits for them while they are being
+repaired. Keeps the latest samples in memory and nothing else. Never fails: the pages show its errors.
 
 kafka-python learns of brokers from its own Metadata, which it requests once in five minutes: until then it does not
-know a broker that has come back. So the client is replaced when a broker is alive that was not alive all the time since
+know a broker that has returned. So the client is replaced when a broker is alive that was not alive all the time since
 the client was made.
 """
 
@@ -55,7 +55,7 @@ _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
-"""How long nothing was written in a hanging transaction: Kafka's longest timeout."""
+"""The least time without a record in a hanging transaction: Kafka's longest timeout."""
 _LATEST: Final = -1
 log = logging.getLogger(__name__)
 
@@ -165,15 +165,15 @@ class Sampler:
     def _pause_s(self, took: float) -> float:
         """Return the pause after a round that took this many seconds."""
         view = self.samples.view
-        gone = view is not None and view.missing_brokers()
-        return max(self._period_s - took, took / (_SHARE_WITHOUT_ALL if gone else _SHARE))
+        missing = view is not None and view.missing_brokers()
+        return max(self._period_s - took, took / (_SHARE_WITHOUT_ALL if missing else _SHARE))
 
     def _others_live(self) -> bool:
         """Discard the client if it cannot know all live brokers; return whether it was discarded."""
         view, before = self.samples.view, self._alive
         now = frozenset() if view is None else frozenset(each.node_id for each in view.brokers)
         before = before or now
-        self._alive = before & now  # the client forgets a broker that has gone, too
+        self._alive = before & now  # the client forgets missing brokers, too
         if now <= before:
             return False
         self._close()
@@ -243,9 +243,9 @@ class Sampler:
         names = [topic.name for topic in view.topics.values() if topic.under_replicated]
         below = {name for name, _ in self.samples.under_min_isr}  # an operator may be about to alter it
         known = {
-            name: told
+            name: value
             for name in names
-            if name not in below and (told := self._min_isr.get(name)) is not None and now - told[1] < _JUDGED_FOR_S
+            if name not in below and (value := self._min_isr.get(name)) is not None and now - value[1] < _JUDGED_FOR_S
         }
         unknown = [name for name in names if name not in known]
         unknown.sort(key=lambda name: name not in below)
@@ -264,7 +264,7 @@ class Sampler:
         found = admin.list_groups()
         samples.groups = {str(each["group_id"]): str(each.get("group_state") or "") for each in found}
         now = time.monotonic()
-        samples.unsettled = self._unsettled.look(samples.groups, now)
+        samples.unsettled = self._unsettled.update(samples.groups, now)
         samples.lags.keep(samples.groups)
         # A group without members, or in an unknown state, does not stand still.
         reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}
@@ -278,16 +278,16 @@ class Sampler:
         suspects = [name for name in names if samples.standing.of(name, STANDING_S)][:_SUSPECTS_AT_ONCE]
         chosen = list(dict.fromkeys(suspects + chosen))
         readers = {name: topics for name, topics in samples.readers.items() if name in samples.groups}
-        told = _committed(admin, chosen)
-        for name in reading.intersection(chosen) - told.keys():
+        offsets = _committed(admin, chosen)
+        for name in reading.intersection(chosen) - offsets.keys():
             samples.standing.forget(name)
-        for name, committed in told.items():
+        for name, committed in offsets.items():
             samples.lags.add(name, at, lag_of(committed, samples.ends))
             readers[name] = {topic for topic, _ in committed}
             if name in reading:
                 if samples.standing.suspects(name, committed, now, STANDING_S / 2):
                     committed = _assigned(admin, name, committed)
-                samples.standing.look(name, committed, samples.ends, now)
+                samples.standing.update(name, committed, samples.ends, now)
         samples.readers = readers
 
 
@@ -296,8 +296,8 @@ def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
     found: dict[str, dict[Key, int]] = {}
     for name in names:
         with contextlib.suppress(KafkaError, AdminError):
-            told = admin.list_group_offsets({name: None})[name]
-            found[name] = {(p.topic, p.partition): at.offset for p, at in told.items() if at.offset >= 0}
+            answer = admin.list_group_offsets({name: None})[name]
+            found[name] = {(p.topic, p.partition): at.offset for p, at in answer.items() if at.offset >= 0}
     return found
 
 

@@ -56,7 +56,7 @@ class Series:
 
 
 class Family:
-    """Series by name, a limited number: the one that was updated longest ago is dropped first."""
+    """Series by name, a limited number: the least recently updated is dropped first."""
 
     def __init__(self, most: int) -> None:
         self._most = most

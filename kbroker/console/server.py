@@ -12,7 +12,7 @@ from kbroker.admin.connection import Connection
 from kbroker.console.application import application
 from kbroker.console.console import Console, Settings
 from kbroker.console.decoding.schemas import Schemas
-from kbroker.console.stalled_connections import HurriedProtocol
+from kbroker.console.stalled_connections import TimedProtocol
 from kbroker.web_server import WebServer
 
 CONNECTIONS: Final = 200
@@ -40,7 +40,7 @@ class ConsoleServer(WebServer):
             "console",
             log,
             self.console.end,
-            protocol=HurriedProtocol,
+            protocol=TimedProtocol,
             connections=CONNECTIONS,
             largest_head=_LARGEST_HEAD,
             tls=tls,

@@ -80,7 +80,7 @@ class Sessions:
         return key, session
 
     def begin(self, user: str | None) -> str:
-        """Return the key of a new session; with too many sessions the one that was unused for longest is dropped.
+        """Return the key of a new session; with too many sessions the least recently used is dropped.
 
         Without logins nothing is stored: the key is signed, so that a request without a cookie costs nothing.
         """
@@ -119,7 +119,7 @@ class Sessions:
         """Return whether a form's token belongs to a session."""
         return hmac.compare_digest(self.token(key).encode(), token.encode("utf-8", "replace"))
 
-    def tell_next(self, response: Response, text: str, level: str) -> None:
+    def flash_next(self, response: Response, text: str, level: str) -> None:
         """Show a text on the next page, once."""
         body = base64.urlsafe_b64encode(json.dumps([level, text[:_LONGEST_FLASH]]).encode()).decode()
         value = f"{body}.{self._signed(body)}"
@@ -127,7 +127,7 @@ class Sessions:
             self._flash, value, max_age=60, path="/", secure=self._secure, httponly=True, samesite="strict"
         )
 
-    def told(self, request: Request) -> tuple[str, str] | None:
+    def flash(self, request: Request) -> tuple[str, str] | None:
         """Return level and text of the message for a page."""
         body, _, signature = request.cookies.get(self._flash, "").partition(".")
         if not body or not hmac.compare_digest(self._signed(body).encode(), signature.encode("utf-8", "replace")):
@@ -135,7 +135,7 @@ class Sessions:
         level, text = json.loads(base64.urlsafe_b64decode(body))
         return str(level), str(text)
 
-    def forget_told(self, response: Response) -> None:
+    def forget_flash(self, response: Response) -> None:
         """Make sure that the message is shown only once."""
         response.delete_cookie(self._flash, path="/", secure=self._secure, httponly=True, samesite="strict")
 

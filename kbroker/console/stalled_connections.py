@@ -13,32 +13,32 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READER_S: Final = 30.0
-"""How long a client may read nothing of the data that waits for it."""
+"""How long a client may leave waiting data unread."""
 REQUEST_S: Final = 30.0
 """How long a request may take to arrive, from its first byte or the connection's beginning to its last byte."""
 
 
-class HurriedProtocol(H11Protocol):
+class TimedProtocol(H11Protocol):
     """A connection of uvicorn with two timers."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self._reading: asyncio.TimerHandle | None = None
-        self._asking: asyncio.TimerHandle | None = None
+        self._reader_timer: asyncio.TimerHandle | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer of a request."""
         super().connection_made(transport)
-        self._asking = self.loop.call_later(REQUEST_S, transport.abort)
+        self._request_timer = self.loop.call_later(REQUEST_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         """Receive a part of a request; the timer stops when the request is complete."""
         super().data_received(data)
         whole = self.conn.their_state not in (h11.IDLE, h11.SEND_BODY)
         if whole:
-            self._asked()
-        elif self._asking is None:
-            self._asking = self.loop.call_later(REQUEST_S, self.transport.abort)
+            self._stop_request_timer()
+        elif self._request_timer is None:
+            self._request_timer = self.loop.call_later(REQUEST_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         """Start the timer of a reader."""
@@ -48,31 +48,31 @@ class HurriedProtocol(H11Protocol):
     def _wait_for_reader(self) -> None:
         left = self.transport.get_write_buffer_size()
 
-        def look() -> None:
+        def check() -> None:
             if self.transport.get_write_buffer_size() < left:
                 self._wait_for_reader()
             else:
                 self.transport.abort()
 
-        self._reading = self.loop.call_later(READER_S, look)
+        self._reader_timer = self.loop.call_later(READER_S, check)
 
     def resume_writing(self) -> None:
         """Continue: the client has read most of the waiting data."""
-        self._read()
+        self._stop_reader_timer()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop both timers."""
-        self._read()
-        self._asked()
+        self._stop_reader_timer()
+        self._stop_request_timer()
         super().connection_lost(exc)
 
-    def _asked(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+    def _stop_request_timer(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
 
-    def _read(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            self._reading = None
+    def _stop_reader_timer(self) -> None:
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
+            self._reader_timer = None

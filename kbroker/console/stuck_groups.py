@@ -1,4 +1,4 @@
-"""Groups that make no progress: partitions in which one commits nothing while records wait, and steady rebalances.
+"""Groups that make no progress: partitions without a commit while records wait, and steady rebalances.
 
 Owns since when each offset is unchanged, for the groups that are sampled. A lag alone is no fault, nor a constant lag:
 a transaction's marker is a record that is never read. So the time counts from an observed commit, and only if the
@@ -20,8 +20,8 @@ from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
-"""How many seconds a group with members commits nothing of a growing partition before it counts as standing still:
-twice the minute after which Kafka Connect's sinks commit."""
+"""Seconds without a commit of a group with members in a growing partition before it counts as standing still: twice the
+minute after which Kafka Connect's sinks commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Stop:
 class StandingStill:
     """The committed offsets of groups behind the end; for a limited number of partitions, the rest is not judged.
 
-    One thread may look while others read: a group's stops are replaced, never changed. Times are in s, of any one
+    One thread may update while others read: a group's stops are replaced, never changed. Times are in s, of any one
     clock.
     """
 
@@ -52,7 +52,7 @@ class StandingStill:
         self._count = 0
         self._stops: dict[str, dict[Key, Stop]] = {}
 
-    def look(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
+    def update(self, group: str, committed: Mapping[Key, int], ends: Mapping[Key, int], at: float) -> None:
         """Record the committed offsets of a group with members at a time."""
         before = self._stops.get(group, {})
         room = self._most - self._count + len(before)
@@ -95,7 +95,7 @@ class StandingStill:
 
 
 _STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
-_LOOKS: Final = 3
+_ROUNDS: Final = 3
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class Unsettled:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def look(self, states: Mapping[str, str], at: float) -> dict[str, float]:
+    def update(self, states: Mapping[str, str], at: float) -> dict[str, float]:
         """Record the states of all groups by name; return for how many seconds each group has been unsettled."""
         for name in self._seen.keys() - states.keys():
             del self._seen[name]
@@ -124,6 +124,6 @@ class Unsettled:
                 seen.settled = 0
             elif seen is not None:
                 seen.settled += 1
-                if seen.settled == _LOOKS or state in WITHOUT_MEMBERS:
+                if seen.settled == _ROUNDS or state in WITHOUT_MEMBERS:
                     del self._seen[name]
-        return {name: at - seen.since for name, seen in self._seen.items() if seen.unsettled >= _LOOKS}
+        return {name: at - seen.since for name, seen in self._seen.items() if seen.unsettled >= _ROUNDS}

@@ -2,7 +2,7 @@
 
 faults, clock, requests, topics, groups, snapshots  the operations, a module each
 known_*.py, subject.py                              the faults and snapshots that exist; the controlled broker
-values.py, telling.py                               JSON -> checked values; values of the broker -> JSON
+values.py, as_json.py                               JSON -> checked values; values of the broker -> JSON
 document.py                                         the same operations as an OpenAPI document, and as a page
 guard.py, application.py, server.py                 the checks of a request; HTTP; the thread that runs all of it
 """

@@ -1,7 +1,7 @@
 """The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
 
 Owns bodies (their size, their time to arrive), the turns of operations, which of Python's exceptions are which status,
-and the pace at which long answers are written. Never knows what an operation does.
+and the pace at which long answers are written. Never knows the work of an operation.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kbroker.control import clock, faults, groups, requests, snapshots, topics
+from kbroker.control.as_json import json_bytes
 from kbroker.control.document import document, page
 from kbroker.control.guard import MAX_BODY, Guard
 from kbroker.control.operations import Control, Operation
-from kbroker.control.telling import json_bytes
 from kbroker.control.values import Refused, Values, checked, parsed, queried
 from kbroker.protocol.errors import ApiError
 from kbroker.testing.missing import MissingError
@@ -38,7 +38,7 @@ BODY_S: Final = 10.0
 READER_S: Final = 30.0
 """How long a follower may leave sent data unread."""
 AT_ONCE: Final = 8
-"""How many operations that change something, and as many that read, may run at once; others wait for their turn."""
+"""The most operations at once that change something, and also of those that read; others wait for their turn."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -55,11 +55,11 @@ def application(control: Control, *, public: bool) -> Guard:
     for each in OPERATIONS:
         turns = reading if each.method == "GET" else changing
         by_path.setdefault(each.path, {})[each.method] = partial(_answered, control, each, turns)
-    told = json_bytes(document(OPERATIONS))
+    body = json_bytes(document(OPERATIONS))
     shown = page(OPERATIONS).encode()
 
     async def openapi(_: Request) -> Response:
-        return Response(told, media_type="application/json")
+        return Response(body, media_type="application/json")
 
     async def index(_: Request) -> Response:
         return Response(shown, media_type="text/html; charset=utf-8", headers=_PAGE_HEADERS)
@@ -67,16 +67,16 @@ def application(control: Control, *, public: bool) -> Guard:
     routes = [
         Route("/", index),
         Route("/openapi.json", openapi),
-        *(Route(path, partial(_by_method, ways), methods=[*ways]) for path, ways in by_path.items()),
+        *(Route(path, partial(_by_method, endpoints), methods=[*endpoints]) for path, endpoints in by_path.items()),
     ]
     handlers: dict[Any, Any] = {HTTPException: _no_such_path, Exception: _failed}
     return Guard(Starlette(routes=routes, exception_handlers=handlers), public=public)
 
 
-async def _by_method(ways: dict[str, _Endpoint], request: Request) -> Response:
-    if request.method not in ways:  # HEAD, which Starlette adds: its answer would be created and discarded
-        raise HTTPException(405, headers={"Allow": ", ".join(ways)})
-    return await ways[request.method](request)
+async def _by_method(endpoints: dict[str, _Endpoint], request: Request) -> Response:
+    if request.method not in endpoints:  # HEAD, which Starlette adds: its answer would be created and discarded
+        raise HTTPException(405, headers={"Allow": ", ".join(endpoints)})
+    return await endpoints[request.method](request)
 
 
 async def _answered(control: Control, operation: Operation, turns: asyncio.Semaphore, request: Request) -> Response:
@@ -112,19 +112,19 @@ async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[Non
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
     """Return the result of work. Cancels it and raises ClientDisconnect if the client leaves."""
-    gone, working = asyncio.ensure_future(_until_gone(receive)), asyncio.ensure_future(work)
+    disconnected, working = asyncio.ensure_future(_until_disconnected(receive)), asyncio.ensure_future(work)
     try:
-        await asyncio.wait({gone, working}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({disconnected, working}, return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         raise ClientDisconnect
     finally:
-        gone.cancel()
+        disconnected.cancel()
         working.cancel()
-        await asyncio.gather(gone, working, return_exceptions=True)
+        await asyncio.gather(disconnected, working, return_exceptions=True)
 
 
-async def _until_gone(receive: Receive) -> None:
+async def _until_disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -207,10 +207,10 @@ class Lines(Response):
 def _error(status: int, text: str, code: str | None = None) -> Response:
     # The text may contain a caller's input, and a terminal must show it as one line.
     line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-    told = {"error": line} if code is None else {"error": line, "code": code}
+    body = {"error": line} if code is None else {"error": line, "code": code}
     # The rest of a body that was not read completely is not worth waiting for.
     headers = {"connection": "close"} if status in (408, 413) else None
-    return Response(json_bytes(told), status, headers, media_type="application/json")
+    return Response(json_bytes(body), status, headers, media_type="application/json")
 
 
 async def _no_such_path(request: Request, error: Exception) -> Response:

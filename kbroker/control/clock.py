@@ -1,4 +1,4 @@
-"""Time and reset over HTTP. Owns the format of a time; testing/steered_clock.py says what moving it does."""
+"""Time and reset over HTTP. Owns the format of a time; testing/steered_clock.py describes the effects of a move."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOUNDS: Final = "the time lies between 1970 and 2169"
 _UNITS: Final = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds": 1000, "ms": 1}
 
 
-def _told(control: Control) -> dict[str, Any]:
+def _as_json(control: Control) -> dict[str, Any]:
     clock = control.subject.clock
     now_ms = clock.now_ms()
     return {
@@ -35,7 +35,7 @@ def _advance(control: Control, values: Values) -> dict[str, Any]:
         if clock.now_ms() + step_ms > _LAST_MS:
             raise Refused(400, _BOUNDS)
         clock.advance(**values)
-    return _told(control)
+    return _as_json(control)
 
 
 def _set(control: Control, values: Values) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _set(control: Control, values: Values) -> dict[str, Any]:
         raise Refused(400, "say either now or now_ms")
     with control.changing:
         control.subject.clock.set(_moment(values))
-    return _told(control)
+    return _as_json(control)
 
 
 def _moment(values: Values) -> float:
@@ -68,7 +68,7 @@ def _reset(control: Control, _: Values) -> dict[str, Any]:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/clock", "getClock", "The broker's time.", "Clock", work=lambda control, _: _told(control)),
+    Operation("GET", "/clock", "getClock", "The broker's time.", "Clock", work=lambda control, _: _as_json(control)),
     Operation(
         "PUT", "/clock", "setClock", "Let it be another time; earlier than now, the clock on the wall alone goes back.",
         "Clock", work=_set,

@@ -157,7 +157,7 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     """Return the OpenAPI document."""
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
-        paths.setdefault(shown(each.path), {})[each.method.lower()] = _told(each)
+        paths.setdefault(shown(each.path), {})[each.method.lower()] = _described(each)
     return {
         "openapi": "3.1.0",
         "info": {"title": "kbroker control", "version": version("kbroker"), "description": ABOUT},
@@ -166,9 +166,9 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
     }
 
 
-def _told(operation: Operation) -> dict[str, Any]:
+def _described(operation: Operation) -> dict[str, Any]:
     media = "application/json" if operation.lines is None else "application/x-ndjson"
-    told: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "parameters": [
@@ -206,8 +206,8 @@ def _told(operation: Operation) -> dict[str, Any]:
         required = [each.name for each in operation.body if each.required]
         if required:
             schema["required"] = required
-        told["requestBody"] = {"required": bool(required), "content": {"application/json": {"schema": schema}}}
-    return told
+        described["requestBody"] = {"required": bool(required), "content": {"application/json": {"schema": schema}}}
+    return described
 
 
 _STYLE: Final = (

@@ -13,7 +13,7 @@ async def _wait(control: Control, values: Values) -> dict[str, Any]:
     fault, hits = control.known.fault(values["id"]), values.get("hits", 1)
     if not await until(lambda: fault.hits >= hits, values.get("timeout_ms"), control.ending):
         raise Refused(504, f"fault {values['id']} was met {fault.hits} times in the time given, not {hits} times")
-    return control.known.told(values["id"])
+    return control.known.as_json(values["id"])
 
 
 OPERATIONS: Final = (
@@ -31,7 +31,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "GET", "/faults/{id:int}", "getFault", "One fault.", "Fault",
-        work=lambda control, values: control.known.told(values["id"]),
+        work=lambda control, values: control.known.as_json(values["id"]),
     ),
     Operation(
         "DELETE", "/faults/{id:int}", "removeFault", "Remove a fault; the answer tells how it ended.", "Fault",

@@ -11,7 +11,7 @@ from kbroker.testing.groups import Group
 from kbroker.testing.missing import MissingError
 
 
-def _told(group: Group, topic: str | None) -> dict[str, Any]:
+def _as_json(group: Group, topic: str | None) -> dict[str, Any]:
     state = group.state
     return {
         "id": group.id,
@@ -40,7 +40,7 @@ def _lag(group: Group, topic: str | None) -> int:
     except MissingError:
         if topic is not None:
             raise
-        return 0  # the group is gone, or never existed: its state "Dead" says so
+        return 0  # the group does not exist (any more): its state is "Dead"
 
 
 def _list(control: Control, _: Values) -> dict[str, Any]:
@@ -66,7 +66,7 @@ OPERATIONS: Final = (
     Operation(
         "GET", "/groups/{group:path}", "getGroup",
         'One group: members, offsets, lag. One that does not exist (yet) is "Dead" and has nothing.', "Group",
-        work=lambda control, values: _told(control.subject.groups[values["group"]], values.get("topic")),
+        work=lambda control, values: _as_json(control.subject.groups[values["group"]], values.get("topic")),
         query=(Field("topic", "string", "Let `lag` be of this topic alone, also before anybody has joined."),),
     ),
 )  # fmt: skip

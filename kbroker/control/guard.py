@@ -2,7 +2,7 @@
 
 Owns the checks of a request's head, before its body is read. A foreign page can make a browser send requests here;
 `Origin` and `Sec-Fetch-Site` reveal it, and `Host` does if its name was made to point to this machine (DNS rebinding).
-Never looks at paths or bodies.
+Never reads paths or bodies.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from kbroker.control.telling import json_bytes
+from kbroker.control.as_json import json_bytes
 from kbroker.local_http import is_own
 
 MAX_BODY: Final = 1024 * 1024

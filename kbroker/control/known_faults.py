@@ -78,7 +78,7 @@ class _Known:
     fault: Fault
     given: Values
 
-    def told(self, standing: frozenset[int]) -> dict[str, Any]:
+    def as_json(self, standing: frozenset[int]) -> dict[str, Any]:
         return {"id": self.id, **self.given, "active": id(self.fault) in standing, "hits": self.fault.hits}
 
 
@@ -98,20 +98,20 @@ class KnownFaults:
             fault = _set(self._faults, given)
             self._count += 1
             made = self._by_id[self._count] = _Known(self._count, fault, given)
-        return made.told(self._standing())
+        return made.as_json(self._standing())
 
     def all(self) -> list[dict[str, Any]]:
         with self._lock:
             known = list(self._by_id.values())
         standing = self._standing()
-        return [each.told(standing) for each in known]
+        return [each.as_json(standing) for each in known]
 
     def fault(self, number: int) -> Fault:
         """Return a fault. Raises Refused if it does not exist."""
         return self._one(number).fault
 
-    def told(self, number: int) -> dict[str, Any]:
-        return self._one(number).told(self._standing())
+    def as_json(self, number: int) -> dict[str, Any]:
+        return self._one(number).as_json(self._standing())
 
     def remove(self, number: int) -> dict[str, Any]:
         """Remove a fault and forget it; return its final state."""
@@ -119,14 +119,14 @@ class KnownFaults:
         known.fault.remove()
         with self._lock:
             self._by_id.pop(number, None)
-        return known.told(frozenset())
+        return known.as_json(frozenset())
 
     def clear(self) -> list[dict[str, Any]]:
         """Remove and forget all faults; return their final states."""
         self._faults.clear()
         with self._lock:
             known, self._by_id = list(self._by_id.values()), {}
-        return [each.told(frozenset()) for each in known]
+        return [each.as_json(frozenset()) for each in known]
 
     def _standing(self) -> frozenset[int]:
         return frozenset(id(each) for each in self._faults.standing())
@@ -141,21 +141,21 @@ class KnownFaults:
         if len(self._by_id) < KEPT:
             return
         standing = self._standing()
-        gone = next((each for each in self._by_id.values() if id(each.fault) not in standing), None)
-        if gone is None:
+        expired = next((each for each in self._by_id.values() if id(each.fault) not in standing), None)
+        if expired is None:
             raise Refused(409, f"there are {KEPT} faults already, and no more are possible")
-        gone.fault.remove()  # an expired fault stays active until a request arrives
-        del self._by_id[gone.id]
+        expired.fault.remove()  # an expired fault stays active until a request arrives
+        del self._by_id[expired.id]
 
 
 def _set(faults: Faults, given: Values) -> Fault:
     kind = given["kind"]
-    told = KINDS[kind]
-    missing = [name for name in told.needs if name not in given]
+    needed = KINDS[kind]
+    missing = [name for name in needed.needs if name not in given]
     if missing:
         raise Refused(400, f"{kind} needs {' and '.join(missing)}")
     filters = {name: value for name, value in given.items() if name in _FILTER_NAMES}
-    known = {"kind", *told.needs, *told.takes, *(_FILTER_NAMES if told.is_filtered else ())}
+    known = {"kind", *needed.needs, *needed.takes, *(_FILTER_NAMES if needed.is_filtered else ())}
     surplus = sorted(given.keys() - known)
     if surplus:
         there = ", ".join(sorted(known - {"kind"})) or "nothing"

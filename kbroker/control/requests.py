@@ -1,7 +1,7 @@
 """Requests over HTTP: the requests of clients and their answers, as a list, and as they happen.
 
-Owns how many are listed, and what a slow follower misses: the broker keeps a limited number of requests
-(testing/requests.py). Never delays a request.
+Owns the number of listed requests, and the requests that a slow follower misses: the broker keeps a limited number of
+requests (testing/requests.py). Never delays a request.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from kbroker.control.as_json import json_bytes, request_json
 from kbroker.control.operations import Control, Operation, until
-from kbroker.control.telling import json_bytes, told_request
 from kbroker.control.values import ABOUT, LIMIT, TIMEOUT, USUAL_LIMIT, Field, Refused, Values
 from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
@@ -51,19 +51,19 @@ async def _list(control: Control, values: Values) -> dict[str, Any]:
 
         if not await until(enough, values.get("timeout_ms"), control.ending):
             raise Refused(504, f"{answered()} of {count} {about.get('api', 'requests')} in the time given")
-    return await asyncio.to_thread(_told, requests.of(**about), values.get("limit", USUAL_LIMIT))
+    return await asyncio.to_thread(_listed, requests.of(**about), values.get("limit", USUAL_LIMIT))
 
 
-def _told(found: list[Request], limit: int) -> dict[str, Any]:
-    told: list[dict[str, Any]] = []
+def _listed(found: list[Request], limit: int) -> dict[str, Any]:
+    listed: list[dict[str, Any]] = []
     size = 0
     for each in reversed(found[-limit:] if limit else []):
-        one = told_request(each)
+        one = request_json(each)
         size += len(json_bytes(one))
-        if told and size > MOST_BYTES:
+        if listed and size > MOST_BYTES:
             break
-        told.append(one)
-    return {"requests": told[::-1], "left_out": len(found) - len(told)}
+        listed.append(one)
+    return {"requests": listed[::-1], "left_out": len(found) - len(listed)}
 
 
 def _live(control: Control, values: Values) -> AsyncIterator[Any]:
@@ -85,7 +85,7 @@ async def _followed(control: Control, about: dict[str, Any]) -> AsyncIterator[An
         given = last
         for each in new:
             if each.is_about(**about):
-                yield await asyncio.to_thread(told_request, each)
+                yield await asyncio.to_thread(request_json, each)
 
 
 def _clear(control: Control, _: Values) -> dict[str, Any]:

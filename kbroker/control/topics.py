@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kbroker.control.as_json import record_json
 from kbroker.control.operations import Control, Operation
-from kbroker.control.telling import told_record
 from kbroker.control.values import Field, Refused, Values
 from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
 
@@ -23,24 +23,24 @@ def _topic(control: Control, name: str) -> Topic:
     return control.subject.topics[name]
 
 
-def _told(topic: Topic) -> dict[str, Any]:
+def _as_json(topic: Topic) -> dict[str, Any]:
     return {"name": topic.name, "partitions": topic.partitions, "configs": dict(topic.configs)}
 
 
 def _list(control: Control, _: Values) -> dict[str, Any]:
-    return {"topics": [_told(each) for each in control.subject.topics.values()]}
+    return {"topics": [_as_json(each) for each in control.subject.topics.values()]}
 
 
 def _create(control: Control, values: Values) -> dict[str, Any]:
     made = control.subject.topics.create(values["name"], values.get("partitions", 1), values.get("configs"))
-    return _told(made)
+    return _as_json(made)
 
 
 def _delete(control: Control, values: Values) -> dict[str, Any]:
     topic = _topic(control, values["topic"])
-    told = _told(topic)
+    details = _as_json(topic)
     topic.delete()
-    return told
+    return details
 
 
 def _records(control: Control, values: Values) -> dict[str, Any]:
@@ -54,9 +54,9 @@ def _records(control: Control, values: Values) -> dict[str, Any]:
         for each in _read(topic, index, start):
             size += _size(each)
             if len(found) == limit or (found and size > MOST_BYTES):
-                return _told_records(found, values, more=each)
+                return _records_json(found, values, more=each)
             found.append(each)
-    return _told_records(found, values, more=None)
+    return _records_json(found, values, more=None)
 
 
 def _read(topic: Topic, index: int, start: int) -> Iterator[StoredRecord]:
@@ -69,12 +69,12 @@ def _read(topic: Topic, index: int, start: int) -> Iterator[StoredRecord]:
         start = some[-1].offset + 1
 
 
-def _told_records(found: list[StoredRecord], values: Values, more: StoredRecord | None) -> dict[str, Any]:
+def _records_json(found: list[StoredRecord], values: Values, more: StoredRecord | None) -> dict[str, Any]:
     wanted = found
     if values.get("isolation") == "read_committed":
         wanted = [each for each in found if each.transaction not in (OPEN, ABORTED)]
     return {
-        "records": [told_record(each) for each in wanted],
+        "records": [record_json(each) for each in wanted],
         "next": None if more is None else {"partition": more.partition, "start": more.offset},
     }
 
@@ -87,7 +87,7 @@ def _size(record: StoredRecord) -> int:
 def _produce(control: Control, values: Values) -> dict[str, Any]:
     topic = _topic(control, values["topic"])
     names = ("key", "partition", "headers", "timestamp")
-    return told_record(topic.produce(values["value"], **{name: values[name] for name in names if name in values}))
+    return record_json(topic.produce(values["value"], **{name: values[name] for name in names if name in values}))
 
 
 OPERATIONS: Final = (
@@ -102,7 +102,7 @@ OPERATIONS: Final = (
     ),
     Operation(
         "GET", "/topics/{topic}", "getTopic", "One topic.", "Topic",
-        work=lambda control, values: _told(_topic(control, values["topic"])),
+        work=lambda control, values: _as_json(_topic(control, values["topic"])),
     ),
     Operation("DELETE", "/topics/{topic}", "deleteTopic", "Delete a topic.", "Topic", work=_delete),
     Operation(

@@ -28,7 +28,7 @@ _WORDS: Final = {
 _LONG: Final = 2**63 - 1
 
 
-class Refused(Exception):  # noqa: N818 - what happened to the caller
+class Refused(Exception):  # noqa: N818 - an outcome
     """A request is refused; has the status of the answer, and a line with the reason."""
 
     def __init__(self, status: int, text: str, code: str | None = None) -> None:

@@ -20,7 +20,7 @@ from kbroker.launcher import tied
 Pause = Callable[[float], None]
 """Waits for some seconds; raises an exception to end the waiting."""
 
-_LOOK_S: Final = 0.05
+_CHECK_S: Final = 0.05
 _TAIL_BYTES: Final = 16 * 1024
 _MOST_WORDS: Final = 500
 
@@ -141,5 +141,5 @@ def wait_until(condition: Callable[[], bool], timeout_s: float, pause: Pause = t
     while not condition():
         if time.monotonic() >= deadline:
             return False
-        pause(_LOOK_S)
+        pause(_CHECK_S)
     return True

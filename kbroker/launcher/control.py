@@ -1,7 +1,7 @@
 """The connection from `kbroker cluster kill` and the like to the launcher: a socket in the cluster's directory.
 
 Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. It is a socket of the
-file system that only its owner may use; no port is opened. Never decides what a request means.
+file system that only its owner may use; no port is opened. Never decides the meaning of a request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINE_TIMEOUT_S: Final = 2.0
 Request = dict[str, Any]
 
 
-class NobodyThere(LauncherError):  # noqa: N818 - what is the case
+class NobodyThere(LauncherError):  # noqa: N818 - a state
     """No launcher runs in a directory."""
 
 
@@ -77,13 +77,13 @@ class ControlSocket:
 
 def ask_launcher(directory: Path, request: Request, timeout_s: float) -> Request:
     """Send a request to the launcher of a directory; raises NobodyThere, and LauncherError if it refuses."""
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.settimeout(timeout_s)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_s)
         try:
             with _reachable(directory) as path:
-                asked.connect(path)
-            asked.sendall(json.dumps(request).encode() + b"\n")
-            answer: Request = json.loads(_line(asked))
+                connection.connect(path)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer: Request = json.loads(_line(connection))
         except TimeoutError:
             raise LauncherError(f"no answer within {timeout_s:.0f} s") from None
         except (OSError, ValueError):
@@ -129,11 +129,11 @@ def _locked(directory: Path) -> int:
 
 def launcher_runs(directory: Path) -> bool:
     """Whether a launcher holds a directory, also one that is stopping."""
-    with socket.socket(socket.AF_UNIX) as asked:
-        asked.settimeout(_LINE_TIMEOUT_S)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_LINE_TIMEOUT_S)
         try:
             with _reachable(directory) as path:
-                asked.connect(path)
+                connection.connect(path)
         except OSError:
             return False
         return True

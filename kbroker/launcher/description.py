@@ -70,7 +70,7 @@ def read_description(directory: Path) -> ClusterDescription:
     except OSError as error:
         raise LauncherError(f"{path}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):
-        raise LauncherError(f"{path} is not what a launcher has written") from None
+        raise LauncherError(f"{path} is not the file of a launcher") from None
 
 
 def remove_stale(path: Path) -> None:

@@ -1,7 +1,7 @@
 """The plan of a cluster: brokers by id and address, their data directories, and their settings.
 
 Owns the layout of a cluster's directory, the settings that the launcher gives to brokers, the form of addresses in
-tables, lines to copy and settings, and the choice of free ports. Starts nothing.
+tables, lines to copy and settings, and the choice of free ports. Never starts a process.
 
     DIR/cluster.json          the running cluster (description.py)
     DIR/control.sock          the socket from `kbroker cluster` to the launcher (control.py)

@@ -23,7 +23,7 @@ class StopSignals:
     """Handles SIGINT, SIGTERM and SIGHUP; only in the main thread."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
@@ -31,22 +31,22 @@ class StopSignals:
         self._before = [(number, signal.signal(number, self._note)) for number in _ORDERS]
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = True
+        self.requested = True
 
     def pause(self, seconds: float) -> None:
         """Wait; raises Stopped at once when a stop signal arrives, or has arrived."""
-        if not self.asked:
+        if not self.requested:
             select.select([self._woken], [], [], seconds)
-        if self.asked:
+        if self.requested:
             raise Stopped
         self._drain()
 
     def wait(self, other: int, seconds: float) -> bool:
         """Wait until a descriptor is readable, and return whether it is; raises Stopped as `pause` does."""
         readable: list[int] = []
-        if not self.asked:
+        if not self.requested:
             readable = select.select([self._woken.fileno(), other], [], [], seconds)[0]
-        if self.asked:
+        if self.requested:
             raise Stopped
         self._drain()
         return other in readable
@@ -60,7 +60,7 @@ class StopSignals:
 
     def forget(self) -> None:
         """Forget the signal, because it is being carried out, and wait for the next."""
-        self.asked = False
+        self.requested = False
 
     def close(self) -> None:
         """Restore the previous handlers."""

@@ -1,8 +1,8 @@
 """Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
 
 Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
-Owns also the one request to a broker, which brokers it knows: on a connection of its own, until its timeout at most.
-Never prints; `pause` waits between two checks, and may raise to end the waiting.
+Owns also the one request to a broker, for the brokers that it knows: on its own connection, with a timeout. Never
+prints; `pause` waits between two checks, and may raise to end the waiting.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows all; after a failure the caller must stop what runs."""
+        """Start everything and wait until each broker knows all; after a failure the caller must call `stop`."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
             self._report("starting ZooKeeper")
@@ -232,21 +232,21 @@ def ask_brokers(address: tuple[str, int], timeout_s: float = ANSWER_TIMEOUT_S) -
     header = encode(RequestHeader(_METADATA, _VERSION, 1, "kbroker-launcher"), _FLEXIBLE_HEADER)
     body = header + encode(MetadataRequest(topics=[], allow_auto_topic_creation=False), _VERSION)
     try:
-        with socket.create_connection(address, timeout=timeout_s) as asked:
-            asked.sendall(struct.pack(">i", len(body)) + body)
-            size = struct.unpack(">i", _exactly(asked, 4))[0]
+        with socket.create_connection(address, timeout=timeout_s) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            size = struct.unpack(">i", _exactly(connection, 4))[0]
             if not _HEAD <= size <= _MAX_ANSWER:
                 return None
-            answer = decode(MetadataResponse, _VERSION, memoryview(_exactly(asked, size))[_HEAD:])
+            answer = decode(MetadataResponse, _VERSION, memoryview(_exactly(connection, size))[_HEAD:])
     except (OSError, Malformed, IndexError):
         return None
     return Known(frozenset(broker.node_id for broker in answer.brokers), answer.controller_id)
 
 
-def _exactly(asked: socket.socket, size: int) -> bytes:
+def _exactly(connection: socket.socket, size: int) -> bytes:
     received = bytearray()
     while len(received) < size:
-        piece = asked.recv(min(size - len(received), 65536))
+        piece = connection.recv(min(size - len(received), 65536))
         if not piece:
             raise ConnectionError("the connection was closed")
         received += piece

@@ -17,7 +17,7 @@ from kbroker.launcher.description import FILE_NAME, remove_stale, write_descript
 from kbroker.launcher.signals import Stopped, StopSignals
 from kbroker.launcher.start_and_stop import LocalCluster
 
-_LOOK_S: Final = 0.2
+_CHECK_S: Final = 0.2
 
 
 class Supervisor:
@@ -64,7 +64,7 @@ class Supervisor:
         try:
             self._describe()
             while True:
-                if self._signals.wait(self._control.fileno(), _LOOK_S):
+                if self._signals.wait(self._control.fileno(), _CHECK_S):
                     self._control.answer(self._handle)
                 self._watch()
         except Stopped:
@@ -84,11 +84,11 @@ class Supervisor:
         own = self._cluster.own_zookeeper
         if own is not None and not own.running:
             raise LauncherError(f"ZooKeeper has ended ({own.how_ended()}): {own.last_words()} (see {own.log_file})")
-        gone = [each for each, child in self._cluster.brokers.items() if self._pids[each] and not child.running]
-        for node_id in gone:
+        ended = [each for each, child in self._cluster.brokers.items() if self._pids[each] and not child.running]
+        for node_id in ended:
             child = self._cluster.child(node_id)
             self._report(f"{child.name} has ended: {child.describe_end()}")
-        if gone:
+        if ended:
             self._describe()
 
     def _handle(self, request: Request) -> Request:
@@ -99,25 +99,25 @@ class Supervisor:
             self._describe()
             return {"error": str(error)}
 
-    def _carry_out(self, what: str, node_id: object) -> Request:
-        if what == "stop" and node_id is None:
-            self._report("told to stop")
-            self._signals.asked = True
+    def _carry_out(self, action: str, node_id: object) -> Request:
+        if action == "stop" and node_id is None:
+            self._report("stop requested")
+            self._signals.requested = True
             return {}
         if not isinstance(node_id, int):
-            raise LauncherError(f"{what} takes the id of a broker")
+            raise LauncherError(f"{action} takes the id of a broker")
         child = self._cluster.child(node_id)
-        if what == "kill":
+        if action == "kill":
             self._cluster.kill_broker(node_id)
             self._report(f"{child.name} was killed")
-        elif what == "stop":
+        elif action == "stop":
             self._cluster.stop_broker(node_id)
-        elif what == "restart":
+        elif action == "restart":
             self._cluster.stop_broker(node_id)
             self._report(f"starting {child.name}")
             self._cluster.start_broker(node_id)
             self._report(f"{child.name} serves again")
         else:
-            raise LauncherError(f"{what!r} is nothing that a launcher does")
+            raise LauncherError(f"{action!r} is no command of a launcher")
         self._describe()
         return {"pid": child.pid}

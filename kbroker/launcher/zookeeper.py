@@ -100,9 +100,9 @@ class ZooKeeperServer:
     def serves(self) -> bool:
         """Whether the server responds."""
         try:
-            with socket.create_connection((HOST, self.port), timeout=_ASK_TIMEOUT_S) as asked:
-                asked.sendall(b"srvr")
-                return b"Mode: standalone" in asked.recv(65536)
+            with socket.create_connection((HOST, self.port), timeout=_ASK_TIMEOUT_S) as connection:
+                connection.sendall(b"srvr")
+                return b"Mode: standalone" in connection.recv(65536)
         except OSError:
             return False
 
@@ -127,7 +127,7 @@ def require_reachable(connect: str) -> None:
     raise LauncherError(f"no ZooKeeper takes a connection: {'; '.join(failures)}")
 
 
-class JarsMissing(LauncherError):  # noqa: N818 - what the machine lacks
+class JarsMissing(LauncherError):  # noqa: N818 - a state of the machine
     """This machine has no Java or no Maven, or Maven could not fetch the jars of a pom file."""
 
 

@@ -9,15 +9,15 @@ class PipelineError(Exception):
 
 def first_line(err: BaseException) -> str:
     """Return the first meaningful line of an error: Spark's have pages of stack traces."""
-    told = ""
+    found = ""
     for line in str(err).splitlines():
         text = line.strip().removeprefix(": ")
         if "PythonException: Traceback" in text:
             return _last_line(str(err)) or text
         if text and not text.startswith(("at ", "An error occurred", "JVM stacktrace")):
-            told = text
+            found = text
             break
-    return told or type(err).__name__
+    return found or type(err).__name__
 
 
 def of_spark(err: BaseException) -> bool:

@@ -92,7 +92,7 @@ class Asking:
         listed = self.ask(ListGroupsRequest(), ListGroupsResponse).groups
         return {each.group_id: each for each in listed}
 
-    def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
+    def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
         """Divide partitions into lists that one request can cover, sent to the leader of the list's first partition."""
         return [partitions] if partitions else []
 
@@ -101,7 +101,7 @@ class Asking:
     ) -> dict[tuple[str, int], int]:
         """Return offsets of partitions from their leaders; raises ApiError, whose message begins with `about`."""
         found: dict[tuple[str, int], int] = {}
-        for part in self.asked_together(partitions):
+        for part in self.batches(partitions):
             by_topic: dict[str, list[ListOffsetsPartition]] = {}
             for name, index in part:
                 by_topic.setdefault(name, []).append(ListOffsetsPartition(partition_index=index, timestamp=timestamp))

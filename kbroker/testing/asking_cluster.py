@@ -47,7 +47,7 @@ class _One:
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]
-    nobody: str
+    no_broker: str
 
 
 class ClusterAsking(Asking):
@@ -98,14 +98,14 @@ class ClusterAsking(Asking):
             found |= {each.group_id: each for each in listed.groups}
         return found
 
-    def asked_together(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
+    def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
         return [[each] for each in partitions]  # the leader may differ from partition to partition
 
     def known_everywhere(self, topic: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
-            told = [each.metadata.state.topics.get(topic) for each in self._running().values()]
-            if len({None if each is None else each.topic_id for each in told}) == 1:
+            states = [each.metadata.state.topics.get(topic) for each in self._running().values()]
+            if len({None if each is None else each.topic_id for each in states}) == 1:
                 return
             time.sleep(PAUSE_S)
 
@@ -142,5 +142,5 @@ class ClusterAsking(Asking):
                     if is_over or code(answer) not in one.not_it:
                         return answer
             elif is_over:
-                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, one.nobody)
+                raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, one.no_broker)
             time.sleep(PAUSE_S)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # keep `import kbroker` fast
     from kbroker.testing.requests import About, Request, Requests
     from kbroker.testing.topics import StoredRecord, Topic
 
-_LOOK_SECONDS = 0.01
+_CHECK_SECONDS = 0.01
 _LISTED = 10
 _LONGEST = 60
 _ISOLATIONS: Final = ("read_committed", "read_uncommitted")
@@ -129,7 +129,7 @@ def assert_requested(
 
     def wrong() -> str | None:
         found[:] = requests.of(api, **about)
-        if requests.tells_nothing:
+        if requests.is_late_and_empty:
             return f"{api}: {_NOTHING_RECORDED}"
         if len(found) == times or (times is None and found):
             return None
@@ -142,7 +142,7 @@ def assert_requested(
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
     """Assert that clients sent no request of an API while requests were recorded: see `assert_requested`.
 
-    Fails if nothing at all was recorded and clients connected before recording began: see `Requests.clear`.
+    Fails if no request was recorded and clients connected before recording began: see `Requests.clear`.
     """
     __tracebackhide__ = True
     if "timeout" in about:
@@ -151,13 +151,13 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
-    """Check until nothing is wrong; raise AssertionError with the last difference after the timeout."""
+    """Check until there is no difference; raise AssertionError with the last difference after the timeout."""
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
-    while (said := wrong()) is not None:
+    while (difference := wrong()) is not None:
         if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout:g} s: {said}" if timeout else said)
-        time.sleep(_LOOK_SECONDS)
+            raise AssertionError(f"not within {timeout:g} s: {difference}" if timeout else difference)
+        time.sleep(_CHECK_SECONDS)
 
 
 def _fields(expected: Expected) -> Fields:
@@ -195,7 +195,7 @@ def _record_rows(
     pairs: Iterable[tuple[int | None, int | None]],
 ) -> list[Row]:
     """Return the lines of a diff; a record that no consumer gets stands at its offset."""
-    asked = {name for each in wanted for name in each} - {"key", "value", "partition", "offset", "transaction"}
+    shown = {name for each in wanted for name in each} - {"key", "value", "partition", "offset", "transaction"}
     places = {id(each): at for at, each in enumerate(lying)}
     seen = {id(each) for each in found}
     rows: list[tuple[int, Row]] = []
@@ -203,28 +203,28 @@ def _record_rows(
     for want, there in pairs:
         if there is None:
             assert want is not None
-            rows.append((last, Row("-", f"{'':6} {_told(wanted[want])}")))
+            rows.append((last, Row("-", f"{'':6} {_fields_text(wanted[want])}")))
             continue
         last = places[id(found[there])]
-        rows.append((last, Row("+" if want is None else " ", _lying(found[there], asked))))
+        rows.append((last, Row("+" if want is None else " ", _lying(found[there], shown))))
     for at, each in enumerate(lying):
         if id(each) not in seen:
-            rows.append((at, Row(".", _lying(each, asked))))
+            rows.append((at, Row(".", _lying(each, shown))))
     return [row for _, row in sorted(rows, key=lambda each: each[0])]
 
 
-def _lying(record: StoredRecord, asked: Iterable[str]) -> str:
+def _lying(record: StoredRecord, shown: Iterable[str]) -> str:
     where = f"{record.partition}@{record.offset}"
     fields: dict[str, Any] = {"key": record.key, "value": record.value}
     if record.key is None:
         del fields["key"]
-    fields.update({name: getattr(record, name) for name in sorted(asked)})
+    fields.update({name: getattr(record, name) for name in sorted(shown)})
     if record.transaction is not None:
         fields["transaction"] = record.transaction
-    return f"{where:6} {_told(fields)}"
+    return f"{where:6} {_fields_text(fields)}"
 
 
-def _told(fields: Mapping[str, Any]) -> str:
+def _fields_text(fields: Mapping[str, Any]) -> str:
     """Return "'key': 'value', field ..."."""
     left = dict(fields)
     parts = [_short(left.pop(name)) for name in ("key", "value") if name in left]
@@ -267,8 +267,8 @@ def _offset(offset: int | None) -> str:
 
 def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
     """Return the matching requests, and below them the other requests of the API, or of any API."""
-    of_what = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
-    lines = [f"{api}{f' about {of_what}' if of_what else ''}: expected {expected}, there {_are(len(found))}"]
+    filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
+    lines = [f"{api}{f' about {filters}' if filters else ''}: expected {expected}, there {_are(len(found))}"]
     lines += _list("+", found)
     others = [each for each in requests.of(api) if each not in found] or [
         each for each in requests if each not in found and not found

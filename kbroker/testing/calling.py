@@ -1,7 +1,7 @@
 """Work for the broker's loop that another thread requests and waits for.
 
-Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the
-broker stops. Never knows what the work does.
+Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the broker
+stops. Never knows the work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 PATIENCE_S = 10.0
 _ENDING_S = 5.0
-_OWN_THREAD = "this cannot be asked in the broker's own thread, which would have to answer"
+_OWN_THREAD = "this cannot be requested in the broker's own thread, which would have to answer"
 NOT_RUNNING = "the broker does not run any more"
 
 

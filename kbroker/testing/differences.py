@@ -1,6 +1,6 @@
 """The difference of two sequences, and its lines, short enough to read.
 
-Owns which elements match, and which lines are left out. Never knows what the elements are.
+Owns which elements match, and which lines are left out. Never knows the elements.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ def shortened(rows: Sequence[Row]) -> list[str]:
     """Return the lines of a difference: a limited number of changes, each with a little context."""
     changes = [at for at, row in enumerate(rows) if row.mark in "+-"][:_CHANGES]
     shown = {near for at in changes for near in range(at - _AROUND, at + _AROUND + 1)}
-    lines, left_out, told = [], 0, 0
+    lines, left_out, counted = [], 0, 0
     for at, row in enumerate(rows):
-        told += row.mark in "+-"
-        if at not in shown or (row.mark in "+-" and told > _CHANGES):
+        counted += row.mark in "+-"
+        if at not in shown or (row.mark in "+-" and counted > _CHANGES):
             left_out += 1
             continue
         if left_out:

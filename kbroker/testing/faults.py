@@ -1,4 +1,4 @@
-"""Faults on demand: which requests meet them, and what happens to these requests.
+"""Faults on demand: which requests meet them, and with which outcome.
 
 Owns the faults that are set, their filters, and how often they were met. Never touches a request's bytes or a
 connection: interceptor.py carries out what `Faults.plan` returns. A test's thread sets faults and the broker's thread
@@ -41,7 +41,7 @@ def that_write(filters: Filter) -> Filter:
 
 
 class Kind(Enum):
-    """What a fault does."""
+    """The effect of a fault."""
 
     FAIL = "fail"
     DELAY = "delay"
@@ -88,23 +88,23 @@ class Fault:
     ) -> None:
         self._faults.remove(self)
         if error is None:
-            self._tell()
+            self._raise_error()
         elif self.kind is Kind.STORM:
-            error.add_note(f"in {self.told_again()}")
+            error.add_note(f"in {self.call_text()}")
 
-    def told_again(self) -> str:
+    def call_text(self) -> str:
         """Return the call that repeats a storm, and how many requests it has met."""
         apis = [] if not self.apis else [repr(sorted(self.apis))]
-        told = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
-        return f"storm({told}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
+        arguments = ", ".join([*apis, *(f"{name}={value!r}" for name, value in self.filter.items())])
+        return f"storm({arguments}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
         """Remove the fault. Raises the error that its `where` raised, once."""
         self._faults.remove(self)
-        self._tell()
+        self._raise_error()
 
-    def _tell(self) -> None:
-        """Raise the error of `where`, which until now only the broker's thread has seen."""
+    def _raise_error(self) -> None:
+        """Raise the error of `where`, which the broker's thread has kept."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -122,7 +122,7 @@ class Fault:
                 lambda: self.hits >= hits or self._error is not None or self._faults.has_ended, timeout
             )
             self._faults.waiting.discard(self)
-            self._tell()
+            self._raise_error()
             if there and self.hits < hits:
                 raise RuntimeError(f"{NOT_RUNNING}: {self!r} was met {self.hits} times, not {hits} times")
             if not there:
@@ -170,7 +170,7 @@ class Fault:
         return True
 
     def happens(self, seen: Seen) -> tuple[Kind, Any]:
-        """Return the kind and value of what happens to a request that meets the fault."""
+        """Return the kind and value of the outcome of a request that meets the fault."""
         if self.kind is not Kind.STORM:
             return self.kind, self.value
         name, value = squall(seen.api, seen.version, self._random)
@@ -217,14 +217,14 @@ class End:
 
 @dataclass(slots=True)
 class Plan:
-    """What happens to one request."""
+    """The outcome of one request."""
 
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
     """How it fails or is dropped, or how its connection breaks."""
 
-    def told(self) -> str:
+    def in_words(self) -> str:
         """Return the plan in words."""
         parts = []
         if self.delay_ms:
@@ -263,9 +263,9 @@ class Faults:
         self.active: tuple[Fault, ...] = ()
         """In the order in which they were set."""
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
-        """The storms that were set last, including removed ones."""
+        """The latest storms, including removed ones."""
         self.waiting: set[Fault] = set()
-        """The faults whose hits a thread waits for."""
+        """The faults for whose hits a thread waits."""
         self.has_ended = False
         """Whether the broker has stopped: no request can meet a fault any more."""
 
@@ -275,7 +275,7 @@ class Faults:
     def fail(
         self, api: str | Iterable[str], error: ErrorCode | str, message: str | None = None, **filters: Unpack[Filter]
     ) -> Fault:
-        """Answer with an error and do nothing of the request: a failed append writes nothing.
+        """Answer with an error without carrying out the request: a failed append writes nothing.
 
         `error` may be Kafka's name, as "ILLEGAL_GENERATION"; `message` is its text. With `topic` or `partition`, the
         rest of the request is done and answered as usual.
@@ -290,7 +290,7 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Do what a request asks, but never answer it, nor later requests of its connection: answers come in order."""
+        """Carry out a request, but never answer it, nor later requests of its connection: answers keep their order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
@@ -298,7 +298,7 @@ class Faults:
         return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Tell clients that they exceed a quota: they send nothing for this many ms."""
+        """Report to clients that they exceed a quota: they send nothing for this many ms."""
         check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
@@ -317,7 +317,7 @@ class Faults:
         The same requests in the same order meet the same trouble for the same `seed`.
         """
         if "seed" not in filters:
-            raise TypeError("a storm has a seed, by which it can come again")
+            raise TypeError("a storm has a seed, by which it can be repeated")
         storm = self._set(Kind.STORM, api, None, {"rate": USUAL_RATE, **filters})
         self.storms.append(storm)
         return storm
@@ -360,7 +360,7 @@ class Faults:
         self._changed()
 
     def plan(self, seen: Seen) -> Plan | None:
-        """Return what happens to a request; None if it meets no fault. Only the broker's thread calls this."""
+        """Return the outcome of a request; None if it meets no fault. Only the broker's thread calls this."""
         plan = None
         now_ms = self._now_ms()
         for fault in self.active:

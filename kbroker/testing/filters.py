@@ -1,6 +1,6 @@
 """Which requests a fault is for, and when in their life: a request as faults see it, and the filters that select them.
 
-Owns the filters and their bounds: a value that no request could match is refused at once. Never looks at a request.
+Owns the filters and their bounds: a value that no request could match is refused at once. Never reads a request.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Seen:
     """The decoded request; its fields are Kafka's, in snake_case."""
     subjects: Subjects = field(repr=False)
     broker: int = -1
-    """The id of the broker that was asked."""
+    """The id of the broker that received the request."""
 
     @property
     def topics(self) -> dict[str, set[int]]:
-        """The topics that it names, with their partitions."""
+        """The topics of the request, with their partitions."""
         return self.subjects.topics
 
     @property

@@ -21,7 +21,7 @@ from kbroker.protocol.messages.consumer_groups import (
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
 from kbroker.testing.asking import EARLIEST, LATEST, Asking
-from kbroker.testing.missing import MissingError, check, told, visible
+from kbroker.testing.missing import MissingError, check, listing, visible
 
 TopicPartition = tuple[str, int]
 Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)
@@ -114,12 +114,12 @@ class Group:
         """The committed offsets."""
         if not self._asking.partitions_of(OFFSETS_TOPIC):  # no group existed yet, so there is no coordinator
             return {}
-        asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(self.id, topics=None)])
         deadline = time.monotonic() + _LOADING_S
-        (group,) = self._ask(asked, OffsetFetchResponse).groups
+        (group,) = self._ask(request, OffsetFetchResponse).groups
         while group.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
-            (group,) = self._ask(asked, OffsetFetchResponse).groups
+            (group,) = self._ask(request, OffsetFetchResponse).groups
         if group.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             check(group.error_code, f"group {self.id}")
         return {
@@ -173,7 +173,7 @@ class Groups(Mapping[str, Group]):
         return Group(group_id, self._asking)
 
     def __repr__(self) -> str:
-        return told("Groups", self)
+        return listing("Groups", self)
 
     def __contains__(self, group_id: object) -> bool:
         return group_id in list(self)

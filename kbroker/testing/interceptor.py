@@ -1,6 +1,6 @@
 """Between connections and the dispatcher, if a test asks for it: requests meet faults, and are recorded.
 
-Owns what happens to a frame according to a fault's plan. It works on frames: the dispatcher runs the request, and the
+Owns the handling of a frame according to a fault's plan. It works on frames: the dispatcher runs the request, and the
 interceptor changes, delays, cuts or drops the answer. Never decides (faults.py does). Without faults it only records
 requests (recorder.py); a broker without faults and recording does not use it.
 """
@@ -120,7 +120,7 @@ class Interceptor:
         clock, answer, entry = self._services.clock, None, work.entry
         request = Request(seen, len(frame), clock.now_ms()) if self._requests.on else None
         if request is not None:
-            request.fault = None if plan is None else plan.told()
+            request.fault = None if plan is None else plan.in_words()
             self._requests.add(request)
         began = clock.monotonic_ms()
         try:
@@ -140,7 +140,7 @@ class Interceptor:
                 read = partial(message_of, entry)
                 self._requests.end_request(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
-            # Answers come in the order of requests: after a missing answer, later ones would make no sense.
+            # Answers keep the order of requests: after a missing answer, later ones would make no sense.
             await self._pause(None)
         return answer
 
@@ -207,9 +207,9 @@ class Interceptor:
         entry, fault = work.entry, end.fault
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
         assert framed is not None
-        told: MetadataResponse = _message(entry, framed)
+        answer: MetadataResponse = _message(entry, framed)
         code = end.value[0]
-        for topic in told.topics:
+        for topic in answer.topics:
             if topic.error_code or ("topic" in fault.filter and topic.name != fault.filter["topic"]):
                 continue
             if code != ErrorCode.LEADER_NOT_AVAILABLE:
@@ -218,7 +218,7 @@ class Interceptor:
             for each in topic.partitions:
                 if fault.keeps(topic.name, each.partition_index):
                     each.error_code, each.leader_id = code, -1
-        return _framed(entry, correlation_id, told)
+        return _framed(entry, correlation_id, answer)
 
     async def _failed_fetch(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
@@ -228,10 +228,10 @@ class Interceptor:
         now = _replaced(seen.request, max_wait_ms=0, min_bytes=0)
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, now))
         assert framed is not None
-        told: FetchResponse = _message(entry, framed)
-        if told.error_code:
+        answer: FetchResponse = _message(entry, framed)
+        if answer.error_code:
             return framed
-        kept, _ = part_of(told, lambda *each: not fault.keeps(*each), self._name)
+        kept, _ = part_of(answer, lambda *each: not fault.keeps(*each), self._name)
         failures = FetchResponse(responses=[])
         for name, partitions in seen.topics.items():
             known = self._services.controller.state.topics.get(name)

@@ -1,6 +1,6 @@
 """The APIs and errors that a test may name, and the filters that their requests can match: other names are refused.
 
-Owns the refusals. Never looks at a request.
+Owns the refusals. Never reads a request.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
 """The characters of a wrong name that are compared and shown."""
 _MOST: Final = 150
-"""The most names that are listed when none is similar."""
+"""The most names that are listed without a similar one."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:

@@ -14,14 +14,14 @@ from kbroker.testing.known import unknown
 
 
 def check(code: int, about: str, message: str | None = None) -> None:
-    """Raise ApiError for an error, with a message like "topic orders: ..."; do nothing for code 0."""
+    """Raise ApiError for an error, with a message like "topic orders: ..."; return for code 0."""
     if code:
         error = ErrorCode(code)
         text = message or DEFAULT_MESSAGES.get(error)
         raise ApiError(error, f"{about}: {text}" if text else about)
 
 
-_TOLD: Final = 10
+_LISTED: Final = 10
 
 
 class MissingError(KeyError):
@@ -47,11 +47,11 @@ def visible(state: ClusterState) -> list[str]:
     return [name for name in sorted(state.topics) if not name.startswith("__")]
 
 
-def told(what: str, names: Iterable[str]) -> str:
+def listing(what: str, names: Iterable[str]) -> str:
     """Return "<what: names>", or the error in place of the names if they cannot be listed."""
     try:
         there = list(names)
     except (RuntimeError, TimeoutError, ApiError) as err:
         return f"<{what}: {err or 'no answer in time'}>"
-    more = f" and {len(there) - _TOLD} more" if len(there) > _TOLD else ""
-    return f"<{what}: {', '.join(there[:_TOLD]) or 'none'}{more}>"
+    more = f" and {len(there) - _LISTED} more" if len(there) > _LISTED else ""
+    return f"<{what}: {', '.join(there[:_LISTED]) or 'none'}{more}>"

@@ -1,6 +1,6 @@
 """Numbers that a test passes: a wrong type or a value out of bounds is refused in one line with its name.
 
-Owns the checks. Never knows what a number is for.
+Owns the checks. Never knows the meaning of a number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def check_number(name: str, value: object, most: float | None = None, least: flo
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError(f"{name} is to be a number, not {value!r}")
     if not math.isfinite(value):
-        raise ValueError(f"{name} is to be a number that ends, not {value!r}")
+        raise ValueError(f"{name} is to be a finite number, not {value!r}")
     _check_bounds(name, value, least, most)
 
 

@@ -1,7 +1,7 @@
 """Faults and recorded requests of a whole cluster in one process: the same ones on all of its brokers.
 
 Owns which brokers use them: all that run, and those that start later. Requests between brokers meet no fault and are
-not recorded. Never decides what happens to a request.
+not recorded. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class ClusterSteering:
                 self._interceptors[node] = interceptor
             node.server.refuses = self.faults.refuses_connections
             node.server.divert(interceptor.run if wanted else None)
-        for gone in self._interceptors.keys() - set(running):
-            del self._interceptors[gone]
+        for stopped in self._interceptors.keys() - set(running):
+            del self._interceptors[stopped]
 
     def break_waiting(self, node: ClusterNode) -> None:
         """Break the connections of requests that a fault delays at a broker; on the loop."""

@@ -1,7 +1,7 @@
 """Requests and answers, kept as bytes while there are no faults: cheap enough for a broker to record from its start.
 
-Owns what is kept of a request on arrival: its bytes, its sender, the partitions of its fetch session, and the names of
-topics deleted since. A request is decoded on first access. Never changes a request, nor how it runs.
+Owns the parts of a request that are kept on arrival: its bytes, its sender, the partitions of its fetch session, and
+the names of topics deleted since. A request is decoded on first access. Never changes a request or its execution.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Recorder:
         self._requests = requests
         self._services = services
         self._names: Mapping[bytes, str] = {}
-        self._gone: dict[bytes, str] = {}
+        self._deleted: dict[bytes, str] = {}
         self._sessions: dict[int, _Known] = {}
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame; like Dispatcher.run."""
-        asked = bytes(frame)  # before an append writes offsets into it
+        raw = bytes(frame)  # before an append writes offsets into it
         clock, at, spilt = self._services.clock, len(out), len(spill)
         names = self._services.controller.state.topic_names
         if names is not self._names:
@@ -57,16 +57,16 @@ class Recorder:
         try:
             work = self._run(context, frame, out, spill)
         except CloseConnection:
-            self._record_refused(context, asked)
+            self._record_refused(context, raw)
             raise
-        key, version = _HEADER.unpack_from(asked)
+        key, version = _HEADER.unpack_from(raw)
         entry = self._dispatcher.entry(key, version)
         if entry.version != version:  # ApiVersions, answered in another version: of no use to a test
             return work
-        known: _Known = self._known(asked, entry) if key == _FETCH else ()
-        look = partial(self._read, entry, asked, context.client_id, context.principal, context.listener, known)
+        known: _Known = self._known(raw, entry) if key == _FETCH else ()
+        read = partial(self._read, entry, raw, context.client_id, context.principal, context.listener, known)
         if work is not None:
-            request = Request(look, len(asked), clock.now_ms())
+            request = Request(read, len(raw), clock.now_ms())
             self._requests.add(request)
             work.steps = self._steps(work.steps, entry, request, began)
             return work
@@ -76,7 +76,7 @@ class Recorder:
         elif len(out) > at:
             answer = bytes(out[at:])
         took = clock.monotonic_ms() - began
-        self._requests.add(Request(look, len(asked), clock.now_ms(), answer, partial(message_of, entry), took))
+        self._requests.add(Request(read, len(raw), clock.now_ms(), answer, partial(message_of, entry), took))
         return None
 
     async def _steps(self, steps: Steps, entry: Entry, request: Request, began: float) -> Framed:
@@ -89,24 +89,24 @@ class Recorder:
             self._requests.end_request(request, data, partial(message_of, entry), took)
         return answer
 
-    def _record_refused(self, context: RequestContext, asked: bytes) -> None:
+    def _record_refused(self, context: RequestContext, raw: bytes) -> None:
         """Keep a request that closes its connection, if it can be decoded."""
         try:
-            entry = self._dispatcher.entry(*_HEADER.unpack_from(asked))
-            if len(asked) > LONG_FRAME or entry.version != context.version:
+            entry = self._dispatcher.entry(*_HEADER.unpack_from(raw))
+            if len(raw) > LONG_FRAME or entry.version != context.version:
                 return
-            _decoded(entry, asked)
+            _decoded(entry, raw)
         except (CloseConnection, Malformed, struct.error):
             return
-        look = partial(self._read, entry, asked, context.client_id, context.principal, context.listener, ())
+        read = partial(self._read, entry, raw, context.client_id, context.principal, context.listener, ())
         now_ms = self._services.clock.now_ms()
-        self._requests.add(Request(look, len(asked), now_ms, None, partial(message_of, entry), 0.0))
+        self._requests.add(Request(read, len(raw), now_ms, None, partial(message_of, entry), 0.0))
 
     def _read(
-        self, entry: Entry, asked: bytes, client_id: str | None, principal: Principal, listener: str, known: _Known
+        self, entry: Entry, raw: bytes, client_id: str | None, principal: Principal, listener: str, known: _Known
     ) -> Seen:
         try:
-            request = _decoded(entry, asked)
+            request = _decoded(entry, raw)
             subjects = subjects_of(request, self._name)
         except Malformed:  # an error that is found only when the frame is decoded step by step
             request, subjects = None, Subjects()
@@ -118,18 +118,18 @@ class Recorder:
         return Seen(entry.api.name, entry.version, client_id, str(principal), listener, request, subjects, node_id)
 
     def _name(self, topic_id: bytes) -> str | None:
-        return self._services.controller.state.topic_names.get(topic_id) or self._gone.get(topic_id)
+        return self._services.controller.state.topic_names.get(topic_id) or self._deleted.get(topic_id)
 
     def _keep_names(self, names: Mapping[bytes, str]) -> None:
         """Keep the names of deleted topics, at most as many as there are kept requests."""
         for topic_id in self._names.keys() - names.keys():
-            self._gone[topic_id] = self._names[topic_id]
-        _bound(self._gone)
+            self._deleted[topic_id] = self._names[topic_id]
+        _bound(self._deleted)
         self._names = names
 
-    def _known(self, asked: bytes, entry: Entry) -> _Known:
+    def _known(self, raw: bytes, entry: Entry) -> _Known:
         """Return the partitions of a fetch session before this request; the same object while they do not change."""
-        number = _session_id(asked, entry)
+        number = _session_id(raw, entry)
         session = self._services.fetch_sessions.get(number) if number else None
         if session is None:
             return ()
@@ -146,25 +146,25 @@ def _bound(kept: dict[Any, Any]) -> None:
         del kept[key]
 
 
-def _body(entry: Entry, asked: bytes) -> memoryview:
+def _body(entry: Entry, raw: bytes) -> memoryview:
     """Return the body after the header. Raises Malformed."""
-    frame = memoryview(asked)
-    position = _BEFORE_ID + max(_ID_LENGTH.unpack_from(asked, _BEFORE_ID - _ID_LENGTH.size)[0], 0)
+    frame = memoryview(raw)
+    position = _BEFORE_ID + max(_ID_LENGTH.unpack_from(raw, _BEFORE_ID - _ID_LENGTH.size)[0], 0)
     if entry.request_tags:
-        position = position + 1 if asked[position : position + 1] == b"\0" else skip_tags(frame, position)
+        position = position + 1 if raw[position : position + 1] == b"\0" else skip_tags(frame, position)
     return frame[position:]
 
 
-def _decoded(entry: Entry, asked: bytes) -> Any:
-    return decode(entry.api.request, entry.version, _body(entry, asked))
+def _decoded(entry: Entry, raw: bytes) -> Any:
+    return decode(entry.api.request, entry.version, _body(entry, raw))
 
 
-def _session_id(asked: bytes, entry: Entry) -> int:
+def _session_id(raw: bytes, entry: Entry) -> int:
     """Return the session id of a fetch, 0 for none; without decoding the rest."""
     if entry.version < _SESSIONS_FROM:
         return 0
     before = _BEFORE_SESSION if entry.version >= _NO_REPLICA_FROM else _BEFORE_SESSION + _INT.size
-    return int(_INT.unpack_from(_body(entry, asked), before)[0])
+    return int(_INT.unpack_from(_body(entry, raw), before)[0])
 
 
 def message_of(entry: Entry, data: bytes) -> Any:

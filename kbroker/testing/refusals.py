@@ -1,7 +1,7 @@
 """The answer to a request that a fault refuses, with the error where a client looks for it.
 
 Owns the answers of those APIs whose requests the broker itself never refuses as a whole; the registry has the answers
-of all others. Never decides what is refused.
+of all others. Never decides which requests are refused.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ class About(TypedDict, total=False):
 
 
 def _check(about: Mapping[str, Any]) -> None:
-    """Raise TypeError for an unknown filter: code without type checks would otherwise ignore it silently."""
+    """Raise TypeError for an unknown filter: code without type checks would ignore it silently."""
     known = About.__annotations__
     for name, value in about.items():
         if name not in known:
-            raise TypeError(f"requests are not told apart by {name!r}, only by {', '.join(known)}")
+            raise TypeError(f"requests are not filtered by {name!r}, only by {', '.join(known)}")
         if not isinstance(value, str | None):
             raise TypeError(f"{name} is to be a name, not {value!r}")
 
@@ -148,7 +148,7 @@ class Requests(Sequence[Request]):
         self._is_late = late
 
     @property
-    def tells_nothing(self) -> bool:
+    def is_late_and_empty(self) -> bool:
         """Whether clients connected before recording began, and no request was recorded since."""
         return self._is_late and not self._count and not self._kept
 
@@ -156,8 +156,8 @@ class Requests(Sequence[Request]):
         if not self.on:
             return "<Requests, not recorded yet>"
         apis = Counter(each.api for each in self)
-        told = ", ".join(f"{count} {api}" for api, count in apis.most_common())
-        return f"<Requests: {told or 'none'}>"
+        counts = ", ".join(f"{count} {api}" for api, count in apis.most_common())
+        return f"<Requests: {counts or 'none'}>"
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -1,7 +1,7 @@
 """An embedded broker reset to its state at the start, without a restart: for the next test.
 
-Owns what is reset, and in which order. Never touches a file itself: topics are deleted as a client would, and groups,
-offsets and transactions are deleted with the coordinators' topics.
+Owns the steps of a reset and their order. Never touches a file itself: topics are deleted as a client would, and
+groups, offsets and transactions are deleted with the coordinators' topics.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     controller = node.controller
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
-    gone = [name for name in controller.decided.topics if name not in keep]
-    controller.delete_topics(gone)  # the coordinators' topics are gone: no offsets are left to clean up
+    deleted = [name for name in controller.decided.topics if name not in keep]
+    controller.delete_topics(deleted)  # also the coordinators' topics: no offsets are left to clean up
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):

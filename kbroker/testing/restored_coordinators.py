@@ -1,9 +1,9 @@
 """The groups and transactional ids of a broker whose content was restored, and the clients that use them.
 
-Owns what happens to each. All members of groups leave: one that still runs learns it with its next heartbeat, and joins
-again; one that is gone would block the others until its session expires. A transaction that was open in the snapshot is
-aborted. A producer without an open transaction, neither then nor at the restore, keeps its id and epoch and goes on.
-Every other producer is fenced. Never touches committed offsets, and never writes a record itself.
+Owns their changes at a restore. All members of groups leave: a running one learns it with its next heartbeat, and joins
+again; a stopped one would block the others until its session expires. A transaction that was open in the snapshot is
+aborted. A producer without an open transaction, in the snapshot and at the restore, keeps its id and epoch and
+continues. Every other producer is fenced. Never touches committed offsets, and never writes a record itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The restore of a snapshot: an embedded broker holds again what it held then.
+"""The restore of a snapshot: an embedded broker returns to the content of that time.
 
 Owns the order, while requests wait at the gate: first files are made under other names, outside the loop; then all
 changes are deleted, as with a reset, and the logs of the snapshot take their place. Never changes a snapshot.
@@ -37,7 +37,7 @@ from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, 
 from kbroker.testing.waiting import until
 
 _UNSCANNED: Final = 1 << 20
-"""Logs of at least this many bytes are not scanned for producers: none of those is needed."""
+"""Logs of at least this many bytes are not scanned for producers: they are not needed."""
 _PIECE: Final = 1 << 20
 
 
@@ -106,7 +106,7 @@ def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
 
 
 def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
-    """Whether a topic still exists unchanged; never for a coordinator's topic, whose content has to be loaded again."""
+    """Whether a topic still exists unchanged; never for a coordinator's topic, whose content is loaded again."""
     now = state.topics.get(name)
     if now is None or name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         return False

@@ -56,7 +56,7 @@ class SteeredClock(SystemClock):
         for `set`, and for a time after the year 9998; TypeError for a number without a unit.
         """
         if not isinstance(by, timedelta):
-            raise TypeError(f"advance({by!r}) does not tell its unit: advance(seconds={by!r}), or a timedelta")
+            raise TypeError(f"advance({by!r}) has no unit: advance(seconds={by!r}), or a timedelta")
         given = {"days": days, "hours": hours, "minutes": minutes, "seconds": seconds, "ms": ms}
         for name, value in given.items():
             check_number(name, value, least=None)

@@ -1,7 +1,7 @@
-"""What the owner of an embedded broker can do with it beside its service, from another thread than the broker's.
+"""The control of an embedded broker by its owner, from another thread than the broker's.
 
 Owns when requests pass the interceptor: while there are faults, or while requests are recorded. Also allows only one
-change of the broker's content or time at once. Never decides what happens to a request.
+change of the broker's content or time at once. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Steering(Calling):
         The clock is as far ahead as then.
         """
         if not hasattr(snapshot, "node"):
-            raise TypeError(f"what is restored is what snapshot() has returned, not {snapshot!r}")
+            raise TypeError(f"restore takes the result of snapshot(), not {snapshot!r}")
         if snapshot.node() is not self._node:
             raise ValueError("the snapshot is of another broker")
         with self.turn():

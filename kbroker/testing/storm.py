@@ -1,4 +1,4 @@
-"""Random misbehaviour that Kafka permits: what may happen to any request on a cluster in trouble.
+"""Random misbehaviour that Kafka permits: the faults of any request on a cluster in trouble.
 
 Owns which trouble is legal for which API, and how often a storm strikes by default. Never decides which requests are
 hit: faults.py does.
@@ -41,7 +41,7 @@ Squall = tuple[str, float | When | E]
 
 
 def squall(api: str, version: int, chance: random.Random) -> Squall:
-    """Return what happens to one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
+    """Return the outcome of one request: ("delay", ms), ("disconnect", When) or ("fail", error)."""
     kind = chance.choice(("delay", "disconnect", "fail", "fail"))
     errors = [each for each in ERRORS.get(api, ()) if not (each == E.FETCH_SESSION_ID_NOT_FOUND and version < 7)]
     if kind == "fail" and errors:

@@ -164,21 +164,21 @@ def joined(answer: Any, other: Any, names: Names) -> Any:
     """Return an answer merged with the topics and partitions of another answer of the same API."""
     whole = copy(answer)
     for spec in type(answer).SPECS:
-        mine, theirs = getattr(answer, spec.name), getattr(other, spec.name)
-        if not spec.array or not theirs:
+        kept, added = getattr(answer, spec.name), getattr(other, spec.name)
+        if not spec.array or not added:
             continue
         if spec.name in _TOPICS:
-            setattr(whole, spec.name, _joined_topics(mine or [], theirs, names))
+            setattr(whole, spec.name, _joined_topics(kept or [], added, names))
         elif not isinstance(spec.kind, Scalar) and any(each.name in _TOPICS for each in spec.kind.SPECS):
-            setattr(whole, spec.name, _joined_lists(mine or [], theirs, names))
-        elif not mine:
-            setattr(whole, spec.name, theirs)
+            setattr(whole, spec.name, _joined_lists(kept or [], added, names))
+        elif not kept:
+            setattr(whole, spec.name, added)
     return whole
 
 
-def _joined_topics(mine: list[Any], theirs: list[Any], names: Names) -> list[Any]:
-    result, places = list(mine), {topic_name(each, names): at for at, each in enumerate(mine)}
-    for topic in theirs:
+def _joined_topics(kept: list[Any], added: list[Any], names: Names) -> list[Any]:
+    result, places = list(kept), {topic_name(each, names): at for at, each in enumerate(kept)}
+    for topic in added:
         at, lists = places.get(topic_name(topic, names)), partitions_field(topic)
         if at is None or lists is None:
             result.append(topic)
@@ -189,15 +189,15 @@ def _joined_topics(mine: list[Any], theirs: list[Any], names: Names) -> list[Any
     return result
 
 
-def _joined_lists(mine: list[Any], theirs: list[Any], names: Names) -> list[Any]:
-    """Join lists by group or by transaction: `theirs` has another part of the same groups or transactions."""
+def _joined_lists(kept: list[Any], added: list[Any], names: Names) -> list[Any]:
+    """Join lists by group or by transaction: `added` has another part of the same groups or transactions."""
 
     def own(each: Any) -> Any:
         return getattr(each, "group_id", None) or getattr(each, "transactional_id", None)
 
-    places = {own(each): at for at, each in enumerate(mine)}
-    result = list(mine)
-    for each in theirs:
+    places = {own(each): at for at, each in enumerate(kept)}
+    result = list(kept)
+    for each in added:
         at = places.get(own(each))
         if at is None:
             result.append(each)

@@ -26,7 +26,7 @@ from kbroker.protocol.messages.topics import (
 )
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_marker, read_records
 from kbroker.testing.asking import EARLIEST, Asking
-from kbroker.testing.missing import MissingError, check, told, topic_state, visible
+from kbroker.testing.missing import MissingError, check, listing, topic_state, visible
 from kbroker.testing.numbers import check_whole
 
 _BYTES = 64 * 1024 * 1024
@@ -141,14 +141,14 @@ class Topic:
         if timestamp is not None:
             check_whole("timestamp", timestamp, -1)
         data, name = _bytes("value", value), _bytes("key", key)
-        told = tuple((each, _bytes(f"value of header {each!r}", text)) for each, text in headers)
+        encoded = tuple((each, _bytes(f"value of header {each!r}", text)) for each, text in headers)
         index = partition if partition is not None else 0 if name is None else zlib.crc32(name) % len(state.partitions)
         stamp = timestamp if timestamp is not None else self._asking.now_ms()
-        batch = build_batch([(stamp, name, data, told)])
-        asked = TopicProduceData(
+        batch = build_batch([(stamp, name, data, encoded)])
+        wanted = TopicProduceData(
             name=self.name, topic_id=state.topic_id, partition_data=[PartitionProduceData(index, memoryview(batch))]
         )
-        request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[asked])
+        request = ProduceRequest(acks=-1, timeout_ms=_TIMEOUT_MS, topic_data=[wanted])
         answer = self._asking.ask_leader(
             self.name,
             index,
@@ -268,7 +268,7 @@ class Topics(Mapping[str, Topic]):
         return Topic(name, self._asking)
 
     def __repr__(self) -> str:
-        return told("Topics", self)
+        return listing("Topics", self)
 
     def __iter__(self) -> Iterator[str]:
         return iter(visible(self._asking.state))
@@ -297,8 +297,8 @@ class Topics(Mapping[str, Topic]):
         given = [CreatableTopicConfig(key, str(value)) for key, value in (config or {}).items()]
         copies = self._asking.replication_factor if replication_factor is None else replication_factor
         check_whole("replication_factor", copies)
-        asked = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=given)
-        request = CreateTopicsRequest(topics=[asked], timeout_ms=_TIMEOUT_MS)
+        wanted = CreatableTopic(name, num_partitions=partitions, replication_factor=copies, configs=given)
+        request = CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS)
         (done,) = self._asking.ask_controller(
             request, CreateTopicsResponse, lambda found: found.topics[0].error_code
         ).topics

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from kbroker.testing.missing import MissingError
 
 Result = TypeVar("Result")
-_LOOK_SECONDS: Final = 0.01
+_CHECK_SECONDS: Final = 0.01
 _IN_LOOP_S, _PATIENCE_S = 0.0005, 30.0
 
 
@@ -21,17 +21,17 @@ def hold(holds: Callable[[], Result], timeout: float) -> Result:
     """Check until a condition holds; return the result of `holds`. Raises AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
-        said: Exception | None = None
+        failure: Exception | None = None
         try:
             found = holds()
         except (AssertionError, MissingError) as err:
-            said = err
+            failure = err
         else:
             if found:
                 return found
         if time.monotonic() >= deadline:
-            raise AssertionError(f"not within {timeout:g} s{f': {said}' if said else ''}") from said
-        time.sleep(_LOOK_SECONDS)
+            raise AssertionError(f"not within {timeout:g} s{f': {failure}' if failure else ''}") from failure
+        time.sleep(_CHECK_SECONDS)
 
 
 async def until(holds: Callable[[], bool], why: str, patience_s: float = _PATIENCE_S) -> None:

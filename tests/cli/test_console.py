@@ -74,7 +74,7 @@ def test_a_certificate_that_is_none_is_one_line(cli, tmp_path):
 
 
 def test_a_console_beside_a_broker_needs_a_plain_listener(refused):
-    assert refused("start", "--console-public") == "--console-public says nothing without --console"
+    assert refused("start", "--console-public") == "--console-public has no effect without --console"
     assert "takes HOST:PORT" in refused("start", "--console", "x")
     assert "others than this machine" in refused("start", "--console", "0.0.0.0:0")
 

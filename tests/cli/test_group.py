@@ -353,7 +353,7 @@ def test_a_group_of_an_api_that_is_not_here_is_told_of_as_listed(cli, monkeypatc
     listed = {"group_id": "sharers", "group_state": "Empty", "group_type": "share", "protocol_type": "share"}
     monkeypatch.setattr(KafkaAdminClient, "list_groups", lambda *_args, **_filters: [listed])
     done = cli.ok("group", "describe", "sharers")
-    assert done.err == "kbroker: sharers is a share group: kafka-share-groups.sh tells its members and offsets\n"
+    assert done.err == "kbroker: sharers is a share group: kafka-share-groups.sh shows its members and offsets\n"
     assert ["type", "share"] in [line.split() for line in done.lines]
     said = cli.fails("group", "reset", "sharers", "--all-topics", "--to-latest")
     assert said == "sharers is a share group: its offsets are set by an API that kbroker does not have"

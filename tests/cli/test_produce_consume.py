@@ -257,7 +257,7 @@ def test_who_may_not_write_is_told_which_acl_lets_him():
             done = cli("produce", "t", "--acks", acks, *options, stdin=b"one\n")
             assert done.status == 1
             assert done.err.splitlines()[-1].endswith(
-                f"({error}); whoever administers ACLs lets you: "
+                f"({error}); an administrator of ACLs allows it: "
                 "`kbroker acl add --allow-principal User:NAME --producer --topic TOPIC`"
             )
 

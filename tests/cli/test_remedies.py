@@ -92,7 +92,7 @@ def test_each_of_several_lines_has_its_remedy() -> None:
 def test_who_lacks_a_right_reads_which(guarded: CommandLine, arguments: list[str], right: str) -> None:
     done = guarded(*arguments, *LOGIN)
     assert done.status == 1, done
-    assert "AUTHORIZATION_FAILED); whoever administers ACLs lets you: `kbroker acl add" in done.err
+    assert "AUTHORIZATION_FAILED); an administrator of ACLs allows it: `kbroker acl add" in done.err
     assert right in done.err
 
 
@@ -157,9 +157,9 @@ def test_a_topic_that_is_nearly_there(cli: CommandLine, name: str) -> None:
 
 def test_a_rule_of_the_cluster(cli: CommandLine, name: str) -> None:
     said = cli.fails("topic", "create", name, "-p", "2000000")
-    assert "POLICY_VIOLATION" not in said or "whoever runs it can tell, or change it" in said
+    assert "POLICY_VIOLATION" not in said or "its administrator knows the rule, and can change it" in said
     line = f"x: {error_text(None, 'too many')} (POLICY_VIOLATION)"
-    assert with_remedy(line, ["topic", "create"]).endswith("whoever runs it can tell, or change it")
+    assert with_remedy(line, ["topic", "create"]).endswith("its administrator knows the rule, and can change it")
 
 
 def test_too_few_brokers(cli: CommandLine, name: str) -> None:

@@ -105,7 +105,7 @@ def test_without_the_option_there_is_none(tmp_path: Path) -> None:
             ["--control", "--set", "zookeeper.connect=127.0.0.1:1", "--set", "broker.id=1"],
             "--control is for a broker that is alone, and zookeeper.connect makes it one of a cluster",
         ),
-        (["--control-public"], "--control-public says nothing without --control"),
+        (["--control-public"], "--control-public has no effect without --control"),
     ],
 )
 def test_where_it_cannot_be(refused: Callable[..., str], arguments: list[str], said: str) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from compat_tests.harness.clusters import THREE, Cluster, KBrokerCluster
 from compat_tests.harness.disks import Disk, MayNotMount
-from compat_tests.harness.network import ZOOKEEPER, Network, Way
+from compat_tests.harness.network import ZOOKEEPER, Link, Network
 from compat_tests.harness.parts import fetch
 from compat_tests.harness.zookeeper import ZooKeeper
 from tests.cluster.clients import PARTITIONS, Clients
@@ -201,15 +201,15 @@ class Processes:
         there, back = (broker, ZOOKEEPER), (ZOOKEEPER, broker)
         self._cut(cluster, *self.random.choice(((there,), (back,), (there, back))))
 
-    def _cut(self, cluster: Cluster, *ways: Way) -> None:
-        """Cut ways for a while; what was to pass meanwhile arrives late, or the connections are reset.
+    def _cut(self, cluster: Cluster, *links: Link) -> None:
+        """Cut links for a while; kept bytes arrive late, or the connections are reset.
 
         In some of these times a broker is killed.
         """
         seconds, reset = self.random.choice((0.3, 1, SESSION_S + 1, 3 * SESSION_S)), self.random.random() < 0.5
         killed = self.random.choice(cluster.node_ids) if self.random.random() < 0.3 else None
-        self.note(f"  {', '.join(f'{source} to {target}' for source, target in ways)} for {seconds:g} s")
-        self.network.cut(*ways)
+        self.note(f"  {', '.join(f'{source} to {target}' for source, target in links)} for {seconds:g} s")
+        self.network.cut(*links)
         time.sleep(seconds / 2)
         if killed is not None:
             self.note(f"  {killed} is killed")
@@ -217,7 +217,7 @@ class Processes:
             cluster.kill(killed)
         time.sleep(seconds / 2)
         self.note("  reset" if reset else "  healed")
-        self.network.heal(*ways, reset=reset)
+        self.network.heal(*links, reset=reset)
         if killed is not None:
             cluster.start(killed)
 

@@ -64,7 +64,7 @@ def test_the_worst_comes_first():
     samples.hanging = [Open("t", 1, ProducerState(5, 0, 0, 0, 0, 77))]
     samples.groups = {"g": "Empty", "slow": "Stable", "still": "Stable", "stuck": "Stable"}
     for at in (0.0, STANDING_S):
-        samples.standing.look("stuck", {("t", 1): 5}, {("t", 1): 8 + int(at)}, 100.0 + at)
+        samples.standing.update("stuck", {("t", 1): 5}, {("t", 1): 8 + int(at)}, 100.0 + at)
     for at in range(0, int(GROWING_S) + 10, 5):
         samples.lags.add("g", at, at)
         samples.lags.add("slow", at, at)
@@ -95,7 +95,7 @@ def test_a_group_stands_still_where_it_commits_nothing_while_records_come():
     standing, one, other = StandingStill(3), ("t", 0), ("t", 1)
 
     def look(at, committed, ends, group="g"):
-        standing.look(group, dict(zip((one, other), committed, strict=True)), {one: ends[0], other: ends[1]}, at)
+        standing.update(group, dict(zip((one, other), committed, strict=True)), {one: ends[0], other: ends[1]}, at)
         return {key: stop.lasted_s for key, stop in standing.of(group, 60).items()}
 
     assert look(10.0, (5, 9), (7, 9)) == {}
@@ -183,16 +183,16 @@ def test_a_group_that_does_not_settle_is_told_of_after_a_while(monkeypatch):
 def test_a_group_is_unsettled_that_is_stable_now_and_then():
     unsettled, states = Unsettled(), "PSPSSPSSS"
     looks = [
-        unsettled.look({"g": "Stable" if each == "S" else "PreparingRebalance", "other": "Stable"}, float(at))
+        unsettled.update({"g": "Stable" if each == "S" else "PreparingRebalance", "other": "Stable"}, float(at))
         for at, each in enumerate(states)
     ]
     assert looks == [{}, {}, {}, {}, {}, {"g": 5.0}, {"g": 6.0}, {"g": 7.0}, {}]
-    assert unsettled.look({"g": "Assigning"}, 20.0) == {}
-    assert unsettled.look({}, 21.0) == {}
+    assert unsettled.update({"g": "Assigning"}, 20.0) == {}
+    assert unsettled.update({}, 21.0) == {}
     for at in (22.0, 23.0):
-        assert unsettled.look({"g": "Assigning"}, at) == {}
-    assert unsettled.look({"g": "Assigning"}, 24.0) == {"g": 2.0}, "what was before it was gone does not count"
-    assert unsettled.look({"g": "Empty"}, 25.0) == {}
+        assert unsettled.update({"g": "Assigning"}, at) == {}
+    assert unsettled.update({"g": "Assigning"}, 24.0) == {"g": 2.0}, "what was before it was gone does not count"
+    assert unsettled.update({"g": "Empty"}, 25.0) == {}
 
 
 def test_a_group_does_not_stand_still_in_what_it_reads_no_more(monkeypatch):
@@ -295,9 +295,9 @@ def test_what_a_topic_needs_in_sync_is_asked_for_some_at_a_time_and_kept(monkeyp
 def test_a_partition_whose_end_is_not_known_for_a_moment_stands_as_long_as_before():
     standing, key = StandingStill(10), ("t", 0)
     for at, ends in ((0.0, {key: 7}), (100.0, {}), (130.0, {key: 9})):
-        standing.look("g", {key: 5}, ends, at)
+        standing.update("g", {key: 5}, ends, at)
     assert standing.of("g", 120)[key].lasted_s == 130.0
-    standing.look("g", {key: 6}, {}, 140.0)
+    standing.update("g", {key: 6}, {}, 140.0)
     assert standing.of("g", 0) == {}
 
 

@@ -14,7 +14,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from kbroker.console import stalled_connections
-from kbroker.console.stalled_connections import HurriedProtocol
+from kbroker.console.stalled_connections import TimedProtocol
 from tests.console.conftest import served
 
 
@@ -42,8 +42,8 @@ def test_who_reads_nothing_is_cut_off(small, monkeypatch):
         known(protocol, exc)
         lost.set()
 
-    known = HurriedProtocol.connection_lost
-    monkeypatch.setattr(HurriedProtocol, "connection_lost", told)
+    known = TimedProtocol.connection_lost
+    monkeypatch.setattr(TimedProtocol, "connection_lost", told)
     monkeypatch.setattr(stalled_connections, "READER_S", 0.2)
     with connected(small) as client:
         client.sendall(b"GET /topics/hostile/records/0/3/download HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -103,7 +103,7 @@ def slow():
         get_extra_info=lambda _: None,
         close=lambda: None,
     )
-    protocol = HurriedProtocol(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    protocol = TimedProtocol(config=config, server_state=ServerState(), app_state={}, _loop=loop)
     protocol.connection_made(transport)
     return protocol, loop, events, size
 

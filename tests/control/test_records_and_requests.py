@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from kbroker import Broker
-from kbroker.control import application, known_snapshots, telling, topics
+from kbroker.control import application, as_json, known_snapshots, topics
 from kbroker.control import requests as control_requests
 from kbroker.testing import requests as kept_requests
 from kbroker.testing.filters import Seen
@@ -242,9 +242,9 @@ def test_a_list_of_large_ones_has_a_bound(broker: Broker, api: Http, monkeypatch
 def test_a_message_that_is_long_is_told_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
     from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic
 
-    monkeypatch.setattr(telling, "VALUES", 10)
+    monkeypatch.setattr(as_json, "VALUES", 10)
     asked = MetadataRequest(topics=[MetadataRequestTopic(name=f"t{n}") for n in range(100)])
-    told = telling.told_request(Request(Seen("Metadata", 12, None, "User:a", "P", asked, Subjects()), 1, 0))
+    told = as_json.request_json(Request(Seen("Metadata", 12, None, "User:a", "P", asked, Subjects()), 1, 0))
     assert told["cut"] is True
     assert 1 < len(told["request"]["topics"]) < 10
     assert told["request"]["topics"][0] == {"topic_id": "A" * 22, "name": "t0"}

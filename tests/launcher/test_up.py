@@ -219,7 +219,7 @@ def test_status_where_nothing_was_started(tmp_path: Path) -> None:
     assert run("status", "--data-dir", str(tmp_path)) == (1, nothing)
     (tmp_path / "cluster.json").write_text("{}")
     status, text = run("status", "--data-dir", str(tmp_path))
-    assert (status, text) == (1, f"kbroker: {tmp_path}/cluster.json is not what a launcher has written\n")
+    assert (status, text) == (1, f"kbroker: {tmp_path}/cluster.json is not the file of a launcher\n")
 
 
 def test_a_directory_with_a_long_name(tmp_path: Path) -> None:

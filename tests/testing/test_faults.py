@@ -308,7 +308,7 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
     [
         (lambda faults: faults.drop("Produce", rate=5), "rate is at most 1, not 5"),
         (lambda faults: faults.drop("Produce", rate=-0.1), "rate is at least 0, not -0.1"),
-        (lambda faults: faults.drop("Produce", rate=math.nan), "rate is to be a number that ends, not nan"),
+        (lambda faults: faults.drop("Produce", rate=math.nan), "rate is to be a finite number, not nan"),
         (lambda faults: faults.drop("Produce", rate="0.5"), "rate is to be a number, not '0.5'"),
         (lambda faults: faults.storm(seed=7, rate=50), "rate is at most 1, not 50"),
         (lambda faults: faults.storm(seed="seven"), "seed is to be a whole number, not 'seven'"),
@@ -331,7 +331,7 @@ def test_what_is_not_there_is_refused(broker: Broker) -> None:
         (lambda faults: faults.drop(None), 'an API is named as "Produce", not None'),
         (lambda faults: faults.drop([0]), 'an API is named as "Produce", not 0'),
         (lambda faults: faults.delay("Produce", -0.5), "seconds is at least 0, not -0.5"),
-        (lambda faults: faults.delay("Produce", math.inf), "seconds is to be a number that ends, not inf"),
+        (lambda faults: faults.delay("Produce", math.inf), "seconds is to be a finite number, not inf"),
         (lambda faults: faults.delay("Produce", "1s"), "seconds is to be a number, not '1s'"),
         (lambda faults: faults.delay("Produce", 1e9), "seconds is at most 86400, not 1000000000.0"),
         (lambda faults: faults.throttle(-1), "ms is at least 0, not -1"),

@@ -52,10 +52,10 @@ def test_numbers_that_are_none_are_told_by_name() -> None:
             (lambda wrong: orders.produce("v", partition=wrong), "partition is to be a whole number, not '3'"),
             (lambda _: orders.produce("v", timestamp=-5), "timestamp is at least -1, not -5"),
             (lambda wrong: broker.clock.advance(hours=wrong), "hours is to be a number, not '3'"),
-            (lambda _: broker.clock.advance(hours=math.nan), "hours is to be a number that ends, not nan"),
+            (lambda _: broker.clock.advance(hours=math.nan), "hours is to be a finite number, not nan"),
             (broker.clock.set, "the time is to be a number, not '3'"),
             (fault.wait, "hits is to be a whole number, not '3'"),
-            (broker.restore, "what is restored is what snapshot() has returned, not '3'"),
+            (broker.restore, "restore takes the result of snapshot(), not '3'"),
         )
         for look, said in looks:
             with pytest.raises((TypeError, ValueError)) as told:

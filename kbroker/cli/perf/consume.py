@@ -28,12 +28,12 @@ _FETCH_BYTES: Final = 1024 * 1024
 _POLL_S: Final = 0.1
 
 
-@click.command("consume", short_help="Measure how fast the records of topics come.")
+@click.command("consume", short_help="Measure how fast the records of topics arrive.")
 @click.argument("topics", nargs=-1, metavar="TOPIC...", shell_complete=complete_topics)
 @click.option("--include", metavar="REGEX", help="All topics whose name matches, in place of names.")
 @click.option("--records", "--num-records", "records", type=click.IntRange(1), required=True, help="How many are read.")
 @click.option("-g", "--group", metavar="GROUP", help="Read as a member of this group; of one by chance, without.")
-@click.option("--from-latest", is_flag=True, help="Where the group has no offsets, begin with records that come then.")
+@click.option("--from-latest", is_flag=True, help="Without committed offsets, begin with new records.")
 @click.option("--fetch-size", type=click.IntRange(1), default=_FETCH_BYTES, show_default=True, metavar="BYTES")
 @click.option(
     "--timeout", type=click.IntRange(1), default=10_000, show_default=True, metavar="MS", help="Without a record."
@@ -56,7 +56,7 @@ def consume(
 ) -> None:
     """Read records as a member of a group, commit nothing, and measure: records and MB a second.
 
-    The time until partitions are there (rebalance) is told by itself, and the rates without it as those of fetching.
+    The time until partitions are assigned (rebalance) is printed apart, and the rates without it as those of fetching.
     """
     if bool(topics) == (include is not None):
         raise click.UsageError("give either topics or --include")
@@ -78,7 +78,7 @@ def consume(
     if stop:
         sys.exit(stop.status)
     if run.records < records:
-        raise click.ClickException(f"no record came for {timeout} ms; {run.records} of {records} were read")
+        raise click.ClickException(f"no record arrived for {timeout} ms; {run.records} of {records} were read")
 
 
 def _forget(connection: Connection, group: str) -> None:
@@ -89,18 +89,18 @@ def _forget(connection: Connection, group: str) -> None:
 
 def _read(receiver: Receiver, wanted: int, timeout_s: float, run: Run, shown: Live, stop: Stop) -> None:
     """Read until `wanted` records have arrived, or none for a while."""
-    heard = time.perf_counter()
+    last_record = time.perf_counter()
     while run.records < wanted and not stop:
         taken = len(receiver.take(wanted - run.records, _POLL_S))
         now = time.perf_counter()
         if taken:
             run.records += taken
             run.octets = receiver.taken_octets()
-            run.ended = heard = now
-        elif now - heard > timeout_s:
+            run.ended = last_record = now
+        elif now - last_record > timeout_s:
             return
         if now >= shown.due:
-            shown.tell(now, run.records, run.octets)
+            shown.report(now, run.records, run.octets)
 
 
 def _document(run: Run, receiver: Receiver) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The figures of a run: records, bytes, and both a second.
 
-Owns what counts as a run's time, the percentiles, and the counting of the times of single records: in microseconds, in
-buckets whose width is at most a thousandth of the time, so that millions of records take no more memory than a few. The
-minimum, the maximum and the mean are exact. Never reads a clock.
+Owns the definition of a run's time, the percentiles, and the counting of the times of single records: in microseconds,
+in buckets whose width is at most a thousandth of the time, so that millions of records take no more memory than a few.
+The minimum, the maximum and the mean are exact. Never reads a clock.
 """
 
 from __future__ import annotations

@@ -31,14 +31,18 @@ _SLICE_S: Final = 0.1
 _FETCH_BYTES: Final = 1024 * 1024
 
 
-@click.command("latency", short_help="Measure how long a record is on its way.")
+@click.command("latency", short_help="Measure the time from a producer to a consumer.")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--records", "--num-records", "records", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--record-size", type=click.IntRange(_MARK), default=100, show_default=True, metavar="BYTES")
 @click.option(
-    "--acks", type=click.Choice(["1", "all"]), default="all", show_default=True, help="Who must have a record."
+    "--acks",
+    type=click.Choice(["1", "all"]),
+    default="all",
+    show_default=True,
+    help="The replicas that must have a record.",
 )
-@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first ones that no figure counts.")
+@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first records, which no figure counts.")
 @click.option(
     "--timeout", type=click.IntRange(1), default=60_000, show_default=True, metavar="MS", help="For one record."
 )
@@ -57,9 +61,9 @@ def latency(
     output: Output,
     connection: Connection,
 ) -> None:
-    """Send one record at a time, and measure until it has come back to a consumer.
+    """Send one record at a time, and measure until a consumer receives it.
 
-    A record that others write to the topic meanwhile, or that does not come, ends it.
+    A record of another producer in the topic, or a lost record, ends it.
     """
     if warmup_records >= records:
         raise click.UsageError("--warmup-records leaves nothing to measure: it is less than --records")
@@ -86,7 +90,7 @@ def latency(
                     run.records += 1
                     run.octets += record_size
                     run.ended = time.perf_counter()
-                _tell(shown, run, number + 1, record_size)
+                _report(shown, run, number + 1, record_size)
     show({"client": sender.client, "topic": topic, **_document(run, warmup_records)}, output)
     if stop:
         sys.exit(stop.status)
@@ -104,17 +108,19 @@ def _there_and_back(sender: Sender, receiver: Receiver, value: bytes, timeout_s:
         if stop:
             return None
         if time.perf_counter() - began > timeout_s:
-            raise click.ClickException(f"a record that was acknowledged did not come in {timeout_s:g} s")
+            raise click.ClickException(f"an acknowledged record did not arrive in {timeout_s:g} s")
     took = time.perf_counter() - began
     if taken != [value]:
-        raise click.ClickException("another record came than was sent: does somebody else write to the topic?")
+        raise click.ClickException("another record arrived than was sent: does another producer write to the topic?")
     return took
 
 
-def _tell(shown: Live, run: Run, number: int, size: int) -> None:
+def _report(shown: Live, run: Run, number: int, size: int) -> None:
     now = time.perf_counter()
     if now >= shown.due:
-        shown.tell(now, number, number * size, f"p50 {run.times.percentile(0.5) * 1000:.2f} ms" if run.records else "")
+        shown.report(
+            now, number, number * size, f"p50 {run.times.percentile(0.5) * 1000:.2f} ms" if run.records else ""
+        )
 
 
 def _document(run: Run, warmup: int) -> dict[str, Any]:

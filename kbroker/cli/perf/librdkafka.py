@@ -62,7 +62,7 @@ _OTHERS: Final[Mapping[str, str]] = {
     "ssl_password": "ssl.key.password",
 }
 _TURNED: Final[Mapping[str, Callable[[Any], tuple[str, Any]]]] = {
-    "ssl_check_hostname": lambda asked: ("ssl.endpoint.identification.algorithm", "https" if asked else "none"),
+    "ssl_check_hostname": lambda checked: ("ssl.endpoint.identification.algorithm", "https" if checked else "none"),
 }
 _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max_block_ms"})
 """How kafka-python looks for a broker at its start, which is not measured."""

@@ -20,7 +20,7 @@ import click
 from kbroker.cli.main import of_signal
 from kbroker.cli.perf.figures import MB
 
-_LOOK_S: Final = 0.2
+_CHECK_S: Final = 0.2
 
 
 class Live(Protocol):
@@ -29,7 +29,7 @@ class Live(Protocol):
     due: float
     """When it wants the next report, by time.perf_counter."""
 
-    def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
+    def report(self, now: float, records: int, octets: int, note: str = "") -> None:
         """Report the work done so far."""
 
 
@@ -43,7 +43,7 @@ class _Lines:
         self._records = self._octets = 0
         self.due = self._last + interval_s
 
-    def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
+    def report(self, now: float, records: int, octets: int, note: str = "") -> None:
         took = now - self._last
         if took > 0:
             rate, mb = (records - self._records) / took, (octets - self._octets) / MB / took
@@ -60,14 +60,14 @@ class _Bar:
         self._bar, self._task = bar, task
         self._last = time.perf_counter()
         self._records = self._octets = 0
-        self.due = self._last + _LOOK_S
+        self.due = self._last + _CHECK_S
 
-    def tell(self, now: float, records: int, octets: int, note: str = "") -> None:
+    def report(self, now: float, records: int, octets: int, note: str = "") -> None:
         took = max(now - self._last, 1e-9)
         rate, mb = (records - self._records) / took, (octets - self._octets) / MB / took
         self._bar.update(self._task, completed=records, rate=rate, mb=mb, note=note)
         self._last, self._records, self._octets = now, records, octets
-        self.due = now + _LOOK_S
+        self.due = now + _CHECK_S
 
 
 @contextmanager

@@ -37,15 +37,21 @@ _TRANSACTION_MS: Final = 3_000
 @click.command("produce", short_help="Measure how fast a topic takes records.")
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--records", "--num-records", "records", type=click.IntRange(1), required=True, help="How many are sent.")
-@click.option("--record-size", type=click.IntRange(0), metavar="BYTES", help="So many letters by chance in each.")
+@click.option("--record-size", type=click.IntRange(0), metavar="BYTES", help="The size of each, in random letters.")
 @click.option("--payload-file", type=click.File("rb"), help="Values to choose from by chance, one a line.")
-@click.option("--payload-delimiter", default="\\n", show_default=True, help="What lies between values of that file.")
+@click.option("--payload-delimiter", default="\\n", show_default=True, help="The separator of values in that file.")
 @click.option("--payload-monotonic", is_flag=True, help="Values are numbers that grow.")
 @click.option("--throughput", type=float, default=-1, show_default=True, help="Records a second at most; -1: no limit.")
-@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Who must have a record.")
+@click.option(
+    "--acks",
+    type=click.Choice(list(ACKS)),
+    default="all",
+    show_default=True,
+    help="The replicas that must have a record.",
+)
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first ones that no figure counts.")
+@click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first records, which no figure counts.")
 @click.option("--transactional-id", metavar="ID", help="Send within transactions of this id.")
 @click.option(
     "--transaction-duration-ms", type=click.IntRange(1), metavar="MS", help="Commit after so long; 3000 with an id."
@@ -74,8 +80,8 @@ def produce(
 ) -> None:
     """Send records and measure: records and MB (of 1,048,576 bytes) a second, and times to the acknowledgement.
 
-    Time begins where a record is handed to the client, also while that has no room for it. Ctrl-C ends it early, and
-    shows what was found.
+    A record's time begins when the client receives it, also while that has no room for it. Ctrl-C ends it early, and
+    prints the figures so far.
     """
     if sum([record_size is not None, payload_file is not None, payload_monotonic]) != 1:
         raise click.UsageError("give one of --record-size, --payload-file and --payload-monotonic")
@@ -151,7 +157,7 @@ class _Measured:
             self._warmup_seconds = self.run.began - self._begin
         counts = number >= self._warmup
 
-        def told(seconds: float | None, error: str | None) -> None:
+        def acknowledged(seconds: float | None, error: str | None) -> None:
             with self._lock:
                 self.done += 1
                 if seconds is None:
@@ -163,7 +169,7 @@ class _Measured:
                     self.run.times.add(seconds)
                     self.run.ended = time.perf_counter()
 
-        return told
+        return acknowledged
 
     def document(self) -> dict[str, Any]:
         warm = {"warmup_records": self._warmup, "warmup_seconds": round(self._warmup_seconds, 3)}
@@ -195,7 +201,7 @@ def _send(
             sender.begin()
             opened = now
         if now >= shown.due:
-            shown.tell(now, number + 1, octets, f"{number + 1 - measured.done:,} on their way")
+            shown.report(now, number + 1, octets, f"{number + 1 - measured.done:,} on their way")
         if measured.error is not None or stop:
             break
     sender.flush()

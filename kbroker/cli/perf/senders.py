@@ -25,7 +25,7 @@ _PATIENCE_S: Final = 30.0
 _GRACE_S: Final = 2.0
 _SLICE_S: Final = 0.1
 """The longest time between checks for a stop."""
-Told = Callable[[float | None, str | None], None]
+Acknowledged = Callable[[float | None, str | None], None]
 """Called with a record's result: the seconds that it took, or its error."""
 
 
@@ -35,7 +35,7 @@ class Sender(Protocol):
     client: str
     """The client's name and version."""
 
-    def send(self, value: bytes, told: Told) -> None:
+    def send(self, value: bytes, acknowledged: Acknowledged) -> None:
         """Send a record; wait until there is room for it, or until the measurement is stopped."""
 
     def serve(self, seconds: float) -> None:
@@ -82,20 +82,20 @@ class Confluent:
         if "transactional.id" in settings:
             self._producer.init_transactions(_PATIENCE_S)
 
-    def send(self, value: bytes, told: Told) -> None:
+    def send(self, value: bytes, acknowledged: Acknowledged) -> None:
         began = time.perf_counter()
         waited = 0.0
 
-        def tell(error: Any, message: Any) -> None:
+        def on_delivery(error: Any, message: Any) -> None:
             if error is not None:
-                told(None, f"{error.str()} ({error.name()})")
+                acknowledged(None, f"{error.str()} ({error.name()})")
             else:
-                told(waited + float(message.latency() or 0.0), None)
+                acknowledged(waited + float(message.latency() or 0.0), None)
 
         while not self._stop:
             try:
                 waited = time.perf_counter() - began
-                self._producer.produce(self._topic, value, on_delivery=tell, **self._where)
+                self._producer.produce(self._topic, value, on_delivery=on_delivery, **self._where)
             except BufferError:
                 self._producer.poll(_SLICE_S)
             else:
@@ -136,16 +136,16 @@ class KafkaPython:
         if own.get("transactional_id"):
             self._producer.init_transactions()
 
-    def send(self, value: bytes, told: Told) -> None:
+    def send(self, value: bytes, acknowledged: Acknowledged) -> None:
         began = time.perf_counter()
         future = self._producer.send(self._topic, value, partition=self._partition)
         with self._changed:
             self._pending += 1
-        future.add_callback(lambda _metadata: self._tell(told, time.perf_counter() - began, None))
-        future.add_errback(lambda error: self._tell(told, None, str(error)))
+        future.add_callback(lambda _metadata: self._report(acknowledged, time.perf_counter() - began, None))
+        future.add_errback(lambda error: self._report(acknowledged, None, str(error)))
 
-    def _tell(self, told: Told, seconds: float | None, error: str | None) -> None:
-        told(seconds, error)
+    def _report(self, acknowledged: Acknowledged, seconds: float | None, error: str | None) -> None:
+        acknowledged(seconds, error)
         with self._changed:
             self._pending -= 1
             self._changed.notify_all()

@@ -23,11 +23,11 @@ from kbroker.pipeline.storage.files import refuse_pattern
 
 @click.command("archive", short_help="Archive records, each offset once.")
 @click.option("--topics", metavar="A,B", help="The topics.")
-@click.option("--pattern", metavar="RE", help="All topics whose whole name matches, also those to come.")
+@click.option("--pattern", metavar="RE", help="All topics whose whole name matches, also future ones.")
 @click.option("--to", required=True, metavar="PATH", help="The archive's folder.")
 @click.option("--checkpoint", required=True, metavar="PATH", help="Where the stream keeps its position.")
 @click.option("--once", is_flag=True, help="End when all that is there now is archived; this is the default.")
-@click.option("--every", metavar="TIME", help="Go on for ever, with a batch so often, such as 1m.")
+@click.option("--every", metavar="TIME", help="Continue forever, with a batch per interval, such as 1m.")
 @click.option("--format", "file_format", type=click.Choice(FORMATS), default="parquet", show_default=True)
 @click.option("--partition-by", type=click.Choice(["date", "date,hour"]), default="date", show_default=True)
 @click.option("--allow-gaps", is_flag=True, help="Go on behind offsets that were deleted, and note the gap.")
@@ -50,7 +50,7 @@ def archive(
     connection: Connection,
     spark: SparkOptions,
 ) -> None:
-    """Archive the records of topics: every offset once, whatever ends the job and when."""
+    """Archive the records of topics: every offset once, however and whenever the job ends."""
     if (topics is None) == (pattern is None):
         raise click.UsageError("give --topics or --pattern")
     if once and every:
@@ -76,7 +76,7 @@ def archive(
 @spark_options
 @client_options
 def verify(topics: str | None, root: str, output: Output, connection: Connection, spark: SparkOptions) -> None:
-    """Compare an archive with its manifest and with the topics it came from; exit 1 when something is wrong."""
+    """Compare an archive with its manifest and with its topics; exit 1 for a fault."""
     require_archive(spark, root)
     with open_session(spark, "kbroker verify") as session:
         report = Verification(session, Cluster(connection), root, names_of(topics)).run()

@@ -22,8 +22,8 @@ from typing import Any, Final
 import click
 
 from kbroker.admin.connection import Connection
-from kbroker.admin.told_everywhere import wait_for_topics
 from kbroker.admin.topics import EXISTS, create_topics
+from kbroker.admin.visible_everywhere import wait_for_topics
 from kbroker.cli.client import client_options
 from kbroker.cli.main import of_signal
 from kbroker.pipeline.errors import PipelineError
@@ -64,9 +64,11 @@ class _Run:
 @click.option("--start", metavar="DATE", help="When the days begin (UTC); without, so that they are over.")
 @click.option("--late", type=_SHARE, default=0.02, show_default=True, help="Share of late events.")
 @click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="Share of exact duplicates.")
-@click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of records nobody can use.")
+@click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of unusable records.")
 @click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
-@click.option("--from-log", multiple=True, metavar="FILE", help="Send what is in a web server's log; may be repeated.")
+@click.option(
+    "--from-log", multiple=True, metavar="FILE", help="Send the events of a web server's log; may be repeated."
+)
 @click.option(
     "--salt",
     default="",
@@ -74,7 +76,7 @@ class _Run:
     envvar="KBROKER_SALT",
     help="Key of the pseudonyms of a log's visitors; also KBROKER_SALT, which others on this machine do not see.",
 )
-@click.option("--keep-query", is_flag=True, help="Keep what is behind the ? of a log's urls.")
+@click.option("--keep-query", is_flag=True, help="Keep the queries of a log's urls.")
 @client_options
 def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
     """Send website events to a topic: as they happen, of simulated days, or from a web server's log.
@@ -91,7 +93,7 @@ def command(topic: str, partitions: int | None, connection: Connection, **option
                 lambda: stop.number is not None,
                 clock_ms=_now_ms if run.live else None,
                 until_ms=run.until_ms,
-                told=_telling(progress, run, sender),
+                on_sent=_step_reports(progress, run, sender),
             )
     except PipelineError as err:
         raise click.ClickException(str(err)) from err
@@ -130,17 +132,17 @@ def _only_with(other: str, *names: str) -> None:
 def _simulated(options: dict[str, Any]) -> _Run:
     days, seconds = options["days"], options["seconds"]
     live = days is None
-    asked = EventOptions(
+    event_options = EventOptions(
         start_ms=int(_now_ms()) if live else _start_ms(options["start"], days),
         days=days,
         daily=not live,
         ongoing=live,
         **{name: options[name] for name in ("seed", "rate", "visitors", "count", "late", "duplicates", "malformed")},
     )
-    source = EventSource(asked)
+    source = EventSource(event_options)
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
-    until = asked.start_ms + seconds * 1000 if seconds is not None else None
+    until = event_options.start_ms + seconds * 1000 if seconds is not None else None
     # The source counts each record that it yields, also those that are not sent afterwards.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
@@ -211,21 +213,21 @@ def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *,
         wait_for_topics(admin, [topic])
 
 
-def _telling(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:
+def _step_reports(progress: Progress, run: _Run, sender: Sender) -> Callable[[Arrival], None]:
     """Return a callback that reports the progress every few seconds."""
-    told_at, told = time.monotonic(), 0
+    reported_at, reported = time.monotonic(), 0
 
-    def tell(record: Arrival) -> None:
-        nonlocal told_at, told
+    def report(record: Arrival) -> None:
+        nonlocal reported_at, reported
         if sender.sent % 64 and not run.live:
             return
         now = time.monotonic()
-        if now - told_at >= _STEP_S:
+        if now - reported_at >= _STEP_S:
             left = 0 if run.count is None else run.count - sender.sent
-            progress.step(sender.sent - told, left, timestamp=record[0])
-            told_at, told = now, sender.sent
+            progress.step(sender.sent - reported, left, timestamp=record[0])
+            reported_at, reported = now, sender.sent
 
-    return tell
+    return report
 
 
 def _last_line(topic: str, sent: int, counts: Counts, of_log: bool) -> str:

@@ -60,11 +60,11 @@ def require_folder(spark: SparkOptions, path: str, what: str) -> None:
     _require(spark, path, "", f"there is no {what} {path}")
 
 
-def _require(spark: SparkOptions, path: str, name: str, told: str) -> None:
+def _require(spark: SparkOptions, path: str, name: str, message: str) -> None:
     refuse_pattern(path)
     here = spark.local_path(path)
     if here is not None and not (here / name).exists():
-        raise PipelineError(told)
+        raise PipelineError(message)
 
 
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:

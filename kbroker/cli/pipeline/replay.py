@@ -27,7 +27,7 @@ from kbroker.pipeline.spark.session import SparkOptions, open_session
 @click.option("--speed", default="max", show_default=True, help="10x for ten times as fast as they came, or max.")
 @click.option("--keep-timestamps", is_flag=True, help="Keep the records' timestamps; slower.")
 @click.option("--exactly-once", is_flag=True, help="Mark each record with its place in a header; never send it twice.")
-@click.option("--restart", is_flag=True, help="Begin anew, whatever was sent before.")
+@click.option("--restart", is_flag=True, help="Begin again, regardless of the records sent before.")
 @click.option("--slice-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="Sent in one go.")
 @spark_options
 @client_options

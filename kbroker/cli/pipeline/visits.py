@@ -49,9 +49,7 @@ def rules_options(function: Callable[..., Result]) -> Callable[..., Result]:
     gap, lateness = (f"{ms // 60_000}m" for ms in (GAP_MS, LATENESS_MS))
 
     @click.option("--gap", default=gap, show_default=True, help="A visit ends when its visitor is quiet for longer.")
-    @click.option(
-        "--lateness", default=lateness, show_default=True, help="Events that come later are only counted late."
-    )
+    @click.option("--lateness", default=lateness, show_default=True, help="Later events are only counted as late.")
     @click.option("--visitor-field", default="visitor", show_default=True, help="Name of an event's field.")
     @click.option("--time-field", default="time", show_default=True, help="Likewise: ISO 8601, or ms since 1970.")
     @click.option(
@@ -139,7 +137,7 @@ def visits(
     click.echo(f"counted {job.records:,} records; {counts.get('records', 0):,} so far, of which {facts}", err=True)
 
 
-@click.command("recount", short_help="Count visits anew, from an archive.")
+@click.command("recount", short_help="Count visits again, from an archive.")
 @click.option("--from", "root", required=True, metavar="PATH", help="The archive's folder.")
 @click.option("--topic", required=True, metavar="T", help="The archived topic of the events.")
 @click.option("--lookup", required=True, metavar="FILE", help="CSV, JSON or Parquet: visitor, organisation.")
@@ -160,7 +158,7 @@ def recount(
     rules: VisitRules,
     spark: SparkOptions,
 ) -> None:
-    """Count visits by organisation and day anew, from an archive."""
+    """Count visits by organisation and day again, from an archive."""
     if day is not None:
         try:
             datetime.date.fromisoformat(day)
@@ -197,5 +195,5 @@ def _compare(rows: list[Row], streamed: list[Row], day: str | None, late: bool) 
     if faults := differences(rows, streamed, day, late=late):
         raise Failures(faults)
     what = "visits, events and late events" if late else "visits and events"
-    told = f"final days compared: {len(days)}; {what} agree" if days else "no day is final yet: none compared"
-    click.echo(told, err=True)
+    summary = f"final days compared: {len(days)}; {what} agree" if days else "no day is final yet: none compared"
+    click.echo(summary, err=True)

@@ -81,7 +81,7 @@ _MOST_FREE: Final = 16
 
 def has_free_items(schema: Any) -> bool:
     """Return whether a list in a parsed schema, at any depth, has items without bytes."""
-    return _Look(_names(schema, {}, 0)).in_(schema, 0, ())
+    return _FreeItems(_names(schema, {}, 0)).in_(schema, 0, ())
 
 
 def has_many_free(schema: Any) -> bool:
@@ -103,7 +103,7 @@ def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> i
         return int(schema["type"] == "null")
     name = schema["name"]
     if name not in known:
-        known[name] = 0  # for a type within itself: such a value has no end, and is never decoded
+        known[name] = 0  # for a type within itself: its values have no end, and are never decoded
         fields = schema["fields"]
         known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
     return known[name]
@@ -156,7 +156,7 @@ def _names(schema: Any, found: dict[str, Any], depth: int) -> dict[str, Any]:
     return found
 
 
-class _Look:
+class _FreeItems:
     def __init__(self, names: dict[str, Any]) -> None:
         self._names = names
 

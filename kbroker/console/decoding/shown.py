@@ -15,8 +15,8 @@ from kbroker.admin.errors import WrongInput
 from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, as_json
 
-WAYS: Final = ("auto", "json", "text", "hex", "protobuf")
-"""The ways to show bytes, besides a schema, which is `schema:NAME`."""
+FORMS: Final = ("auto", "json", "text", "hex", "protobuf")
+"""The forms of shown bytes, besides a schema, which is `schema:NAME`."""
 LARGEST: Final = 1024 * 1024
 """The most bytes to decode; of a larger value the beginning is shown undecoded."""
 LONGEST: Final = 64 * 1024
@@ -48,28 +48,28 @@ class Shown:
         return line if len(line) <= _BRIEF else f"{line[:_BRIEF]}…"
 
 
-def ways(schemas: Schemas) -> list[str]:
-    """Return all ways."""
-    return [*WAYS, *(f"schema:{each.name}" for each in schemas.all())]
+def forms(schemas: Schemas) -> list[str]:
+    """Return all forms."""
+    return [*FORMS, *(f"schema:{each.name}" for each in schemas.all())]
 
 
-def shown(data: bytes | None, way: str, schemas: Schemas) -> Shown:
+def shown(data: bytes | None, form: str, schemas: Schemas) -> Shown:
     """Return the shown form of bytes; raises WrongInput for an unknown way."""
     if data is None:
         return Shown("null", "null")
-    if way.startswith("schema:"):
-        return _by_schema(data, way.removeprefix("schema:"), schemas)
-    if way not in WAYS:
-        raise WrongInput(f"{way[:50]!r} is no way to show a value")
-    if len(data) > LARGEST and way != "hex":
+    if form.startswith("schema:"):
+        return _by_schema(data, form.removeprefix("schema:"), schemas)
+    if form not in FORMS:
+        raise WrongInput(f"{form[:50]!r} is no way to show a value")
+    if len(data) > LARGEST and form != "hex":
         return _text(data, f"it has {len(data):,} bytes; this is its beginning")
-    if way == "auto":
+    if form == "auto":
         return _guess(data, schemas)
-    if way == "hex":
+    if form == "hex":
         return _hex(data)
-    if way == "text":
+    if form == "text":
         return _text(data)
-    if way == "json":
+    if form == "json":
         return _json(data) or _text(data, "this is no JSON")
     return _wire(data) or _hex(data, "this is no message of Protobuf")
 

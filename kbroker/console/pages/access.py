@@ -137,8 +137,8 @@ def user_add(admin: Any, values: Values) -> Done:
 def user_remove(admin: Any, values: Values) -> Done:
     """Delete a user's passwords."""
     name = values.needed("name", "the name")
-    gone = remove_user(admin, name)
-    return Done(f"{name} has no password any more for {', '.join(gone)}.", "/users")
+    mechanisms = remove_user(admin, name)
+    return Done(f"{name} has no password any more for {', '.join(mechanisms)}.", "/users")
 
 
 async def find_tokens(console: Console, values: Values) -> Facts:

@@ -1,4 +1,4 @@
-"""The cluster: brokers by rack, what each leads and holds, log directories, and moving partitions.
+"""The cluster: brokers by rack, their partitions, log directories, and moving partitions.
 
 Owns the map, moving a partition, the plan of a drain and its start. Moves continue in the cluster on their own.
 """
@@ -68,13 +68,13 @@ def _counted(view: ClusterView) -> dict[str, Counter[int]]:
 
 
 def _of(broker: int, counted: Mapping[str, Counter[int]], dirs: list[LogDir]) -> dict[str, Any]:
-    mine = [each for each in dirs if each.broker == broker]
+    own_dirs = [each for each in dirs if each.broker == broker]
     return {
         "leads": counted["leads"][broker],
         "has": counted["has"][broker],
         "late": counted["late"][broker],
-        "dirs": mine,
-        "used": sum(each.used for each in mine),
+        "dirs": own_dirs,
+        "used": sum(each.used for each in own_dirs),
     }
 
 
@@ -162,9 +162,9 @@ async def find_move(console: Console, values: Values) -> Facts:
 def _checked(text: str, view: ClusterView) -> list[int]:
     chosen = parse_replicas(text)
     alive = {each.node_id for each in view.brokers}
-    gone = [each for each in chosen if each not in alive]
-    if gone:
-        raise WrongInput(f"no broker with id {gone[0]} lives")
+    missing = [each for each in chosen if each not in alive]
+    if missing:
+        raise WrongInput(f"no broker with id {missing[0]} lives")
     return chosen
 
 
@@ -212,7 +212,7 @@ def cancel(admin: Any, values: Values) -> Done:
 
 
 def drain(admin: Any, values: Values) -> Done:
-    """Start moving replicas away from a broker, some at a time."""
+    """Start moving the replicas of a broker to others, some at a time."""
     number = values.needed_number("broker", "the broker's id")
     replicas = {key: list(each["replica_nodes"]) for key, each in partitions_of(admin).items()}
     racks = {each["id"]: each["rack"] for each in listed_brokers(admin, {})}

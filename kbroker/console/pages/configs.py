@@ -21,7 +21,7 @@ from kbroker.protocol.messages.configs import IncrementalConfig
 _KINDS: Final = ("broker", "logger", "client-metrics", "group")
 LEVELS: Final = ("FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE")
 _PER_PAGE: Final = 400
-_WHOSE: Final = {"group": "of groups", "client-metrics": "of subscriptions to clients' metrics"}
+_OWNERS: Final = {"group": "of groups", "client-metrics": "of subscriptions to clients' metrics"}
 _MAKES: Final = {"group": "Set for a group", "client-metrics": "New subscription"}
 """The text of the button that adds an entity to the list."""
 
@@ -47,7 +47,7 @@ async def find(console: Console, values: Values) -> Facts:
         "levels": LEVELS,
         "tab": "everyone" if everyone else kind,
         "subject": None,
-        "whose": "all brokers" if everyone else _WHOSE.get(kind) or f"{kind} {name}",
+        "whose": "all brokers" if everyone else _OWNERS.get(kind) or f"{kind} {name}",
         "makes": "Set for all brokers" if everyone else _MAKES.get(kind),
         "left_out": 0,
     }
@@ -95,9 +95,9 @@ def change(admin: Any, values: Values) -> Done:
     op = IncrementalConfig(key, Op.DELETE, None) if unset else IncrementalConfig(key, Op.SET, values.text("value"))
     subject = Subject(kind, name)
     alter_configs(admin, subject, [op], dry_run=False)
-    said = "has the inherited value again" if unset else "is set"
+    outcome = "has the inherited value again" if unset else "is set"
     where = place("/configs", kind=kind, name=name, everyone="1" if everyone else None)
-    return Done(f"{key} of {subject} {said}.", where)
+    return Done(f"{key} of {subject} {outcome}.", where)
 
 
 def feature(admin: Any, values: Values) -> Done:

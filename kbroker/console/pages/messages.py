@@ -20,7 +20,7 @@ from kbroker.admin.fetching import Found, fetch
 from kbroker.admin.records import write_record
 from kbroker.console.console import Console
 from kbroker.console.decoding.schemas import from_form
-from kbroker.console.decoding.shown import shown, ways
+from kbroker.console.decoding.shown import forms, shown
 from kbroker.console.listing import Listing, place
 from kbroker.console.page_and_action import Action, Done, Facts, Page, Raw
 from kbroker.console.records import filters
@@ -37,7 +37,7 @@ _ADVANCED: Final = ("header", "where", "until", "limit", "regex", "committed", "
 _USUAL: Final = {"limit": _LIMITS[0], "kform": "auto", "vform": "auto"}
 
 
-class Look:
+class Fields:
     """The meaning of the page's fields."""
 
     def __init__(self, values: Values, topic: TopicView, console: Console) -> None:
@@ -48,19 +48,19 @@ class Look:
         self.limit = int(values.one_of("limit", _LIMITS))
         self.kform = values.text("kform") or "auto"
         self.vform = values.text("vform") or "auto"
-        for way in (self.kform, self.vform):
-            if way not in ways(self.schemas):
-                raise WrongInput(f"{way[:50]!r} is no way to show a value")
+        for form in (self.kform, self.vform):
+            if form not in forms(self.schemas):
+                raise WrongInput(f"{form[:50]!r} is no way to show a value")
         self.partition = values.optional_number("partition", "the partition")
         known = [each.partition_index for each in topic.partitions]
         if self.partition is not None and self.partition not in known:
             raise WrongInput(f"topic {topic.name} has no partition {self.partition}")
-        asked = known if self.partition is None else [self.partition]
+        chosen = known if self.partition is None else [self.partition]
         self.leaderless = sorted(
-            each.partition_index for each in topic.partitions if each.leader_id < 0 and each.partition_index in asked
+            each.partition_index for each in topic.partitions if each.leader_id < 0 and each.partition_index in chosen
         )
         """The partitions that cannot be read now; the others can."""
-        self.partitions = [each for each in asked if each not in self.leaderless]
+        self.partitions = [each for each in chosen if each not in self.leaderless]
         self.wanted = filters.parsed(values, self.vform, self.schemas)
         offset = values.optional_number("offset", "the offset")
         if self.start == "offset" and offset is None:
@@ -108,21 +108,21 @@ async def find(console: Console, values: Values) -> Facts:
     topic = await console.topic(values.needed("topic", "the topic"))
     failure, facts = None, {}
     try:
-        look = Look(values, topic, console)
-        facts = await _found(console, look, values)
+        fields = Fields(values, topic, console)
+        facts = await _found(console, fields, values)
     except WrongInput as error:
         failure = str(error)
     return {
         "topic": topic,
         "values": values,
         "failure": failure,
-        "ways": ways(console.schemas),
+        "forms": forms(console.schemas),
         "limits": _LIMITS,
         "tab": "messages",
         "rows": [],
         "step": None,
         "more": None,
-        "goes_on": False,
+        "continues": False,
         "base": place("/topics", topic.name, "messages"),
         "tail": None,
         "leaderless": [],
@@ -131,30 +131,30 @@ async def find(console: Console, values: Values) -> Facts:
     }
 
 
-async def _found(console: Console, look: Look, values: Values) -> Facts:
+async def _found(console: Console, fields: Fields, values: Values) -> Facts:
     """Do one step of the search."""
     cursor = None
     if values.text("at"):
         read = values.number("read", "the number of records")
         found = values.number("found", "the number of records")
-        cursor = Cursor(look.search.forward, parse_cursor(values.text("at")), read, found)
-    step = await console.ask(lambda admin: look.search.step(admin, cursor))
-    path = place("/topics", look.topic.name, "messages")
+        cursor = Cursor(fields.search.forward, parse_cursor(values.text("at")), read, found)
+    step = await console.ask(lambda admin: fields.search.step(admin, cursor))
+    path = place("/topics", fields.topic.name, "messages")
     now = step.cursor
-    more = None if step.over else place(path, **{**look.query(), "at": now, "read": now.read, "found": now.found})
+    more = None if step.over else place(path, **{**fields.query(), "at": now, "read": now.read, "found": now.found})
     # It continues on its own until a page is full, or until it has read so much that a person should confirm.
-    goes_on = bool(look.wanted) and more is not None and now.found < look.limit
+    continues = bool(fields.wanted) and more is not None and now.found < fields.limit
     bound = now.read - values.number("asked", "the number of records") >= MOST_RECORDS
-    rows = await console.cluster.work(lambda: [look.row(each) for each in step.records[:MOST_SHOWN]])
+    rows = await console.cluster.work(lambda: [fields.row(each) for each in step.records[:MOST_SHOWN]])
     return {
         "rows": rows,
         "step": step,
         "more": more,
-        "goes_on": goes_on and not bound,
-        "leaderless": look.leaderless,
-        "filtered": bool(look.wanted),
+        "continues": continues and not bound,
+        "leaderless": fields.leaderless,
+        "filtered": bool(fields.wanted),
         "continued": bool(values.text("at")),
-        "tail": place("/topics", look.topic.name, "tail", **look.query()),
+        "tail": place("/topics", fields.topic.name, "tail", **fields.query()),
     }
 
 
@@ -177,7 +177,7 @@ async def find_one(console: Console, values: Values) -> Facts:
         "value": value,
         "headers": [(name, shown(data, "auto", schemas)) for name, data in record.headers],
         "command": command(console, record),
-        "ways": ways(schemas),
+        "forms": forms(schemas),
         "kform": kform,
         "vform": vform,
         "base": path,
@@ -237,9 +237,9 @@ async def tail(console: Console, request: Request) -> Response:
     """Answer with new records as they arrive, until the reader disconnects."""
     values = queried(request)
     topic = await console.topic(values.needed("topic", "the topic"))
-    look = Look(values, topic, console)
+    fields = Fields(values, topic, console)
     at = parse_cursor(request.headers.get("last-event-id") or values.text("at"))
-    return Tail(console, look.search, look.row, at)
+    return Tail(console, fields.search, fields.row, at)
 
 
 def produce(console: Console, values: Values) -> Done:

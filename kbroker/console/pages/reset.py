@@ -25,7 +25,7 @@ from kbroker.console.listing import place
 from kbroker.console.page_and_action import Action, Done, Facts, Page
 from kbroker.console.values import Values
 
-WAYS: Final = ("earliest", "latest", "time", "shift", "offset", "current")
+TARGETS: Final = ("earliest", "latest", "time", "shift", "offset", "current")
 _MOST: Final = 5_000
 _ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,9}):(\d{1,19})")
 
@@ -33,11 +33,11 @@ _ENTRY: Final = re.compile(r"([A-Za-z0-9._-]{1,249}):(\d{1,9}):(\d{1,19})")
 async def find(console: Console, values: Values) -> Facts:
     """Return the effect of a reset, once the form is complete."""
     name = values.needed("name", "the group")
-    asked = values.text("to")
+    to = values.text("to")
     facts: Facts = {"name": name, "values": values, "rows": None, "failure": None}
     state, topics = await console.ask(lambda admin: _state(admin, name))
     facts |= {"topics": topics, "state": state, "empty": state in WITHOUT_MEMBERS}
-    if asked:
+    if to:
         try:
             chosen = _target(values)
             facts["rows"] = await console.ask(lambda admin: _preview(admin, name, values, chosen))
@@ -53,20 +53,20 @@ def _state(admin: Any, name: str) -> tuple[str | None, list[str]]:
 
 
 def _target(values: Values) -> Target:
-    way = values.one_of("to", WAYS)
-    if way == "time":
+    kind = values.one_of("to", TARGETS)
+    if kind == "time":
         time_ms = values.time("time")
         if time_ms is None:
             raise WrongInput("the time is missing")
         return Target(time_ms=time_ms)
-    if way == "shift":
+    if kind == "shift":
         text = values.needed("shift", "the number of records")
         if not re.fullmatch(r"[+-]?\d{1,18}", text):
             raise WrongInput(f"a shift is a number of records, back if negative, not {text[:50]!r}")
         return Target(shift=int(text))
-    if way == "offset":
+    if kind == "offset":
         return Target(offset=values.needed_number("offset", "the offset"))
-    return Target(earliest=way == "earliest", latest=way == "latest", current=way == "current")
+    return Target(earliest=kind == "earliest", latest=kind == "latest", current=kind == "current")
 
 
 def _preview(admin: Any, name: str, values: Values, target: Target) -> list[dict[str, Any]]:

@@ -111,8 +111,8 @@ def set_config(admin: Any, values: Values) -> Done:
         else IncrementalConfig(key, Op.SET, values.text("value"))
     )
     alter_configs(admin, Subject("topic", name), [op], dry_run=False)
-    said = "has the inherited value again" if values.flag("unset") else f"is {op.value}"
-    return Done(f"{key} of {name} {said}.", place("/topics", name, "configs"))
+    outcome = "has the inherited value again" if values.flag("unset") else f"is {op.value}"
+    return Done(f"{key} of {name} {outcome}.", place("/topics", name, "configs"))
 
 
 def add(admin: Any, values: Values) -> Done:
@@ -161,8 +161,8 @@ def _elected(name: str, found: tuple[list[tuple[str, int]], list[str]]) -> Done:
     changed, failures = found
     raise_any(failures)
     count = len(changed)
-    said = "1 partition has" if count == 1 else f"{count} partitions have"
-    return Done(f"{said} another leader.", place("/topics", name))
+    outcome = "1 partition has" if count == 1 else f"{count} partitions have"
+    return Done(f"{outcome} another leader.", place("/topics", name))
 
 
 PAGES: Final = (

@@ -32,7 +32,7 @@ class Filter:
         return bool(self.tests)
 
 
-def parsed(values: Values, way: str, schemas: Schemas) -> Filter:
+def parsed(values: Values, form: str, schemas: Schemas) -> Filter:
     """Return the filter in a form's fields; raises WrongInput."""
     tests: list[Test] = []
     regex = values.flag("regex")
@@ -46,7 +46,7 @@ def parsed(values: Values, way: str, schemas: Schemas) -> Filter:
         tests.append(_header(values.text("header"), regex))
     if values.text("where"):
         holds = condition(values.text("where"))
-        tests.append(lambda r: holds(shown(r.value, way, schemas).value))
+        tests.append(lambda r: holds(shown(r.value, form, schemas).value))
     return Filter(tuple(tests))
 
 

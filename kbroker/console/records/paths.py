@@ -1,8 +1,8 @@
 """A small language of conditions on values that have fields: `.user.id == "7" and .items[].price > 10`.
 
 Owns the language. A condition is parsed once into functions; it runs no foreign code, and its time is bounded by the
-size of the value. Regular expressions are RE2's, in linear time: what RE2 lacks (back-references, look-around) raises
-WrongInput, as does an invalid pattern.
+size of the value. Regular expressions are RE2's, in linear time: features that RE2 lacks (back-references, look-around)
+raise WrongInput, as does an invalid pattern.
 
     condition   any of these joined by `and`, `or`, `not` and parentheses:
                 PATH                         something is there, and is neither null nor false
@@ -39,8 +39,8 @@ def compiled(text: str) -> Any:
     try:
         return re2.compile(text.encode("utf-8", "surrogateescape"), options)
     except re2.error as error:
-        said = error.args[0] if error.args else ""
-        reason = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        message = error.args[0] if error.args else ""
+        reason = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
         raise WrongInput(f"{text[:100]!r} is no regular expression: {reason}") from None
 
 

@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Cursor:
-    """The position of a search: forwards the next offset of each partition, backwards the one before which to go on."""
+    """A search's position: forwards the next offset of each partition, backwards the upper bound."""
 
     forward: bool
     at: dict[int, int]
@@ -184,7 +184,7 @@ class _Work:
         return found
 
     def _best(self, found: list[Found], limit: int, cut: set[int]) -> list[Found]:
-        """Keep the first records, and mark the partitions whose other records were left for later."""
+        """Keep the first records, and mark the partitions with more records."""
         found.sort(key=_order, reverse=not self._search.forward)
         cut.update(each.partition for each in found[limit:])
         return found[:limit]

@@ -25,8 +25,8 @@ from kbroker.console.records.search import Search
 from kbroker.console.render import environment
 
 LISTENERS: Final = 20
-_LOOK_S: Final = 0.4
-_LOOK_AGAIN_S: Final = 2.0
+_READ_S: Final = 0.4
+_READ_AGAIN_S: Final = 2.0
 _QUIET_S: Final = 15.0
 _READER_S: Final = 30.0
 _MOST_AT_ONCE: Final = 50
@@ -58,7 +58,8 @@ class Tail(Response):
         del scope
         self._console.listening += 1
         writing = asyncio.ensure_future(self._write(send))
-        ends = [writing, asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._console.ending.wait())]
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        ends = [writing, disconnected, asyncio.ensure_future(self._console.ending.wait())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -73,30 +74,30 @@ class Tail(Response):
 
     async def _write(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await _say(send, b"retry: 2000\n\n")
+        await _send(send, b"retry: 2000\n\n")
         quiet = 0.0
         while True:
-            pause = _LOOK_S
+            pause = _READ_S
             try:
-                events = await self._console.ask(self._look)
+                events = await self._console.ask(self._read)
             except (Unreachable, Slow, Busy):
-                events, pause = [], _LOOK_AGAIN_S
+                events, pause = [], _READ_AGAIN_S
             except AdminError as error:
-                await _say(send, _event("trouble", str(error)))
+                await _send(send, _event("trouble", str(error)))
                 return
             for each in events:
-                await _say(send, each)
+                await _send(send, each)
             quiet = 0.0 if events else quiet + pause
             if quiet >= _QUIET_S:
                 quiet = 0.0
-                await _say(send, b": here\n\n")
+                await _send(send, b": here\n\n")
             await asyncio.sleep(pause)
 
-    def _look(self, admin: Any) -> list[bytes]:
+    def _read(self, admin: Any) -> list[bytes]:
         return list(self._events(admin))
 
     def _events(self, admin: Any) -> Iterator[bytes]:
-        """Yield the records since the last look."""
+        """Yield the records since the last call."""
         topic = self._search.topic
         led = {(topic.name, each.partition_index): each.leader_id for each in topic.partitions if each.leader_id >= 0}
         led = {key: leader for key, leader in led.items() if key[1] in self._search.partitions}
@@ -127,12 +128,12 @@ class Tail(Response):
             yield _event("records", _template.render(rows=rows, fresh=True), place)
 
 
-async def _say(send: Send, data: bytes) -> None:
+async def _send(send: Send, data: bytes) -> None:
     async with asyncio.timeout(_READER_S):
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

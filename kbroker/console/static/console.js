@@ -180,7 +180,7 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "n") document.querySelector("[data-new]")?.click();
 });
 
-// -- htmx: parts that refresh themselves keep still while somebody works in them, or does not look
+// -- htmx: live parts are not refreshed while they are in use, or while the page is hidden
 
 document.addEventListener("htmx:beforeRequest", (event) => {
   const element = event.detail.elt;
@@ -191,13 +191,13 @@ document.addEventListener("htmx:beforeRequest", (event) => {
   if (busy) event.preventDefault();
 });
 
-// They ask for what the address says now: a search, or another page of a list, may have changed it.
+// They request the current address: a search, or another page of a list, may have changed it.
 document.addEventListener("htmx:configRequest", (event) => {
   if (event.detail.elt.matches("[data-live]")) event.detail.path = location.pathname + location.search;
 });
 
-// What was asked before somebody cancelled is not put in: "Search on" asks for it again. Nor is what a part asked of
-// itself before the address changed: the whole list would take the place of what a search has found.
+// The answer of a cancelled request is not inserted: "Search on" requests it again. Nor is a live part's answer for an
+// earlier address: the whole list would replace the results of a search.
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { elt, path } = event.detail.requestConfig;
   const overtaken = elt.matches("[data-live]") && path !== location.pathname + location.search;
@@ -205,7 +205,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
 });
 
 document.addEventListener("htmx:afterSwap", (event) => {
-  // A list that comes anew keeps the row that was chosen in it.
+  // A refreshed list keeps its chosen row.
   if (chosen && !document.querySelector("main tr.on")) {
     rows().find((row) => row.querySelector("a").href === chosen)?.classList.add("on");
   }
@@ -279,7 +279,7 @@ function follow() {
   new Tail(on);
 }
 
-// -- a search that goes on by itself, until somebody has enough of it
+// -- a search that continues by itself until it is cancelled
 
 function cancelSearch(button) {
   const link = byId(button.dataset.cancel);

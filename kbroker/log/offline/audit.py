@@ -1,6 +1,6 @@
 """The shared parts of an audit: bounded readers, the findings, and the amount checked.
 
-Files are read in chunks, whatever they contain. Never writes, and never knows what a file means.
+Files are read in chunks, regardless of their content. Never writes, and never knows the meaning of a file.
 """
 
 from __future__ import annotations

@@ -47,13 +47,13 @@ _OFFSET_CHECKPOINTS = (
 )
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
-_LOOKS = 3  # at files that a broker writes to
+_CHECKS = 3  # at files that a broker writes to
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 
 Key = tuple[str, int]
 
 
-class NoLogDir(Exception):  # noqa: N818 - the text says why, in one line
+class NoLogDir(Exception):  # noqa: N818 - its text is the reason, in one line
     """A directory holds neither partitions nor segments."""
 
 
@@ -110,9 +110,9 @@ def audit(
 ) -> Iterator[Finding]:
     """Yield every fault. Raises NoLogDir, OSError.
 
-    `pause` is for a directory that a broker uses: it is called between looks at the same place.
+    `pause` is for a directory that a broker uses: it is called between checks of the same place.
 
-    `before_recovery` predicts the recovery, even if the mark of a clean stop says that none is due. `checked` is
+    `before_recovery` predicts the recovery, even with the mark of a clean stop, after which none is due. `checked` is
     counted up on the way.
     """
     checked = checked or Checked()
@@ -135,23 +135,23 @@ def audit(
 
 
 def _lasting(
-    path: str, look: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
+    path: str, check: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield the findings that every look at a partition repeats: a batch being written is complete at the next look.
+    """Yield the findings that every check of a partition repeats: a batch being written is complete at the next check.
 
     Yields nothing if the partition is deleted meanwhile.
     """
     lasting: dict[tuple[str, int | None], Finding] | None = None
-    for number in range(_LOOKS):
+    for number in range(_CHECKS):
         if number:
             pause()
         counted = Checked()
         try:
-            found = {(each.path, each.position): each for each in look(counted)}
+            found = {(each.path, each.position): each for each in check(counted)}
         except FileNotFoundError:  # a segment was deleted meanwhile
             if not os.path.isdir(path):
                 return
-            if number == _LOOKS - 1 and lasting is None:
+            if number == _CHECKS - 1 and lasting is None:
                 raise
             continue
         if lasting is None:

@@ -100,7 +100,7 @@ class PartitionWalk:
     ) -> Generator[Finding, None, bool]:
         """Check a segment and its indexes; with `recovers` the next start reads it whole and repairs it.
 
-        `resting` means that nobody was still writing to it.
+        `resting` means that no broker was writing to it any more.
 
         The generator's value is whether it was read to its end: if not, recovery drops all segments after it.
         """
@@ -148,7 +148,7 @@ class PartitionWalk:
             indexes.batch(position, header)
             unreadable = self._unreadable(window, file, position, header)
             if unreadable is not None:
-                what = f"nobody can read the records from offset {header.base_offset} on: {unreadable}; "
+                what = f"no client can read the records from offset {header.base_offset} on: {unreadable}; "
                 yield Finding(file.path, position, f"{what}the next batch begins at {header.last_offset + 1}")
             self._transactions(window, position, header, indexes)
             self._checked.batches += 1
@@ -182,7 +182,7 @@ class PartitionWalk:
         return header
 
     def _unreadable(self, window: Window, file: OpenFile, position: int, header: BatchHeader) -> str | None:
-        """Return why a batch's records cannot be read, None if they can."""
+        """Return the reason why a batch's records cannot be read; None if they can."""
         if header.size > _LARGEST_BATCH:
             return f"a batch of {header.size} bytes"
         if header.size <= CHUNK:

@@ -164,8 +164,8 @@ class EpochCheck:
             offset = max(header.base_offset, self._from)
             index = bisect_right(self._starts, offset) - 1
             if index < 0 or self._epochs[index] != epoch:
-                said = f"epoch {self._epochs[index]}" if index >= 0 else "nothing"
-                what = f"leader epoch {epoch} at offset {offset}, where the leader-epoch-checkpoint says {said}"
+                known = f"epoch {self._epochs[index]}" if index >= 0 else "nothing"
+                what = f"leader epoch {epoch} at offset {offset}, where the leader-epoch-checkpoint says {known}"
                 yield Finding(path, position, what, recovers and epoch > max(self._epochs, default=-1))
         self._last = max(epoch, self._last)
 

@@ -237,7 +237,7 @@ class IndexChecks:
     def close(self, size: int, *, whole: bool, resting: bool) -> None:
         """Finish; `whole` means that all of the log's `size` bytes were walked, so that no entry may be left.
 
-        `resting` means that nobody writes to the segment any more.
+        `resting` means that no broker writes to the segment any more.
         """
         if whole:
             for suffix, check in list(self._checks.items()):

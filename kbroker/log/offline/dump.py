@@ -50,7 +50,7 @@ _SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
-class UnknownFile(Exception):  # noqa: N818 - the text says why, in one line
+class UnknownFile(Exception):  # noqa: N818 - its text is the reason, in one line
     """A file's name is not that of any file of a log directory."""
 
 

@@ -1,7 +1,7 @@
 """Repair a data directory as the next start would after a crash, without starting a broker.
 
 Owns the order: lock, cut every log at its first bad batch from the recovery point on, remove the given records, update
-the checkpoints. Never touches anything else below a recovery point. Never writes the mark of a clean stop: the next
+the checkpoints. Never changes other records below a recovery point. Never writes the mark of a clean stop: the next
 start must check the logs, too, and begin new leader epochs, which show clients that a tail was lost.
 """
 
@@ -83,8 +83,8 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
                 marks[key] = log.high_watermark
             after = _segments(path)
             cut = 0 if dropped else sum(before.values()) - sum(after.values())
-            gone = len(before.keys() - after.keys())
-            done.append(Repaired(path, cut, gone, log.log_end_offset, len(dropped)))
+            removed = len(before.keys() - after.keys())
+            done.append(Repaired(path, cut, removed, log.log_end_offset, len(dropped)))
         for name, offsets in ((checkpoints.RECOVERY_POINTS, points), (checkpoints.HIGH_WATERMARKS, marks)):
             if offsets:
                 checkpoints.write_offsets(f"{above}/{name}", offsets)

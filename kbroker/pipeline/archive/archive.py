@@ -154,18 +154,18 @@ class Archive:
     def _check_topics(self, known: set[str], *, under_way: bool) -> None:
         """Refuse a checkpoint of other topics than those to archive, unless they are deleted and gaps are allowed."""
         others = known - self._topics.keys()
-        gone = others - self._cluster.topics().keys() if others else set()
-        if others - gone:
-            names = ", ".join(sorted(others - gone))
+        deleted = others - self._cluster.topics().keys() if others else set()
+        if others - deleted:
+            names = ", ".join(sorted(others - deleted))
             raise PipelineError(f"the checkpoint {self._options.checkpoint} is one of topic {names}")
-        if gone and under_way:
+        if deleted and under_way:
             raise PipelineError(
-                f"{', '.join(sorted(gone))} was deleted upstream while it was being archived, and the batch under way"
-                f" cannot be read any more: take a new checkpoint, which goes on where {self._options.to} ends"
+                f"{', '.join(sorted(deleted))} was deleted upstream while it was being archived, and the batch under"
+                f" way cannot be read any more: take a new checkpoint, which goes on where {self._options.to} ends"
             )
-        if gone and not self._options.allow_gaps:
+        if deleted and not self._options.allow_gaps:
             raise PipelineError(
-                f"{', '.join(sorted(gone))} was deleted upstream, and what it held last may not be archived;"
+                f"{', '.join(sorted(deleted))} was deleted upstream, and what it held last may not be archived;"
                 " --allow-gaps goes on without it"
             )
 
@@ -256,7 +256,7 @@ class Archive:
         self._entries += 1
         if self._entries >= self.most_entries:
             self._summarize(self._store.load())
-        self._tell(entry, batch)
+        self._report(entry, batch)
 
     def _summarize(self, manifest: Manifest) -> Manifest:
         """Combine the manifest's entries into one when there are many: a stream may run for years."""
@@ -321,7 +321,7 @@ class Archive:
 
     # -- after a batch --------------------------------------------------------------------------------------
 
-    def _tell(self, entry: Entry, batch: int) -> None:
+    def _report(self, entry: Entry, batch: int) -> None:
         for each in entry.ranges:
             self._ends[each.partition] = each.end
         records = sum(each.sums.records for each in entry.ranges)

@@ -74,7 +74,7 @@ class Verification:
         self._store = Store(session, root)
         self._topics = topics
         self._report = Report()
-        self._gone: dict[Partition, int] = {}
+        self._missing: dict[Partition, int] = {}
 
     def run(self) -> Report:
         """Compare everything; raises PipelineError if the archive or a topic does not exist.
@@ -84,8 +84,8 @@ class Verification:
         for _ in range(_TRIES):
             manifest = self._store.require(whole=False)
             before = self._written(manifest)
-            self._report, self._gone = Report(), {}
-            failure = self._look_or_fail(manifest)
+            self._report, self._missing = Report(), {}
+            failure = self._compare_or_fail(manifest)
             if failure is None and not self._report.faults:
                 break
             changes, unfinished = self._written(self._store.require(whole=False))
@@ -96,10 +96,10 @@ class Verification:
             raise PipelineError(f"cannot compare {self._store.files.root} with the brokers: {failure}")
         return self._report
 
-    def _look_or_fail(self, manifest: Manifest) -> str | None:
+    def _compare_or_fail(self, manifest: Manifest) -> str | None:
         """Compare everything; return Spark's error, if any: files may vanish when another job merges them."""
         try:
-            self._look(manifest)
+            self._compare_all(manifest)
         except Exception as err:
             if not of_spark(err):
                 raise
@@ -107,10 +107,10 @@ class Verification:
         return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """Return what a job's write changes: the entries, and those not yet in place."""
+        """Return the data that a job's write changes: the entries, and those not yet in place."""
         return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
 
-    def _look(self, manifest: Manifest) -> None:
+    def _compare_all(self, manifest: Manifest) -> None:
         present = {partition.topic for partition in manifest.ranges}
         if unknown := sorted(set(self._topics) - present):
             raise PipelineError(f"{', '.join(unknown)} is not in {self._store.files.root}")
@@ -218,10 +218,10 @@ class Verification:
                 different[partition] = bounds
         if different := self._still_upstream(different, states):
             self._explain(within(upstream, different), within(archived, different), states)
-            self._judge_gone(states, different)
+            self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without what retention deleted since they were requested; that is counted as deleted."""
+        """Return the bounds without records that retention deleted since the request; these are counted as deleted."""
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
         now = self._cluster.bounds(numbers)
@@ -249,20 +249,20 @@ class Verification:
             counts[partition_of(row)][row["kind"]] = row["count"]
         for partition, found in sorted(counts.items()):
             states[partition].compared = found.get("same", 0)
-            self._gone[partition] = found.get("gone", 0)
+            self._missing[partition] = found.get("gone", 0)
             if "missing" in found:
                 self._report.faults.append(f"{partition}: {found['missing']:,} records are not archived")
             if "other" in found:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
-    def _judge_gone(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that are gone upstream; a fault if nothing should have removed them."""
-        gone = {partition: number for partition, number in self._gone.items() if number}
-        for partition, number in gone.items():
+    def _judge_missing(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
+        """Count archived records that are missing upstream; a fault unless retention or compaction explains it."""
+        missing = {partition: number for partition, number in self._missing.items() if number}
+        for partition, number in missing.items():
             states[partition].deleted_upstream += number
-        compacted = self._cluster.compacted({p.topic for p in gone} & self._cluster.topics().keys())
-        left = self._still_upstream({partition: bounds[partition] for partition in gone}, states) if gone else {}
-        for partition, number in sorted(gone.items()):
+        compacted = self._cluster.compacted({p.topic for p in missing} & self._cluster.topics().keys())
+        left = self._still_upstream({partition: bounds[partition] for partition in missing}, states) if missing else {}
+        for partition, number in sorted(missing.items()):
             if partition.topic not in compacted and left.get(partition) == bounds[partition]:
                 self._report.faults.append(
                     f"{partition}: {number:,} archived records are not in the topic, which is not compacted"

@@ -30,7 +30,7 @@ from kbroker.pipeline.visits.stream import Visits, VisitsOptions
 
 _PARTITIONS: Final = 4
 _PAUSE_S: Final = 0.05
-_LOOK_S: Final = 0.2
+_CHECK_S: Final = 0.2
 _WAIT_S: Final = 120.0
 
 
@@ -61,7 +61,7 @@ class Tour:
     page: Path
 
 
-def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say: Callable[[str], None]) -> Tour:
+def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, report: Callable[[str], None]) -> Tour:
     """Run the tour against a broker without the topic; raises PipelineError."""
     cluster = Cluster(clients)
     topic, days = options.topic, options.days
@@ -71,16 +71,16 @@ def tour(session: Any, clients: Clients, folder: Path, options: TourOptions, say
     with open(lookup, "w", encoding="utf-8", newline="") as file:
         write_lookup(file, (visitor_name(rank) for rank in range(1, source.visitors + 1)))
     cluster.ensure_topic(topic, _PARTITIONS, {"retention.ms": "-1"})
-    say(f"events of {days} days go into the topic {topic}, and visits are counted as they come")
+    report(f"events of {days} days go into the topic {topic}, and visits are counted as they come")
     stream = _stream(session, cluster, folder, lookup, topic)
     _feed(clients, source, options, stream, cluster)
     counts = source.counts
-    say(
+    report(
         f"{counts.records:,} records: {counts.late:,} late, {counts.duplicates:,} twice, {counts.malformed:,} malformed"
     )
-    say("archiving the topic, and checking the archive")
+    report("archiving the topic, and checking the archive")
     _archive(session, cluster, folder, topic)
-    say("counting the visits anew, from the archive")
+    report("counting the visits anew, from the archive")
     clocks = state_of(session, str(folder / "checkpoint-visits")).set_clocks
     known = read_lookup(session, str(lookup))
     rows = recount_days(session, str(folder / "archive"), topic, known, VisitRules(), clocks, None)
@@ -131,7 +131,7 @@ def _feed(clients: Clients, source: EventSource, options: TourOptions, stream: V
         try:
             Sender(clients, options.topic).send_all(paced(), ended.is_set)
             deadline = time.monotonic() + _WAIT_S
-            while stream.counted() < sum(cluster.ends(options.topic).values()) and not ended.wait(_LOOK_S):
+            while stream.counted() < sum(cluster.ends(options.topic).values()) and not ended.wait(_CHECK_S):
                 if time.monotonic() > deadline:
                     raise PipelineError(f"the stream did not count all events within {_WAIT_S:.0f} s")
         except BaseException as err:  # noqa: BLE001 - raised below

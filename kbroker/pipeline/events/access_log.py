@@ -48,7 +48,7 @@ _LETTERS: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"b": b"\b", b"v": b"\
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://[^/?#]*+")
 _METHOD: Final = re.compile(r"[A-Za-z][A-Za-z-]*+")
 _GZIP: Final = b"\x1f\x8b"
-_NOTHING: Final = ("", "-")
+_EMPTY: Final = ("", "-")
 
 
 class LogEvent(NamedTuple):
@@ -107,7 +107,7 @@ class AccessLog:
         url = self._url(_text(request))
         if url is None:
             return Malformed(number, "no request")
-        came_from = _text(referrer)
+        source = _text(referrer)
         visitor = "a" + blake2b(host + b"\0" + agent, digest_size=8, key=self._key).hexdigest()
         event = {
             "id": blake2b(b"%d %s" % (number, line), digest_size=12).hexdigest(),
@@ -115,7 +115,7 @@ class AccessLog:
             "time": datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
             "type": "page_view",
             "url": url,
-            "referrer": None if came_from in _NOTHING else came_from,
+            "referrer": None if source in _EMPTY else source,
         }
         return LogEvent(time_ms, visitor.encode(), json.dumps(event).encode())
 
@@ -167,7 +167,7 @@ def _text(raw: bytes) -> str:
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:
-    what = found[1]
-    if len(what) == 3:
-        return bytes([int(what[1:], 16)])
-    return _LETTERS.get(what, what)
+    escaped = found[1]
+    if len(escaped) == 3:
+        return bytes([int(escaped[1:], 16)])
+    return _LETTERS.get(escaped, escaped)

@@ -11,8 +11,8 @@ An id consists of the run, the number of the visit and that of the event within 
 be compared with the simulation.
 
 Visits begin as a Poisson process that follows the course of a day. After each event a visitor continues, leaves, or
-returns just after the break, whatever came before. The run begins in the steady state, with as many visits under way as
-there would be at that time, so that there is no slow start.
+returns just after the break, whatever came before. The run begins in the steady state, with the visits under way at
+that time, so that there is no slow start.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class EventSource:
         else:
             return None
         if len(free_at) >= self._forget_at:
-            self._free_at = free_at = {who: when for who, when in free_at.items() if when > now}
+            self._free_at = free_at = {visitor: when for visitor, when in free_at.items() if when > now}
             self._forget_at = max(2 * len(free_at), _FEWEST_VISITORS)
         free_at[rank] = _BUSY
         name = visitor_name(rank)
@@ -277,7 +277,7 @@ class EventSource:
         return self._elsewhere[int(self._random() * len(self._elsewhere))]
 
     def _go_on(self, now: int, visit: _Visit) -> None:
-        """Create a visit's next event, with its faults on the way, and schedule what follows."""
+        """Create a visit's next event with its faults, and schedule the following one."""
         random, key = self._random, visit.key
         value = self._event(now, visit)
         if random() < self._late:

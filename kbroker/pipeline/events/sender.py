@@ -57,11 +57,11 @@ class Sender:
         *,
         clock_ms: Callable[[], float] | None = None,
         until_ms: float | None = None,
-        told: Callable[[Arrival], None] | None = None,
+        on_sent: Callable[[Arrival], None] | None = None,
     ) -> None:
         """Send records in order with their timestamps until they end, until `stopped`, or until one reaches `until_ms`.
 
-        With a clock no record is sent before its time. `told` is called with each record handed to the producer.
+        With a clock no record is sent before its time. `on_sent` is called with each record handed to the producer.
         Returns when the brokers have all sent records; raises PipelineError if any is missing.
         """
         for record in records:
@@ -74,8 +74,8 @@ class Sender:
             if stopped():
                 break
             self._send(record)
-            if told is not None:
-                told(record)
+            if on_sent is not None:
+                on_sent(record)
         self._finish()
 
     def _send(self, record: Arrival) -> None:
@@ -117,14 +117,14 @@ class Sender:
         failure = self._failure
         self._producer.purge()
         self._producer.flush(_GIVING_UP_S)
-        said, name = failure.str(), failure.name()
+        reason, name = failure.str(), failure.name()
         if name == "MSG_SIZE_TOO_LARGE":
-            said = "a record, or a batch of records, is larger than the topic takes (max.message.bytes)"
+            reason = "a record, or a batch of records, is larger than the topic takes (max.message.bytes)"
         elif name in ("INVALID_RECORD", "INVALID_TIMESTAMP"):
-            said = "the broker refused a record, perhaps since its timestamp is too far from now"
+            reason = "the broker refused a record, perhaps since its timestamp is too far from now"
         elif name == "_MSG_TIMED_OUT":
-            said = f"no broker took them for {_DELIVERY_S} s"
-        raise PipelineError(f"not all records were delivered to {self._topic}: {said} ({name.lstrip('_')})")
+            reason = f"no broker took them for {_DELIVERY_S} s"
+        raise PipelineError(f"not all records were delivered to {self._topic}: {reason} ({name.lstrip('_')})")
 
     def _undelivered(self, error: Any, _record: Any) -> None:
         if error is not None and self._failure is None:

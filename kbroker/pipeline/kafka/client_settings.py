@@ -91,8 +91,8 @@ def _decrypted(path: str, text: str, password: str | None) -> str:
         key = serialization.load_pem_private_key(text[begin:].encode(), str(password).encode())
     except (ValueError, TypeError):
         raise PipelineError(f"-X: ssl_keyfile {path} cannot be decrypted by ssl_password") from None
-    form, nothing = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, form, nothing).decode("ascii")
+    form, encryption = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, form, encryption).decode("ascii")
 
 
 def librdkafka_settings(bootstrap: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -119,8 +119,8 @@ class Cluster:
         existing = self.topics()
         if topic not in existing:
             with self.clients.admin() as admin:
-                asked = {"num_partitions": partitions, "replication_factor": -1, "configs": dict(configs or {})}
-                admin.create_topics({topic: asked})
+                wanted = {"num_partitions": partitions, "replication_factor": -1, "configs": dict(configs or {})}
+                admin.create_topics({topic: wanted})
                 admin.wait_for_topics([topic])
             return partitions
         return existing[topic]
@@ -130,8 +130,8 @@ class Cluster:
         from kafka.admin import ConfigResource, ConfigResourceType
 
         with self.clients.admin() as admin:
-            asked = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
-            found = admin.describe_configs([asked], config_filter="all")
+            wanted = ConfigResource(ConfigResourceType.TOPIC, topic, {name: None})
+            found = admin.describe_configs([wanted], config_filter="all")
         return str(found["topic"][topic][name]["value"])
 
     def show_progress(self, group: str, ends: Mapping[Partition, int]) -> None:

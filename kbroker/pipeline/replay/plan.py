@@ -50,7 +50,7 @@ def by_count(bounds: Bounds, records: int) -> list[Slice]:
 def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: float) -> list[Slice]:
     """Cut into slices of `speed * step_s` seconds of records; a slice is due when that time is over.
 
-    A record that is older than an earlier one goes into the same slice as that one.
+    A record that is older than an earlier one belongs to the same slice as that one.
     """
     marks = {partition: _marks(found) for partition, found in _grouped(buckets).items()}
     times = [newest for found in marks.values() for _, newest in found]

@@ -35,7 +35,7 @@ HEADER: Final = "kbroker.replay"
 _STEP_S: Final = 2.0  # for a timed replay's slices: a Spark job takes a good part of a second
 _MOST_BUCKETS: Final = 100_000
 _SETTLED_S: Final = 1.0
-_MOST_LOOKS: Final = 20
+_MOST_CHECKS: Final = 20
 _DELIVERY_MS: Final = 600_000
 
 
@@ -63,16 +63,16 @@ class ReplayOptions:
 
 
 class Replay:
-    """One run of the job; `say` takes lines for people."""
+    """One run of the job; `report` takes lines for people."""
 
     def __init__(
-        self, session: Any, cluster: Cluster, options: ReplayOptions, progress: Progress, say: Callable[[str], None]
+        self, session: Any, cluster: Cluster, options: ReplayOptions, progress: Progress, report: Callable[[str], None]
     ) -> None:
         self._session = session
         self._cluster = cluster
         self._options = options
         self._progress = progress
-        self._say = say
+        self._report = report
         self._store = Store(session, options.root)
         self._manifest = Manifest(())
         self._frame: Any = None
@@ -97,7 +97,7 @@ class Replay:
             self._take_up(state)
         slices = after(self._slices(bounds), state.done)
         if not slices:
-            self._say(f"{self._options.to_topic} has all of it; --restart sends it again")
+            self._report(f"{self._options.to_topic} has all of it; --restart sends it again")
         left = sum(end - start for each in slices for start, end in each.bounds.values())
         started = time.monotonic()
         for each in slices:
@@ -180,22 +180,22 @@ class Replay:
         number = sum(end - start for start, end in state.under_way.values())
         topic = self._options.to_topic
         if not self._options.exactly_once:
-            self._say(f"the last run ended within {number:,} offsets: {topic} may have their records twice now")
+            self._report(f"the last run ended within {number:,} offsets: {topic} may have their records twice now")
             return
-        self._say(f"the last run ended within {number:,} offsets: looking which of their records {topic} has")
+        self._report(f"the last run ended within {number:,} offsets: looking which of their records {topic} has")
         self._settle()
         self._send(state, dict(state.under_way), self._present(state))
 
     def _settle(self) -> None:
         """Wait until nothing more arrives in the target: requests of the last run may still be on their way."""
         before = None
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MOST_CHECKS):
             now = self._cluster.high_watermarks(self._options.to_topic)
             if now == before:
                 return
             before = now
             time.sleep(_SETTLED_S)
-        self._say(f"{self._options.to_topic} does not stand still: somebody else writes there")
+        self._report(f"{self._options.to_topic} does not stand still: somebody else writes there")
 
     def _present(self, state: ReplayState) -> Any:
         """Return the places in the archive (topic, partition, offset) of the records in the target."""

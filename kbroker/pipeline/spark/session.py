@@ -93,8 +93,8 @@ _SECRETS: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key"
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 _PARTITIONS: Final = "16"
-_TOLD_AFTER_S: Final = 15.0
-_LOOK_S: Final = 0.1
+_REPORTED_AFTER_S: Final = 15.0
+_CHECK_S: Final = 0.1
 _LAST_WORD_S: Final = 5.0
 _LITTER: Final = Path("artifacts")
 TRIED: Final = ("4.2.0", "4.1.1", "4.0.0", "3.5.7", "3.5.3", "3.5.1", "3.5.0")
@@ -179,16 +179,16 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
         with _quiet_start(scratch_log := scratch / "spark.log", options.debug), jvm.noted():
             return ending.start(builder.getOrCreate)
     except Exception as err:
-        said = _last_words(scratch_log) or first_line(err)
-        if "unresolved dependency" in said or "[download failed" in said:
-            said = (
+        message = _last_words(scratch_log) or first_line(err)
+        if "unresolved dependency" in message or "[download failed" in message:
+            message = (
                 f"its Kafka connector, {connector(pyspark.__version__)}, cannot be fetched:"
                 f" name its jars with --jars, or install a pyspark that was tried: {', '.join(TRIED)}"
                 f" (the connectors of {' and '.join(NOT_WHOLE)} are not whole)"
             )
-        if "stopped SparkContext" in said:  # Spark has tried for a minute
-            said = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
-        raise PipelineError(f"Spark does not start with --master {options.master}: {said}") from err
+        if "stopped SparkContext" in message:  # Spark has tried for a minute
+            message = f"what listens there does not answer as a master of Spark {pyspark.__version__}"
+        raise PipelineError(f"Spark does not start with --master {options.master}: {message}") from err
 
 
 @contextmanager
@@ -298,8 +298,8 @@ def _on_a_cluster(master: str) -> dict[str, str]:
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     """Set the executors' Python: the requested one, or this one if they run on this machine."""
-    if (asked := settings.get("spark.pyspark.python")) is not None:
-        os.environ["PYSPARK_PYTHON"] = asked  # pyspark looks nowhere else once Python runs
+    if (executable := settings.get("spark.pyspark.python")) is not None:
+        os.environ["PYSPARK_PYTHON"] = executable  # pyspark reads no other setting once Python runs
     elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
@@ -310,21 +310,21 @@ def _await_executor(session: Any, master: str) -> None:
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
         return  # they start with the first tasks
     tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own has no executors
-    tell_at = time.monotonic() + _TOLD_AFTER_S
+    report_at = time.monotonic() + _REPORTED_AFTER_S
     while True:
         if context._jsc.sc().isStopped():  # noqa: SLF001
             raise PipelineError(f"{master} has ended the job before it began")
         if len(tracker.getExecutorInfos()) > 1:  # one is the driver
             return
-        if time.monotonic() > tell_at:
+        if time.monotonic() > report_at:
             memory = context.getConf().get("spark.executor.memory", "1g")
             print(
                 f"waiting for an executor: no worker of {master} has a core and {memory} (spark.executor.memory) free",
                 file=sys.stderr,
                 flush=True,
             )
-            tell_at = float("inf")
-        time.sleep(_LOOK_S)
+            report_at = float("inf")
+        time.sleep(_CHECK_S)
 
 
 def connector(version: str) -> str:

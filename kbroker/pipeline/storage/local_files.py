@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 _PATIENCE_S: Final = 5.0
-_LOOK_S: Final = 0.01
+_CHECK_S: Final = 0.01
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -110,7 +110,7 @@ class LocalFiles:
     def delete(self, relative: str) -> None:
         path = self._at(relative)
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, onerror=_unless_gone)
+            shutil.rmtree(path, onerror=_unless_missing)
         else:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 _checksum(path).unlink(missing_ok=True)
@@ -124,7 +124,7 @@ class LocalFiles:
         try:
             give_up = time.monotonic() + _PATIENCE_S
             while not _locked(place) and time.monotonic() < give_up:
-                time.sleep(_LOOK_S)
+                time.sleep(_CHECK_S)
             yield
         finally:
             os.close(place)
@@ -199,7 +199,7 @@ def _locked(place: int) -> bool:
     return True
 
 
-def _unless_gone(function: Any, path: str, info: Any) -> None:
+def _unless_missing(function: Any, path: str, info: Any) -> None:
     del function, path
     if not isinstance(info[1], FileNotFoundError):
         raise info[1]

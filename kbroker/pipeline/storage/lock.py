@@ -1,9 +1,9 @@
 """One writer at a time: a file in an archive that names its writer.
 
 Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
-renewal is atomic. A lock may be taken over if its owner's process is gone, which can be checked in the same boot and
+renewal is atomic. A lock may be taken over if its owner's process has ended, which can be checked in the same boot and
 pid namespace; from elsewhere, and if the lock cannot be read, after minutes without renewal. An owner that lost its
-lock this way finds out before it commits the next change. Never waits for a lock.
+lock notices it before it commits the next change. Never waits for a lock.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class WriterLock:
             return "" if self._files.exists(NAME) else None
 
     def _take_over(self, text: str) -> None:
-        """Remove the lock of an owner that is gone; raises PipelineError if it may still run."""
-        if not self._is_gone(_decoded(text)):
+        """Remove the lock of an ended owner; raises PipelineError if it may still run."""
+        if not self._has_ended(_decoded(text)):
             raise self._refusal(text)
         # Several may see the same dead owner; one gets its lock, and the others must not remove the new one.
         self._files.move(NAME, self._scratch)
@@ -102,10 +102,10 @@ class WriterLock:
 
     def _refusal(self, text: str | None) -> PipelineError:
         owner = _decoded(text or "") or {}
-        who = f"process {owner['pid']} on {owner.get('host')}" if "pid" in owner else f"{NAME} does not say which"
-        return PipelineError(f"another job writes to {self._files.root} ({who})")
+        known = f"process {owner['pid']} on {owner.get('host')}" if "pid" in owner else f"{NAME} does not say which"
+        return PipelineError(f"another job writes to {self._files.root} ({known})")
 
-    def _is_gone(self, owner: dict[str, Any] | None) -> bool:
+    def _has_ended(self, owner: dict[str, Any] | None) -> bool:
         if owner is not None and all(owner.get(name) == value for name, value in _place().items()):
             return _begun(owner.get("pid")) != owner.get("begun")
         renewed = (owner or {}).get("renewed")
@@ -139,7 +139,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
 
 @cache
 def _place() -> dict[str, str]:
-    """Return what must be equal for a pid to mean the same process: hosts may share a name."""
+    """Return the facts that must be equal for a pid to mean the same process: hosts may share a name."""
     place = {"host": socket.gethostname(), "boot": f"{uuid.getnode():x}", "namespace": ""}
     with contextlib.suppress(OSError):
         place["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -40,8 +40,8 @@ def read_lookup(session: Any, path: str) -> Any:
         raise
     except Exception as err:
         malformed = "MALFORMED_" in str(err)
-        said = "a line of it is not what the others are" if malformed else first_line(err)
-        raise PipelineError(f"cannot read the lookup {path}: {said}") from err
+        reason = "a line of it is not what the others are" if malformed else first_line(err)
+        raise PipelineError(f"cannot read the lookup {path}: {reason}") from err
     if twice:
         raise PipelineError(f"the lookup {path} gives {twice[0]['visitor']} two organisations")
     return rows

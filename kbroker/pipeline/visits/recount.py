@@ -100,7 +100,7 @@ def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> lis
 
 
 def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
-    """Whether the table matches a stream's state: nothing came after it, and its last batch has ended."""
+    """Whether the table matches a stream's state: no record followed, and its last batch has ended."""
     newest = StateFiles(session, f"{checkpoint}/state").load()
     return newest.batch == state.batch == Checkpoint(session, f"{checkpoint}/stream").committed()
 

@@ -44,7 +44,7 @@ class VisitRules:
     id_field: str = "id"
 
     def final_before(self, slowest_ms: int | None) -> int:
-        """Return the time before which nothing changes any more, in ms, by the slowest partition's clock."""
+        """Return the time before which all results are final, in ms, by the slowest partition's clock."""
         return 0 if slowest_ms is None else slowest_ms - self.lateness_ms
 
     def kept_ms(self) -> int:

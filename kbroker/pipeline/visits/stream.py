@@ -172,7 +172,7 @@ class Visits:
                 f"{self._options.checkpoint} has a state that is older or newer than its stream; take a new checkpoint"
             )
         if self.state.topic_id != topic_id:
-            raise self._made_anew()
+            raise self._recreated()
         if self.state.lookup != known:
             raise PipelineError(
                 f"{self._options.lookup} has changed since the visits so far were counted:"
@@ -211,7 +211,7 @@ class Visits:
     def _topic_id(self) -> str:
         return self._cluster.ids([self._options.topic]).get(self._options.topic, "")
 
-    def _made_anew(self) -> PipelineError:
+    def _recreated(self) -> PipelineError:
         return PipelineError(f"{self._options.topic} was deleted, or made anew, since it was counted")
 
     def _make_topics(self) -> None:
@@ -247,7 +247,7 @@ class Visits:
             records = self._take_in(frame, batch) if batch > self.state.batch else 0
             self._publish(batch)
             self._counted = self._checkpoint.ends(batch)
-            self._tell(batch, records)
+            self._report(batch, records)
         except BaseException as err:
             self._failure = err
             raise
@@ -280,7 +280,7 @@ class Visits:
         finally:
             clocked.unpersist()
         if self._cluster.patiently(self._topic_id) != before.topic_id:
-            raise self._made_anew()
+            raise self._recreated()
         assert self._lock is not None, "a run has it"
         self._lock.check()
         self._states.commit(state)
@@ -355,7 +355,7 @@ class Visits:
         left.write.parquet(self._states.files.url(f"{folder}/events"))
 
     def _final_before(self, state: VisitsState) -> int:
-        """Return the time before which nothing changes any more, in ms: the watermark."""
+        """Return the time before which all results are final, in ms: the watermark."""
         return self._options.rules.final_before(state.slowest())
 
     # -- the outputs --------------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class Visits:
         options |= {"kafka.max.request.size": str(_LARGEST), "kafka.buffer.memory": str(2 * _LARGEST)}
         rows.write.format("kafka").options(**options).save()
 
-    def _tell(self, batch: int, records: int) -> None:
+    def _report(self, batch: int, records: int) -> None:
         ends = {p: end for p, end in self._checkpoint.ends(batch).items() if p.topic == self._options.topic}
         lag: int | None = None
         try:

@@ -126,7 +126,7 @@ def test_records_that_do_not_come(cli, name):
     done = cli("perf", "consume", name, "--records", "1", "--timeout", "1", "--json")
     assert done.status == 1
     assert done.json["records"] == 0
-    assert done.err.endswith("no record came for 1 ms; 0 of 1 were read\n")
+    assert done.err.endswith("no record arrived for 1 ms; 0 of 1 were read\n")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kbroker.admin.errors import AdminError, WrongInput
 from kbroker.console.decoding import protobuf
 from kbroker.console.decoding.schemas import Schemas, from_form
-from kbroker.console.decoding.shown import LONGEST, WAYS, frame, shown
+from kbroker.console.decoding.shown import FORMS, LONGEST, frame, shown
 from tests.console.world import ORDER, avro
 
 NONE = Schemas()
@@ -43,7 +43,7 @@ def test_null_is_no_empty_value():
     assert shown(None, "auto", NONE).kind == "null"
 
 
-@given(st.binary(max_size=300), st.sampled_from(WAYS))
+@given(st.binary(max_size=300), st.sampled_from(FORMS))
 def test_any_bytes_are_shown_in_any_way(data, way):
     found = shown(data, way, NONE)
     assert len(found.text) <= LONGEST

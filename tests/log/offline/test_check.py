@@ -379,7 +379,7 @@ def test_a_sound_batch_that_nobody_can_read_is_named_with_the_offset_behind_it(t
     logs.close()
     (found,) = audit(str(tmp_path / "data"))
     assert (found.position, found.recovery) == (len(batch(3)), False)
-    assert "nobody can read the records from offset 3 on" in found.what
+    assert "no client can read the records from offset 3 on" in found.what
     assert found.what.endswith("the next batch begins at 5")
 
 

@@ -161,8 +161,8 @@ class Session:
 def test_executor_that_is_waited_for_is_told_once(
     looks: list[int], lines: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(starting, "_TOLD_AFTER_S", -1.0)
-    monkeypatch.setattr(starting, "_LOOK_S", 0.0)
+    monkeypatch.setattr(starting, "_REPORTED_AFTER_S", -1.0)
+    monkeypatch.setattr(starting, "_CHECK_S", 0.0)
     starting._await_executor(Session(Context(looks)), "spark://h:1")
     line = "waiting for an executor: no worker of spark://h:1 has a core and 3g (spark.executor.memory) free\n"
     assert capsys.readouterr().err == lines * line

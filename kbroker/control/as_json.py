@@ -2,7 +2,7 @@
 
 Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages, and how much of a
 message is included: a request or an answer may be megabytes long, and is then cut. Never writes JSON in one call: that
-would block all other threads meanwhile, also the broker's.
+would block all other threads, also the broker's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def json_bytes(value: Any) -> bytes:
     return "".join(_ENCODER.iterencode(value)).encode()
 
 
-def told_data(data: bytes | None) -> dict[str, str] | None:
+def data_json(data: bytes | None) -> dict[str, str] | None:
     """Return bytes as JSON: as text if they are UTF-8."""
     if data is None:
         return None
@@ -37,22 +37,22 @@ def told_data(data: bytes | None) -> dict[str, str] | None:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def told_record(record: StoredRecord) -> dict[str, Any]:
+def record_json(record: StoredRecord) -> dict[str, Any]:
     """Return a stored record as JSON."""
     return {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "key": told_data(record.key),
-        "value": told_data(record.value),
-        "headers": [{"key": key, "value": told_data(value)} for key, value in record.headers],
+        "key": data_json(record.key),
+        "value": data_json(record.value),
+        "headers": [{"key": key, "value": data_json(value)} for key, value in record.headers],
         "producer_id": record.producer_id,
         "transaction": record.transaction,
     }
 
 
-def told_request(request: Request) -> dict[str, Any]:
+def request_json(request: Request) -> dict[str, Any]:
     """Return a request and its answer as JSON."""
     seen, asked, answered = request.seen, _Message(), _Message()
     answer = request.answer
@@ -69,8 +69,8 @@ def told_request(request: Request) -> dict[str, Any]:
         "topics": {name: sorted(partitions) for name, partitions in seen.topics.items()},
         "groups": sorted(seen.groups),
         "transactional_ids": sorted(seen.transactional_ids),
-        "request": asked.told(seen.request),
-        "answer": answered.told(answer),
+        "request": asked.as_json(seen.request),
+        "answer": answered.as_json(answer),
         "cut": asked.is_cut or answered.is_cut,
     }
 
@@ -84,7 +84,7 @@ class _Message:
         self.is_cut = False
         """Whether the message was too long and was cut."""
 
-    def told(self, message: Any) -> Any:
+    def as_json(self, message: Any) -> Any:
         """Return a struct as JSON; None for None."""
         if message is None:
             return None
@@ -93,20 +93,20 @@ class _Message:
     def _field(self, spec: Any, value: Any) -> Any:
         if not spec.array or value is None:
             return self._value(spec.kind, value)
-        told = []
+        items = []
         for each in value:
             if self._values <= 0 or self._bytes <= 0:
                 self.is_cut = True
                 break
-            told.append(self._value(spec.kind, each))
-        return told
+            items.append(self._value(spec.kind, each))
+        return items
 
     def _value(self, kind: Any, value: Any) -> Any:
         self._values -= 1
         if value is None or isinstance(value, bool | int | float):
             return value
         if not isinstance(kind, Scalar):
-            return self.told(value)
+            return self.as_json(value)
         if isinstance(value, str):
             self._bytes -= len(value)
             return value
@@ -121,4 +121,4 @@ class _Message:
             self.is_cut = True
             return {"length": len(value)}
         self._bytes -= len(value)
-        return told_data(bytes(value))
+        return data_json(bytes(value))

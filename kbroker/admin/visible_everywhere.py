@@ -1,4 +1,4 @@
-"""Waiting until a change is visible: to topics on every broker, to configs on the broker that is asked.
+"""Waiting until a change is visible: of topics on every broker, of configs on the broker that receives the request.
 
 The controller answers as soon as it has decided; the other brokers learn of it a moment later, and the next command may
 ask one of them. Never fails: the change is already made.
@@ -56,10 +56,10 @@ def wait_for_preferred_leaders(admin: Any, keys: Iterable[Key]) -> None:
     _wait_for_partitions(admin, keys, lambda _, each: list(each.replica_nodes[:1]) == [each.leader_id])
 
 
-def wait_for_configs(are_told: Callable[[], bool]) -> None:
-    """Wait until new values of configs are visible, according to `are_told`."""
+def wait_for_configs(visible: Callable[[], bool]) -> None:
+    """Wait until new values of configs are visible, according to `visible`."""
     deadline = time.monotonic() + _PATIENCE_FOR_CONFIGS_S
-    while not are_told() and time.monotonic() < deadline:
+    while not visible() and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
 
 
@@ -68,30 +68,32 @@ def _wait_for_partitions(
 ) -> None:
     wanted = set(keys)
 
-    def told(topic: MetadataResponseTopic) -> bool:
+    def matches(topic: MetadataResponseTopic) -> bool:
         return all(
             holds((str(topic.name), each.partition_index), each)
             for each in topic.partitions
             if (topic.name, each.partition_index) in wanted
         )
 
-    _wait(admin, sorted({name for name, _ in wanted}), told)
+    _wait(admin, sorted({name for name, _ in wanted}), matches)
 
 
-def _wait(admin: Any, names: list[str], told: Callable[[MetadataResponseTopic], bool]) -> None:
-    """Wait until every broker's Metadata matches; ten seconds at most, and not for a broker that is gone."""
+def _wait(admin: Any, names: list[str], matches: Callable[[MetadataResponseTopic], bool]) -> None:
+    """Wait until every broker's Metadata matches; ten seconds at most, and not for an unreachable broker."""
     if not names:
         return
     deadline = time.monotonic() + _PATIENCE_S
     for broker in live_brokers(admin):
-        while not _holds(admin, broker, names, told) and time.monotonic() < deadline:
+        while not _holds(admin, broker, names, matches) and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
 
 
-def _holds(admin: Any, broker: int, names: list[str], told: Callable[[MetadataResponseTopic], bool]) -> bool:
-    asked = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False)
+def _holds(admin: Any, broker: int, names: list[str], matches: Callable[[MetadataResponseTopic], bool]) -> bool:
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
+    )
     try:
-        answer = ask_broker(admin, broker, asked, MetadataResponse)
+        answer = ask_broker(admin, broker, request, MetadataResponse)
     except KafkaError:
         return True
-    return all(told(topic) for topic in answer.topics)
+    return all(matches(topic) for topic in answer.topics)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from kafka.errors import KafkaConnectionError
 
-from kbroker.admin import told_everywhere
-from kbroker.admin.told_everywhere import (
+from kbroker.admin import visible_everywhere
+from kbroker.admin.visible_everywhere import (
     wait_for_deletion,
     wait_for_preferred_leaders,
     wait_for_replicas,
@@ -45,8 +45,8 @@ class Brokers:
 @pytest.fixture
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers({})
-    monkeypatch.setattr(told_everywhere, "ask_broker", made.ask)
-    monkeypatch.setattr(told_everywhere, "_PAUSE_S", 0)
+    monkeypatch.setattr(visible_everywhere, "ask_broker", made.ask)
+    monkeypatch.setattr(visible_everywhere, "_PAUSE_S", 0)
     return made
 
 
@@ -103,7 +103,7 @@ def test_only_what_was_asked_for_is_waited_for(brokers: Brokers) -> None:
 
 
 def test_it_ends(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(told_everywhere, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(visible_everywhere, "_PATIENCE_S", 0.0)
     brokers.answers = {1: [told()], 2: [told()]}
     wait_for_deletion(brokers, ["fresh"])
     assert brokers.answers == {1: [], 2: []}
