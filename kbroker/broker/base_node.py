@@ -185,7 +185,7 @@ class Node(LogEvents, ABC):
         metadata.subscribe(follow)
         return authorizer
 
-    def hasten(self) -> None:
+    def skip_controlled_shutdown(self) -> None:
         """Make a stop, now or later, wait for no other broker."""
 
     async def stop(self) -> None:

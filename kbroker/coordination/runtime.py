@@ -382,7 +382,7 @@ class Runtime(Generic[S]):
                     except Exception as err:
                         if outcome.replay or code is not ErrorCode.NONE:
                             raise
-                        return self._load_anew(partition, state, err), None
+                        return self._fail_and_reload(partition, state, err), None
                     self._settle(partition, then)
                 return code, None
             awaitable = found
@@ -404,9 +404,9 @@ class Runtime(Generic[S]):
             except Exception:
                 # It works on state that may be half changed, and must not prevent the new load.
                 log.exception("%s %d: what follows a decision failed", self._name, partition)
-        return self._load_anew(partition, state, error.__cause__ or error)
+        return self._fail_and_reload(partition, state, error.__cause__ or error)
 
-    def _load_anew(self, partition: int, state: _Partition[S], error: BaseException) -> ErrorCode:
+    def _fail_and_reload(self, partition: int, state: _Partition[S], error: BaseException) -> ErrorCode:
         state.active = False
         self._unload(partition, state, was_active=True)
         self._load_later(partition, state, error, "cannot apply what it has appended")
@@ -487,7 +487,7 @@ class Runtime(Generic[S]):
                     self._deliver(partition, outcome)
             except Exception as err:
                 if entry.moves and code is ErrorCode.NONE and state.active:
-                    code = self._load_anew(partition, state, err)
+                    code = self._fail_and_reload(partition, state, err)
                 else:
                     # The waiting request must be answered, and the entries behind it must continue.
                     log.exception("%s %d: what follows a decision failed", self._name, partition)

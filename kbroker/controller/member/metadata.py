@@ -27,8 +27,8 @@ from kbroker.controller.member.topic_changes import (
     check_absent,
     create_topic,
     delete_topic,
-    gone,
     grow_topic,
+    is_removed,
     led,
 )
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
@@ -103,7 +103,7 @@ class MemberMetadata(TopicPlans):
         """Topics awaited before clients get metadata, with their number of partitions."""
         self._unsent: dict[str, int] = {}
         """Those of them that the controller has never sent, however long ago."""
-        self._looked_for: set[str] = set()
+        self._checked: set[str] = set()
         self._looking: dict[asyncio.Task[None], None] = {}
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
@@ -135,21 +135,21 @@ class MemberMetadata(TopicPlans):
         """
         if name not in self._unsent:
             return False
-        if name not in self._looked_for:
-            self._looked_for.add(name)
-            task = asyncio.get_running_loop().create_task(self._look_for(name))
+        if name not in self._checked:
+            self._checked.add(name)
+            task = asyncio.get_running_loop().create_task(self._check_exists(name))
             self._looking[task] = None
             task.add_done_callback(self._looking.pop)
         return True
 
-    async def _look_for(self, name: str) -> None:
+    async def _check_exists(self, name: str) -> None:
         try:
             if await self._tree.get(topic_path(name)) is None:
                 self._unsent.pop(name, None)
         except (Unreachable, Denied):
             pass  # the next request starts another look-up
         finally:
-            self._looked_for.discard(name)
+            self._checked.discard(name)
 
     def is_whole(self, name: str) -> bool:
         return name not in self._unsent
@@ -368,7 +368,7 @@ class MemberMetadata(TopicPlans):
             if name is None:
                 return None  # another request has deleted it meanwhile
             await delete_topic(self._tree, name)
-        return await self._until(name, gone(topic_id), deadline)
+        return await self._until(name, is_removed(topic_id), deadline)
 
     async def change_configs(self, kind: str, name: str, revise: Revise) -> None:
         if kind not in FOLLOWED:

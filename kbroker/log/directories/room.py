@@ -15,7 +15,7 @@ from typing import Final
 
 from kbroker.log.disk_errors import FULL
 
-_LOOK_MS: Final = 1_000
+_CHECK_MS: Final = 1_000
 _ASKED_FOR: Final = 64 << 10
 """Bytes that must be free before the disk counts as having room again."""
 _A_PARTITION: Final = 4 << 10
@@ -49,7 +49,7 @@ class Room:
             if looked.exception() is None and looked.result():  # a disk that fails has no room either
                 self.lacking = False
                 logger.info("%s: the disk has room again", self._directory)
-        elif self._looking is None and now_ms - self._looked_ms >= _LOOK_MS:
+        elif self._looking is None and now_ms - self._looked_ms >= _CHECK_MS:
             self._looked_ms = now_ms
             self._looking = pool.submit(_has_room, self._directory)
 
