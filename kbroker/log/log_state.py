@@ -287,7 +287,7 @@ class LogState:
             self.leader_epochs.synced(task.epoch_writes)
             self.recovery_point = max(self.recovery_point, task.end_offset)
             if outlived := self._snapshots.synced(task.snapshots):
-                self.segments.doomed.add_garbage(outlived)
+                self.segments.deleted_files.add_garbage(outlived)
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
         """Write everything to disk, or all but the producers' snapshots; raises AppendError(KAFKA_STORAGE_ERROR)."""
@@ -349,10 +349,10 @@ class LogState:
             segments.active.truncate_to(offset)
             self._set_end(segments.active.become_active())
         except OSError as error:
-            self._cut_half_way(error)
+            self._refuse_after_cut(error)
             raise
 
-    def _cut_half_way(self, error: OSError) -> None:
+    def _refuse_after_cut(self, error: OSError) -> None:
         # This process no longer knows what is left; an append after the removed part would leave a hole.
         self.refuse_appends(f"a truncation did not come to its end: {error}")
 
@@ -370,8 +370,10 @@ class LogState:
         while len(self.segments) > AT_ONCE:
             self.log_start_offset = self.segments.bases[AT_ONCE]
             self.set_high_watermark(self.high_watermark)
-            gone = self.segments.remove_first(AT_ONCE, self.config, now_ms)
-            self.segments.doomed.add_garbage([self._snapshots.forget(segment.base_offset) for segment in gone])
+            removed = self.segments.remove_first(AT_ONCE, self.config, now_ms)
+            self.segments.deleted_files.add_garbage(
+                [self._snapshots.forget(segment.base_offset) for segment in removed]
+            )
             await turn
         self.truncate_fully(offset, now_ms)
 
@@ -390,7 +392,7 @@ class LogState:
             self._set_end(offset)
             self.leader_epochs.clear()
         except OSError as error:
-            self._cut_half_way(error)
+            self._refuse_after_cut(error)
             raise
 
     def _set_end(self, offset: int) -> None:

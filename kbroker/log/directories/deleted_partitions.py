@@ -115,14 +115,14 @@ class Departures:
     `failed` gets the error of a directory that cannot be renamed.
     """
 
-    __slots__ = ("_directory", "_doomed", "_failed", "_leaving", "_remover", "_stuck")
+    __slots__ = ("_directory", "_failed", "_leaving", "_remover", "_renamed", "_stuck")
 
     def __init__(self, directory: str, remover: Remover, failed: Callable[[OSError], None]) -> None:
         self._directory = directory
         self._remover = remover
         self._failed = failed
         self._leaving: dict[Key, tuple[PartitionLog, int]] = {}
-        self._doomed: list[tuple[int, str]] = []
+        self._renamed: list[tuple[int, str]] = []
         self._stuck = False
 
     def add(self, key: Key, log: PartitionLog, now_ms: int) -> None:
@@ -136,18 +136,18 @@ class Departures:
 
     def take(self, key: Key, path: str, now_ms: int) -> None:
         """Have the leftover directory of a deleted topic removed."""
-        doomed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
+        renamed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
         try:
-            os.rename(path, doomed)
+            os.rename(path, renamed)
         except OSError as error:
             self._stuck = True
             logger.error("%s of a deleted topic cannot be taken away: %s", path, error)
         else:
-            self.discard(doomed, now_ms)
+            self.discard(renamed, now_ms)
 
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed that is already renamed."""
-        self._doomed.append((now_ms, path))
+        self._renamed.append((now_ms, path))
 
     def finish(self, key: Key) -> None:
         """Rename a deleted partition's directory now; raises OSError."""
@@ -164,7 +164,7 @@ class Departures:
             raise
         passed("partition.renamed")
         log.move(path)
-        self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))
+        self._renamed.append((now_ms + log.config.file_delete_delay_ms, path))
 
     def finish_some(self, most: int) -> OSError | None:
         """Do so for at most `most`; return one of the errors."""
@@ -186,7 +186,7 @@ class Departures:
 
     def remove_due(self, now_ms: int) -> None:
         """Have the due directories removed."""
-        due = [path for when, path in self._doomed if when <= now_ms]
+        due = [path for when, path in self._renamed if when <= now_ms]
         if due:
-            self._doomed = [doomed for doomed in self._doomed if doomed[0] > now_ms]
+            self._renamed = [each for each in self._renamed if each[0] > now_ms]
             self._remover.remove(due)

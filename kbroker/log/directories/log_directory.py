@@ -254,7 +254,7 @@ class LogDirectory:
 
     def report(self, error: OSError) -> None:
         """Handle a failed read, write or flush; an error that is not temporary takes the directory offline."""
-        self.room.hear(error)
+        self.room.on_error(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
         self.fail(error)
@@ -488,7 +488,7 @@ class LogDirectory:
         """Do the due work in pieces; threads do what waits for the disk, and may still run when this returns."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
-        self.room.look(now_ms, self._flusher.pool)
+        self.room.check(now_ms, self._flusher.pool)
         self._poll_syncs()
         await self._do_later()
         if self.failure:
@@ -515,18 +515,18 @@ class LogDirectory:
             logger.error("%s: %s", self.directory, error)
             self.report(error)
 
-    def _remove_doomed(self, log: PartitionLog, now_ms: int) -> None:
-        paths = log.take_doomed(now_ms, _REMOVED_AT_ONCE)
+    def _remove_deleted(self, log: PartitionLog, now_ms: int) -> None:
+        paths = log.take_deleted(now_ms, _REMOVED_AT_ONCE)
         if paths:
             self._remover.remove(paths)
 
     async def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
-            await log.delete_what_is_due(now_ms)
+            await log.delete_old_segments(now_ms)
         log.segments.release_idle(force=False)
 
     async def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
-        self._remove_doomed(log, now_ms)
+        self._remove_deleted(log, now_ms)
         await log.delete_below_start(now_ms)
         if log.wants_flush or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)

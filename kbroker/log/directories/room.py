@@ -31,27 +31,27 @@ class Room:
         self._directory = directory
         self.lacking = False
         """Whether a write has found the disk full, and no check has found room since."""
-        self._looked_ms = 0
-        self._looking: Future[bool] | None = None
+        self._checked_ms = 0
+        self._checking: Future[bool] | None = None
 
-    def hear(self, error: OSError) -> None:
+    def on_error(self, error: OSError) -> None:
         """Handle a failed write."""
         if error.errno in FULL and not self.lacking:
             self.lacking = True
             logger.error("%s: the disk is full: what needs room is refused until there is some", self._directory)
 
-    def look(self, now_ms: int, pool: Executor) -> None:
+    def check(self, now_ms: int, pool: Executor) -> None:
         """Check a full disk once a second."""
         if not self.lacking:
             return
-        if self._looking is not None and self._looking.done():
-            looked, self._looking = self._looking, None
-            if looked.exception() is None and looked.result():  # a disk that fails has no room either
+        if self._checking is not None and self._checking.done():
+            checked, self._checking = self._checking, None
+            if checked.exception() is None and checked.result():  # a disk that fails has no room either
                 self.lacking = False
                 logger.info("%s: the disk has room again", self._directory)
-        elif self._looking is None and now_ms - self._looked_ms >= _CHECK_MS:
-            self._looked_ms = now_ms
-            self._looking = pool.submit(_has_room, self._directory)
+        elif self._checking is None and now_ms - self._checked_ms >= _CHECK_MS:
+            self._checked_ms = now_ms
+            self._checking = pool.submit(_has_room, self._directory)
 
     def has_for(self, partitions: int) -> bool:
         """Whether there may be room for this many more partitions."""
