@@ -78,10 +78,10 @@ class Service:
     needs: str
     not_public: str
 
-    def require(self, what: str) -> None:
-        """Raise NoPlace, which begins with `what`, if its packages are not installed."""
+    def require(self, user: str) -> None:
+        """Raise NoPlace, which begins with `user`, if its packages are not installed."""
         if any(importlib.util.find_spec(name) is None for name in self.packages):
-            raise NoPlace(f"{what} needs {self.needs} not installed: {how_to_install(self.extra)}")
+            raise NoPlace(f"{user} needs {self.needs} not installed: {how_to_install(self.extra)}")
 
     def listening(self, host: str, port: int, option: str, *, public: bool) -> socket.socket:
         """Return a listening socket; raises NoPlace, also for a public address without permission."""

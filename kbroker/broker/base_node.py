@@ -140,7 +140,7 @@ class Node(LogEvents, ABC):
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
             authorizer=authorizer,
-            on_levels_changed=dispatcher.look_anew,
+            on_levels_changed=dispatcher.refresh,
         )
         self.server = Server(
             self.services,

@@ -417,9 +417,9 @@ class ClusterNode(Node):
         for name in changed:
             if new.topics[name].configs.get("unclean.leader.election.enable") == "true":
                 self.controller.unclean_election_enabled(name)
-        gone = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
-        if gone:
-            self.groups.on_topics_deleted(gone)
+        deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
+        if deleted:
+            self.groups.on_topics_deleted(deleted)
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:

@@ -107,7 +107,7 @@ def resolve(
                 "that they can reach"
             )
     known = {endpoint.name for endpoint in bind}
-    told: dict[str, Endpoint] = {}
+    endpoints: dict[str, Endpoint] = {}
     for text in advertised or ():
         endpoint = parse_endpoint("advertised.listeners", text)
         if endpoint.name in controllers:
@@ -117,8 +117,8 @@ def resolve(
             raise ConfigError(f"advertised.listeners: {endpoint.name} is no listener; listeners has {allowed}")
         if endpoint.host == "0.0.0.0":
             raise ConfigError("advertised.listeners: clients cannot connect to 0.0.0.0; name a host they can reach")
-        told[endpoint.name] = endpoint
-    return Listeners(tuple(bind), told, {name: protocols[name] for name in known}, inter_broker.upper())
+        endpoints[endpoint.name] = endpoint
+    return Listeners(tuple(bind), endpoints, {name: protocols[name] for name in known}, inter_broker.upper())
 
 
 def _require_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:

@@ -309,13 +309,13 @@ class Runtime(Generic[S]):
         return future
 
     def read(
-        self, partition: int, look: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
+        self, partition: int, query: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Return the result of `look`, once everything that it may have seen is committed."""
+        """Return the result of `query`, once everything that it may have seen is committed."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
-            reply = look(state.shard, now_ms)
+            reply = query(state.shard, now_ms)
         except ApiError as err:
             return on_error(err.code, err.message)
         if not state.waiting:
@@ -330,13 +330,13 @@ class Runtime(Generic[S]):
     async def read_divided(
         self,
         partition: int,
-        look: Callable[[S, int], Coroutine[Any, Any, R]],
+        query: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
         """As `read`, if looking may take long: the result may or may not include decisions made meanwhile."""
         try:
             state = self._active(partition)
-            reply = await look(state.shard, self._clock.now_ms())
+            reply = await query(state.shard, self._clock.now_ms())
             if self._active(partition) is not state:
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
         except ApiError as err:

@@ -33,19 +33,19 @@ class Topics:
         known = old.topics
         changed = [topic for name, topic in state.topics.items() if known.get(name) is not topic]
         created = [t for t in changed if (was := known.get(t.name)) is None or was.topic_id != t.topic_id]
-        gone: set[str] = set()
+        removed: set[str] = set()
         if len(known) != len(state.topics) or created:
-            gone = known.keys() - state.topics.keys()
+            removed = known.keys() - state.topics.keys()
         if old.brokers is not state.brokers:
             self._hashes.clear()  # racks may have changed
-        elif not changed and not gone:
+        elif not changed and not removed:
             return
         self.version += 1
         if created:
             self.created_version = self.version
         for topic in changed:
             self._hashes.pop(topic.name, None)
-        for name in gone:
+        for name in removed:
             self._hashes.pop(name, None)
 
     def id_of(self, name: str) -> bytes | None:

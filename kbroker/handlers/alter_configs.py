@@ -163,7 +163,7 @@ async def change(
     else:
         await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
-            config.look_up_again()
+            config.resolve_again()
             ctx.services.tls.follow(config)  # the files named in its configs may have been replaced
 
 

@@ -23,8 +23,8 @@ from kbroker.handlers.produce_answers import (
     ACKS,
     CODEC,
     HEADER_BYTES,
+    HEADER_FIELDS,
     LENGTH_OVERHEAD,
-    LOOK,
     MAGIC,
     TRANSACTIONAL,
     ZSTD,
@@ -111,7 +111,7 @@ def produce(
                     check_first_batches(request)
                 refused = refusal(ctx, request, name, data)
             else:
-                length, magic, attributes = LOOK.unpack_from(records)
+                length, magic, attributes = HEADER_FIELDS.unpack_from(records)
                 if (
                     length + LENGTH_OVERHEAD != len(records)
                     or magic != MAGIC

@@ -204,7 +204,7 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Remove a segment from the list; its files go to `deleted_files`. It is removed even if this raises OSError."""
+        """Remove a segment from the list; its files go to `deleted_files`. It is removed even at an OSError."""
         index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:

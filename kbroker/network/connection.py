@@ -61,7 +61,7 @@ class State(Enum):
     """
 
     SERVING = 1
-    TOLD = 2
+    READABLE = 2
     QUEUED = 3
     WAITING = 4
     SENDING = 5
@@ -71,7 +71,7 @@ class State(Enum):
 
 
 # Looked up once: a member of an enum costs more than a global name.
-_SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
+_SERVING, _READABLE, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
 class Owner(Protocol):
@@ -107,8 +107,8 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
-        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_tellings", "_times",
+        "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_notifications", "_out",
+        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_times",
         "_turns", "_work", "active", "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
 
@@ -148,7 +148,7 @@ class Connection:
         self._long = False
         self._reading = False
         self._mark = 0
-        self._tellings = 0
+        self._notifications = 0
         self._mute: asyncio.TimerHandle | None = None
         self.state = _SERVING
         self.active = True
@@ -212,7 +212,7 @@ class Connection:
         if self._turns.latest is self:
             self._turns.latest = None
         # With the outbox's, the only reference cycles: nothing is left for the garbage collector.
-        self._context.forms = None
+        self._context.known_requests = None
         on_closed, self._context.on_closed = self._context.on_closed, None
         if on_closed is not None:
             on_closed()
@@ -242,15 +242,15 @@ class Connection:
 
     def _readable(self) -> None:
         turns, state = self._turns, self.state
-        if state is _TOLD:
-            self._tellings += 1
-            if self._tellings == _OFTEN:
+        if state is _READABLE:
+            self._notifications += 1
+            if self._notifications == _OFTEN:
                 self._stop_reading()
             return
         if turns.spent >= TURN or (self._long and turns.latest is not self):
             if state is _SERVING:
-                self.state = _TOLD
-                self._tellings = 0
+                self.state = _READABLE
+                self._notifications = 0
                 (turns.put if self._long else turns.put_short)(self)
                 return
             if turns.spent >= TURN:
@@ -403,7 +403,7 @@ class Connection:
             self._fail(err)
             return
         except OSError as err:
-            self._gone(err)
+            self._lost(err)
             return
         except Exception:
             log.exception("closing the connection from %s", self.peer)
@@ -413,7 +413,7 @@ class Connection:
             try:
                 self._flush()
             except OSError as err:
-                self._gone(err)
+                self._lost(err)
                 return
         if frames.consumed < len(data) or self._held or self.state is not _SERVING:
             self._leave(data, stopped)
@@ -436,7 +436,7 @@ class Connection:
         try:
             if self._work is not None:
                 self._work_on(deadline)
-            elif self.state is _TOLD:
+            elif self.state is _READABLE:
                 self._read_in_turn(deadline)
                 return
             elif self.state is _QUEUED:
@@ -530,7 +530,7 @@ class Connection:
             try:
                 self._flush()
             except OSError as err:
-                self._gone(err)
+                self._lost(err)
                 return
             if work.metering is not None:
                 work.metering.sent(now() - self._outbox.asked_s - before)
@@ -541,7 +541,7 @@ class Connection:
         if work.pause_ms:
             self._mute_for(work.pause_ms)
         if self._held:
-            self._memory.starts_anew(self)
+            self._memory.restart_time(self)
 
     def _mute_for(self, pause_ms: int) -> None:
         """Read nothing from the client for a while, and process only bytes that are already kept."""
@@ -566,7 +566,7 @@ class Connection:
         self.state = _QUEUED
         self.active = True
         if self._held:
-            self._memory.starts_anew(self)
+            self._memory.restart_time(self)
         turns = self._turns
         if turns.spent >= TURN:  # as when many were muted together
             turns.put_short(self)
@@ -634,7 +634,7 @@ class Connection:
     def _sent(self, error: OSError | None) -> None:
         """Continue after all waiting bytes were sent."""
         if error is not None:
-            self._gone(error)
+            self._lost(error)
             return
         self.active = True
         if self.state is _ENDING:
@@ -644,12 +644,12 @@ class Connection:
             self._account()
         elif self.state is _SENDING:
             if self._held:
-                self._memory.starts_anew(self)
+                self._memory.restart_time(self)
             self.state = _SERVING
             self.go_on(now() + SLICE)
         else:
             self._account()
 
-    def _gone(self, err: OSError) -> None:
+    def _lost(self, err: OSError) -> None:
         log.debug("closing the connection from %s: %s", self.peer, err)
         self.abort()

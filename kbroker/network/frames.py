@@ -15,7 +15,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 
-from kbroker.security.tls.session import spoken_in_clear
+from kbroker.security.tls.session import plain_protocol
 
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
@@ -140,5 +140,5 @@ class FrameBuffer:
 
     def _bad(self, size: int) -> BadFrame:
         text = f"a frame of {size} bytes (socket.request.max.bytes={self.limit})"
-        spoken = spoken_in_clear(_PACK_SIZE(size))
-        return BadFrame(f"{text}, which looks like {spoken}" if spoken else text)
+        protocol = plain_protocol(_PACK_SIZE(size))
+        return BadFrame(f"{text}, which looks like {protocol}" if protocol else text)

@@ -141,7 +141,8 @@ class Outbox:
     """The sending side of one connection."""
 
     __slots__ = (
-        "__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_patience", "_pieces", "_sock", "_told", "_turns",
+        "__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_patience", "_pieces", "_queued", "_sock",
+        "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -154,7 +155,7 @@ class Outbox:
         """`done` is called when the kernel has taken all waiting bytes, or with an error when the client is gone."""
         self._loop = loop
         self._turns = turns
-        self._told = False
+        self._queued = False
         self._armed = False
         """Whether the loop is to report when the socket has room."""
         self._sock = sock
@@ -232,8 +233,8 @@ class Outbox:
     def _writable(self) -> None:
         turns = self._turns
         if turns.spent >= TURN:
-            if not self._told:
-                self._told = True
+            if not self._queued:
+                self._queued = True
                 turns.put(self)
             return
         started = now()
@@ -243,7 +244,7 @@ class Outbox:
 
     def go_on(self, _deadline: float) -> None:
         """Send what the socket takes, after waiting for a turn."""
-        self._told = False
+        self._queued = False
         if self.waiting:
             self._turns.serves(self._fd, now())
             self._send_on()

@@ -49,7 +49,7 @@ class FunctionSource:
     def add(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
 
-    def give_way(self, number: str) -> None:
+    def yield_turn(self, number: str) -> None:
         """Yield before each eighth element of a list; `number` is the variable that counts them."""
         self.add(f"if not {number} & 7:")
         self.add("    await turn")

@@ -161,7 +161,7 @@ def test_dynamic_configs_are_looked_up_and_shown_as_they_were_set(secrets: Path)
     assert (entries[LOCATION].value, entries[LOCATION].synonyms[0][1]) == (hidden, hidden)
     assert "file-secret" not in described(config)
     secrets.write_text("password=new")
-    config.look_up_again()
+    config.resolve_again()
     assert config.dynamic_broker == {LOCATION: "new"}
 
 

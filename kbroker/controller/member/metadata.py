@@ -40,7 +40,7 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest
-from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
+from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, matching
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
 from kbroker.topic_names import topic_name_fault
@@ -418,12 +418,12 @@ class MemberMetadata(TopicPlans):
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
         known = self._zookeeper_acls()
-        answers, gone = await meant(known.known, filters)
-        refused = await self._asking(_all((pattern, known.remove(pattern, some)) for pattern, some in gone.items()))
+        answers, removed = await matching(known.known, filters)
+        refused = await self._asking(_all((pattern, known.remove(pattern, some)) for pattern, some in removed.items()))
         if refused:
             for place, found in enumerate(answers):
-                meant_here = () if isinstance(found, ApiError) else found
-                fault = next((refused[each.pattern] for each in meant_here if each.pattern in refused), None)
+                matching_here = () if isinstance(found, ApiError) else found
+                fault = next((refused[each.pattern] for each in matching_here if each.pattern in refused), None)
                 if fault is not None:
                     answers[place] = fault
                 await turn

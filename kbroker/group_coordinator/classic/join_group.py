@@ -195,8 +195,8 @@ class JoinGroups:
         elif group.state is STABLE and unchanged and not leads:
             join.answer(generation_answer(group, member_id, with_members=False))
         elif group.state in (COMPLETING, STABLE):
-            who = "leader" if leads else "member"
-            self._update(group, member, f"{who} {member_id} joins again; client reason: {join.reason}", join)
+            role = "leader" if leads else "member"
+            self._update(group, member, f"{role} {member_id} joins again; client reason: {join.reason}", join)
         else:
             join.fail(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
 

@@ -180,9 +180,9 @@ class ConsumerGroup:
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
-        gone = list(members)
-        classic = self.classic_members - sum(member.classic is not None for member in gone)
-        return classic == len(self.members) - len(gone)
+        removed = list(members)
+        classic = self.classic_members - sum(member.classic is not None for member in removed)
+        return classic == len(self.members) - len(removed)
 
     def supports_classic(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Return whether a classic member with these protocols could join the group."""

@@ -64,8 +64,8 @@ class TlsListeners:
         try:
             self._replacements(config)
         except (ConfigError, InvalidConfig) as error:
-            said = config.hide(error.text if isinstance(error, InvalidConfig) else str(error))
-            text = f"{_EXCEPTION}: {_FAILED}: {_EXCEPTION}: {said}"
+            reason = config.hide(error.text if isinstance(error, InvalidConfig) else str(error))
+            text = f"{_EXCEPTION}: {_FAILED}: {_EXCEPTION}: {reason}"
             raise InvalidConfig(
                 f"Invalid value {text} for configuration Invalid dynamic configuration", ErrorCode.INVALID_REQUEST
             ) from None

@@ -189,9 +189,9 @@ async def test_each_fetch_is_told_from_the_moment_that_the_log_wants_to_know(alo
 
         assert await told() == 0
         with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
-            served.node.server.dispatcher.look_anew()
+            served.node.server.dispatcher.refresh()
             assert await told() == 3
-        served.node.server.dispatcher.look_anew()
+        served.node.server.dispatcher.refresh()
         assert await told() == 0
 
 
