@@ -1,8 +1,7 @@
 """Serving over HTTP: addresses, which of them only this machine reaches, and the socket.
 
-Owns reading HOST:PORT, which names in a request's Host header cannot belong to another site, and what the control API
-and the web console need before they can serve. Never imports a server, because the command line takes its addresses
-from here.
+Owns reading HOST:PORT, which names in a request's Host header cannot belong to another site, and the requirements of
+the control API and the web console. Never imports a server, because the command line takes its addresses from here.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _LAST_PORT: Final = 65_535
 _BACKLOG: Final = 128
 
 
-class NoPlace(Exception):  # noqa: N818 - what happened
+class NoPlace(Exception):  # noqa: N818 - an outcome
     """The reason why nothing can be served at an address, in one line."""
 
 
@@ -47,8 +46,8 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
     """Return a socket that listens at an address; port 0 takes a free one.
 
-    Raises NoPlace if other machines could connect (`not_public` says why they must not; None: they may), if the port is
-    in use, and if this machine does not have the address.
+    Raises NoPlace if other machines could connect (`not_public` is the reason why they must not; None: they may), if
+    the port is in use, and if this machine does not have the address.
     """
     where = joined(host, port)
     try:
@@ -70,7 +69,7 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What can be served: its usual address, its packages, and why others must not reach it without permission."""
+    """A service: its usual address, its packages, and why others must not reach it without permission."""
 
     default: str
     extra: str

@@ -1,6 +1,6 @@
 """JAAS login configurations, from which Java programs read the names and passwords for their logins.
 
-Owns the syntax of these files (javax.security.auth.login.Configuration). Never knows what a login module does.
+Owns the syntax of these files (javax.security.auth.login.Configuration). Never knows a login module.
 
     Client {
         org.apache.zookeeper.server.auth.DigestLoginModule required

@@ -136,7 +136,7 @@ def own_host_name() -> str:
         socket.getaddrinfo(name, None)
     except OSError:
         log.warning(
-            "this machine's name %s has no address, so clients are told 127.0.0.1; advertised.listeners says another",
+            "this machine's name %s has no address, so clients get 127.0.0.1; advertised.listeners names another",
             name,
         )
         return "127.0.0.1"
@@ -154,7 +154,7 @@ class Settings(Protocol):
 
 
 class ListenerValues:
-    """The values of a listener by the broker's key names. Read anew each time: some change at run time."""
+    """The values of a listener by the broker's key names. Read each time: some change at run time."""
 
     def __init__(self, config: Settings, listener: str) -> None:
         self._config = config

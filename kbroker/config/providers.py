@@ -143,7 +143,7 @@ class Providers:
         key = f"{PROVIDERS}.{name}.class"
         kind = settings.get(key, "").strip()
         if not kind:
-            raise ConfigError(f"{PROVIDERS} has {name}, but {key} does not say what it is")
+            raise ConfigError(f"{PROVIDERS} has {name}, but {key} is missing")
         kinds: dict[str, tuple[Callable[[str, str], Lookup], str]] = {
             f"{_PACKAGE}.FileConfigProvider": (self._files, _PATHS),
             f"{_PACKAGE}.DirectoryConfigProvider": (self._directories, _PATHS),

@@ -33,7 +33,7 @@ OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 
 class Authorization(NamedTuple):
-    """The super users, as TYPE:NAME, and whether everybody is allowed what no ACL covers."""
+    """The super users, as TYPE:NAME, and whether resources without an ACL are open to all."""
 
     super_users: tuple[str, ...]
     allow_if_no_acl: bool
@@ -395,8 +395,8 @@ class BrokerConfig:
             raise ConfigError(f"{', '.join(of_tls)}: there is nothing of the kind in this version; leave this out")
         if promised:
             raise ConfigError(
-                f"{', '.join(promised)}: this version does not have this part of SASL, so clients might do what this "
-                "forbids; to serve like that, leave this out"
+                f"{', '.join(promised)}: this version does not have this part of SASL, so clients might use what "
+                "this forbids; to serve like that, leave this out"
             )
 
     def _warn_of_idle(self, prefix: str, protocol: str) -> None:

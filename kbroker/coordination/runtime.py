@@ -403,7 +403,7 @@ class Runtime(Generic[S]):
                 self._deliver(partition, outcome.after(code, now_ms))
             except Exception:
                 # It works on state that may be half changed, and must not prevent the new load.
-                log.exception("%s %d: what follows a decision failed", self._name, partition)
+                log.exception("%s %d: the work after a decision failed", self._name, partition)
         return self._fail_and_reload(partition, state, error.__cause__ or error)
 
     def _fail_and_reload(self, partition: int, state: _Partition[S], error: BaseException) -> ErrorCode:
@@ -490,7 +490,7 @@ class Runtime(Generic[S]):
                     code = self._fail_and_reload(partition, state, err)
                 else:
                     # The waiting request must be answered, and the entries behind it must continue.
-                    log.exception("%s %d: what follows a decision failed", self._name, partition)
+                    log.exception("%s %d: the work after a decision failed", self._name, partition)
                     code = code or ErrorCode.UNKNOWN_SERVER_ERROR
         if entry.future is not None and not entry.future.done():
             if code is ErrorCode.NONE or entry.on_error is None:

@@ -1,7 +1,7 @@
 """The cluster's topics for consumer groups.
 
 Owns one view that all shards share: names, ids, partition counts, racks, and a hash of a group's subscribed topics,
-which shows that a topic was created, extended, deleted or moved to other racks. Never decides what a group does then.
+which shows that a topic was created, extended, deleted or moved to other racks. Never rebalances a group.
 
 The hash is stored in a group's record. Apache Kafka uses another function (XXH3), so a group that moves between the two
 gets a new assignment once.

@@ -80,7 +80,7 @@ async def outcomes(
 
 
 async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
-    """Check what needs no knowledge of the resource: duplicate keys, null values, a type not among `kinds`."""
+    """Do the checks that need no knowledge of the resource: duplicate keys, null values, a type not among `kinds`."""
     names: set[str] = set()
     nulls: list[str] = []
     for name, value in entries:

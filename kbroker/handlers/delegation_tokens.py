@@ -1,7 +1,7 @@
 """The APIs of delegation tokens (KIP-48).
 
-Owns the check of who may send these requests at all, and the errors of whole requests. Never decides what happens to a
-token (security/tokens/).
+Owns the check whether a client may send these requests at all, and the errors of whole requests. Never changes a token
+(security/tokens/).
 
 CreateDelegationToken (key 38), versions 1-3: create a token for the client or, since version 3, for another owner.
 

@@ -1,9 +1,8 @@
 """Produce requests that differ from an earlier one of the same connection only in the batch: most of them.
 
-Owns what such a request shares with the earlier one: the bytes around its batch, the partition, and the form of the
-response. Responds in about half the time, or leaves the request to produce.py, which is the reference: every request
-that differs or is not plainly valid goes there, and so does every error. (tests/broker/test_express_produce.py
-checks that both behave the same.)
+Owns the common part with the earlier request: the bytes around the batch, the partition, and the layout of the
+response. Responds in about half the time, or leaves the request to produce.py, which is the reference: every other
+request and every error is its work. (tests/broker/test_express_produce.py checks that both behave the same.)
 
     frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
@@ -47,14 +46,14 @@ _NO_OFFSET = bytes(8)
 """The base offset of a produced batch."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
-"""Most forms that are kept for one connection."""
+"""Most requests that are known of one connection."""
 _SIZE = struct.Struct(">i")
 _OFFSET, _TIME, _START = 0x1122334455667788, 0x2233445566778811, 0x3344556677881122
 _unpack_header = HEADER_FIELDS.unpack_from
 
 
 class KnownRequest:
-    """The form of one request: its partition, and the layout of its response."""
+    """One earlier request: its partition, and the layout of its response."""
 
     __slots__ = ("_acks", "_ctx", "_flexible", "_get", "_key", "_pack", "_partition", "_parts", "_tagged")
 
@@ -138,7 +137,7 @@ class KnownRequest:
 
 
 class KnownRequests:
-    """The forms of the requests of one connection."""
+    """The earlier requests of one connection that may be repeated."""
 
     __slots__ = ("__weakref__", "_by_bytes", "_end", "_version")
 
@@ -152,7 +151,7 @@ class KnownRequests:
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
-        """Respond to a frame whose form is known; False: nothing was done."""
+        """Respond to a frame that repeats a known request; False: nothing was done."""
         end = self._end
         if version != self._version or len(frame) < end + HEADER_BYTES:
             return False
@@ -162,7 +161,7 @@ class KnownRequests:
     def learn(
         self, ctx: RequestContext, frame: memoryview, position: int, request: ProduceRequest, answer: ProduceResponse
     ) -> None:
-        """Remember the form of a request that was just answered, if it may be repeated; its body is at `position`."""
+        """Remember a request that was just answered, if it may be repeated; its body is at `position`."""
         if request.acks not in (-1, 1) or request.transactional_id is not None or len(request.topic_data) != 1:
             return
         (topic,) = request.topic_data

@@ -99,7 +99,7 @@ class BrokerHosts:
             self._known, self._read_at = frozenset().union(*found.values()), began
         except (Unreachable, Denied, TimeoutError) as error:
             log.warning("the hosts of registered brokers cannot be read: %s", str(error) or "no answer in time")
-            raise CloseConnection("it is not known from where brokers come") from None
+            raise CloseConnection("the brokers' addresses are not known") from None
         finally:
             self._reading = None
 

@@ -7,7 +7,7 @@ which asks the transaction coordinator.
 
 A request with many partitions is cut into pieces, and each piece is handled like a short request, with a turn in
 between. A fault of the whole request is found before the first piece is appended; a piece that fails later is an error
-of its own partitions.
+of its partitions only.
 
 Version notes: up to v11 the partition must have been added to the transaction before; since v12 Produce adds it
 (KIP-890).

@@ -34,7 +34,7 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     """Whether an error takes a log directory offline.
 
     In a cluster a full disk does, as other brokers can lead its partitions: a leader that only refuses would block
-    their writes. A broker alone refuses what needs room until there is some.
+    their writes. A single broker refuses requests that need room until there is some.
     """
     if isinstance(error, UnplacedError):
         return False
@@ -47,7 +47,7 @@ class DiskTrouble:
     __slots__ = ("_complained_ms", "_name", "_reported_damage_ms", "damaged_at", "refusal", "report")
 
     def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
-        """`report` gets every failure, and decides what it means for the other logs of the directory."""
+        """`report` gets every failure, and decides the consequences for the other logs of the directory."""
         self._name = name
         self._complained_ms = self._reported_damage_ms = -_COMPLAIN_EVERY_MS
         self.report = report

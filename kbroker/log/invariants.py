@@ -91,7 +91,7 @@ def check_offsets(log: PartitionLog) -> None:
 def check_end(log: PartitionLog) -> None:
     """Assert everything that an append may have changed."""
     if log.failed:
-        return  # the log itself says that its files cannot be trusted
+        return  # the log itself reports that its files cannot be trusted
     check_offsets(log)
     assert log.segments.active is log.segments[-1], "the active segment is not the last one"
     _check_segment(log.segments.active)

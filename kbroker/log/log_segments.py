@@ -44,7 +44,7 @@ class DeletedFiles:
         self._undated += not now_ms
 
     def add_garbage(self, paths: list[str]) -> None:
-        """Schedule the immediate removal of files that nobody can need."""
+        """Schedule the immediate removal of files that are not needed."""
         self._files.appendleft((0, paths, _no_segment))
 
     def take(self, config: LogConfig, now_ms: int, most: int) -> list[str]:

@@ -50,7 +50,7 @@ class FlushTask:
     It holds names, and the one open file that is being written; its log gets the result from the owner of the log.
     There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its segment
     was deleted, or compacted into another one that is on disk, or the log was truncated, which makes the task void. The
-    kernel reports a failed write that nobody has seen to the next opener of the file.
+    kernel reports a failed write that has not been reported yet to the next opener of the file.
     """
 
     active: FileHandle
@@ -98,7 +98,7 @@ class LogHost:
     """The owner of a log's directory, which may be the owner of other logs."""
 
     on_disk_error: Callable[[OSError], None] = lambda _error: None
-    """Called at every failure of the disk after the opening; decides what it means for the other logs."""
+    """Called at every failure of the disk after the opening; decides the consequences for the other logs."""
     files: OpenFiles | None = None
     """Bounds how many segments have files open, of all these logs; without it the log has its own bound."""
     later: Callable[[Work], None] = lambda make: whole(make())
@@ -353,8 +353,8 @@ class LogState:
             raise
 
     def _refuse_after_cut(self, error: OSError) -> None:
-        # This process no longer knows what is left; an append after the removed part would leave a hole.
-        self.refuse_appends(f"a truncation did not come to its end: {error}")
+        # The content on disk is unknown now; an append after the removed part would leave a hole.
+        self.refuse_appends(f"a truncation was interrupted: {error}")
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything and restart at `offset`."""

@@ -55,7 +55,7 @@ class OpenFiles:
     def __init__(self, most: int | None = None) -> None:
         """Derive `most` from the process's current limit of descriptors, unless it is given."""
         self.most = most or most_segments(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._ring: dict[Holder, None] = {}  # the next one to check comes first
+        self._ring: dict[Holder, None] = {}  # the next one to check is first
         self._kept: WeakSet[Holder] = WeakSet()
         self._thread = 0
         with _all_lock:

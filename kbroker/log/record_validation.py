@@ -68,7 +68,7 @@ class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
 
 
 class _Allowance(threading.local):
-    """The time that may be spent at once on opening batches, by all on one thread: its loop is theirs together."""
+    """The time that may be spent at once on opening batches, by all on one thread: they share its loop."""
 
     def __init__(self) -> None:
         self._left = _AT_ONCE_SECONDS

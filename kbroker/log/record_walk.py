@@ -304,7 +304,7 @@ class _Window:
 
 
 def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
-    """Read records that begin at `stop` at the latest, up to a large one; raises Malformed, IndexError."""
+    """Read records that begin at or before `stop`, up to a large one; raises Malformed, IndexError."""
     deltas: list[int] = []
     stamps: list[int] = []
     keys: list[int] = []
@@ -409,7 +409,7 @@ def _large_record(window: _Window, most_headers: int) -> Generator[None, None, R
     except Undecodable:
         raise
     except Malformed:
-        # Like a reader that unpacks a record before parsing it: an unpacking error comes before a parsing error.
+        # Like a reader that unpacks a record before parsing it: an unpacking error precedes a parsing error.
         yield from _skip(window, end - window.place)
         raise
     if window.place != end:

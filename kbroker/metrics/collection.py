@@ -51,7 +51,7 @@ def _version() -> str:
         return "unknown"
 
 
-_VERSION: Final = _version()  # read once, because it comes from files
+_VERSION: Final = _version()  # read once, because it is stored in files
 
 
 async def collect(node: Node, idle: Idle, lag_s: float) -> Values:

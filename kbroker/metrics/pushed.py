@@ -32,7 +32,7 @@ MOST_SERIES: Final = 20_000
 MOST_OF_ONE: Final = 5_000
 """The most series of one client."""
 MOST_WAITING: Final = 64
-"""The most pushes that wait for the thread, of all clients; one more is told to retry with the next interval."""
+"""The most pushes that wait for the thread, of all clients; one more has to retry with the next interval."""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
@@ -90,7 +90,7 @@ class PushedMetrics:
         self._waiting += 1
         reading = asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
         reading.add_done_callback(self._was_read)
-        # The thread still reads the push when the waiting request is gone, as after a closed connection.
+        # The thread still reads the push when the waiting request has ended, as after a closed connection.
         read = await asyncio.shield(reading)
         if push.terminating:
             self.forget(client.instance_id)

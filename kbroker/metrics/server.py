@@ -48,7 +48,7 @@ _STOP_S: Final = 5.0
 _T = TypeVar("_T")
 
 
-class NoAnswer(Exception):  # noqa: N818 - what happened
+class NoAnswer(Exception):  # noqa: N818 - an outcome
     """The event loop did not answer in time."""
 
 
@@ -139,7 +139,7 @@ class MetricsServer:
             sock.settimeout(_IDLE_S)
             _Handler(self, sock, address)
         except OSError:
-            pass  # the client is gone
+            pass  # the connection is broken
         except Exception:
             log.exception("a request for metrics has failed")
         finally:
@@ -154,7 +154,7 @@ class MetricsServer:
     # -- the requests
 
     def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
-        """Return the status, the type and the text of the page; raises NoAnswer, or OSError if the client is gone."""
+        """Return the status, the type and the text of the page; raises NoAnswer, or OSError for a broken connection."""
         with self._collecting:  # concurrent ones would only take turns
             if asker not in self._connections:
                 raise ConnectionAbortedError

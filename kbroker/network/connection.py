@@ -2,7 +2,7 @@
 
 Owns reading: requests in their order of arrival, their responses in the same order, and pausing a client that sends
 faster than it is served. It works on one request of a connection at a time (as Kafka mutes a channel), so a parked
-Fetch or JoinGroup holds back the requests behind it. Never knows what a request means.
+Fetch or JoinGroup holds back the requests behind it. Never interprets a request.
 
 A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
 request, which yields (long_work.py). Memory: all connections receive into one buffer that the server owns; a connection
@@ -49,7 +49,7 @@ class State(Enum):
     """The state of a connection.
 
     SERVING   runs requests as they arrive; waits only for the client
-    TOLD      as SERVING, and waits for its turn to read what the client has sent
+    READABLE  as SERVING, and waits for its turn to read what the client has sent
     QUEUED    has a request, or the rest of one, and waits for its turn of the loop
     WAITING   one request waits for something to happen
     SENDING   a response is not completely sent yet
@@ -330,7 +330,7 @@ class Connection:
     def _ended_by_client(self) -> None:
         """Close it after finishing the current request (acks=0) and sending its response: the end is reported again.
 
-        A request that waits, with nothing behind it, is abandoned: nobody will read its response.
+        A request that waits, with nothing behind it, is abandoned: its response would not be read.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
@@ -383,7 +383,7 @@ class Connection:
                     try:
                         if out:
                             self._flush()
-                    finally:  # if the client is gone, too: a coroutine that never ran cannot be closed silently
+                    finally:  # also after a lost connection: a coroutine that never ran cannot be closed silently
                         self._work_on(deadline)
                     keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
                     if shared and keeps and self._work is not None:
@@ -489,7 +489,7 @@ class Connection:
             self._work = None
             self._fail(err)
             return
-        except asyncio.CancelledError:  # of what it awaits, as in `_unpark`
+        except asyncio.CancelledError:  # of its awaited future, as in `_unpark`
             self.abort()
             return
         except Exception:
@@ -587,7 +587,7 @@ class Connection:
         if done.cancelled():
             self.abort()
             return
-        done.exception()  # retrieved here, as the connection may end before the work goes on
+        done.exception()  # retrieved here, as the connection may end before the work continues
         if self.state is _CLOSED:
             return
         turns = self._turns
@@ -612,7 +612,7 @@ class Connection:
     # --- answers
 
     def _flush(self) -> None:
-        """Send the finished responses. Raises OSError if the client is gone."""
+        """Send the finished responses. Raises OSError if the connection is broken."""
         out, spill = self._out, self._spill
         if not out:
             return

@@ -221,9 +221,9 @@ class Dispatcher:
         return {key: each.name for key, each in self._apis.items()}
 
     def refresh(self) -> None:
-        """Decide what is measured and logged of requests; called after a change of loggers, quotas or the trace sink.
+        """Decide which requests are measured and logged; called after a change of loggers, quotas or the trace sink.
 
-        Not once a request: with all of it off, requests cost nothing more.
+        Not called per request: with all of it off, requests cost nothing more.
         """
         self._metered = self._quotas is not None and self._quotas.active
         self._logged = self._observed = request_log.enabled()
@@ -255,7 +255,7 @@ class Dispatcher:
         return known[3]
 
     def _forget_requests(self) -> None:
-        """Forget the forms of all connections: a principal that could write by them may have lost the right."""
+        """Forget the known requests of all connections: a principal may have lost the right to write."""
         for known_requests in self._known_requests:
             known_requests.forget()
 

@@ -27,7 +27,7 @@ _ORDINARY = 1024 * 1024 + FIRST_GROWTH
 """Bytes of a claimed size trusted once FIRST_GROWTH bytes have arrived: a producer's largest request by default."""
 
 
-class BadFrame(Exception):  # noqa: N818 - named after what came
+class BadFrame(Exception):  # noqa: N818 - named after the frame
     """The size of a frame is impossible or over the limit: nothing behind it can be read."""
 
 

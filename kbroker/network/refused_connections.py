@@ -51,7 +51,7 @@ def why_too_many(limits: Limits, host: str, own: int, of_all: int) -> str | None
 
 
 class Refusals:
-    """Logs refusals by reason. Reasons are few: they name what an operator may change."""
+    """Logs refusals by reason. Reasons are few: each names a setting that an operator may change."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

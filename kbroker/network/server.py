@@ -199,7 +199,7 @@ class Server:
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:  # the client is gone again
+            except OSError:  # the client has closed it again
                 sock.close()
                 continue
             # A listener for both families has IPv4 addresses in the form of IPv6.
@@ -356,7 +356,7 @@ class Server:
             return
         del self._connections[connection]
         self.by_listener[connection.listener] -= 1
-        log.debug("%s is gone", connection.peer)
+        log.debug("%s has disconnected", connection.peer)
         host = self._hosts.pop(connection)
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
@@ -441,7 +441,7 @@ def process_on(port: int) -> str | None:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = " ".join(file.read(200).decode("utf-8", "replace").split("\0")).strip()
         except OSError:
-            continue  # not readable for us, or gone
+            continue  # not readable for us, or removed
         return f"process {pid} ({''.join(c if c.isprintable() else '?' for c in command)})"
     return None
 

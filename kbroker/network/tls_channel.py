@@ -40,7 +40,7 @@ _WASTED_BYTES = 20 * 1024
 _UNREAD_BYTES = 64 * 1024
 """Most bytes of TLS itself (responses to key updates) that wait for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""Most bytes for a client that takes them as fast as they come, before other connections have a turn."""
+"""Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
@@ -187,7 +187,7 @@ class TlsChannel(Outbox):
         assert client is not None
         if not count:
             if self._session is not None:
-                raise Broken("the client went away")
+                raise Broken("the client closed the connection")
             client.abort()  # it sent nothing: a check whether the port is open
             return
         if self._session is None:
@@ -285,11 +285,11 @@ class TlsChannel(Outbox):
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as many as the socket takes. Raises OSError if the client is gone."""
+        """Send bytes, or as many as the socket takes. Raises OSError if the connection is broken."""
         self.send_pieces([data])
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError if the client is gone."""
+        """Send bytes and ranges of files in order. Raises OSError if the connection is broken."""
         waited = self.waiting
         if self._pieces:
             self._pieces.extend(pieces)
@@ -308,7 +308,7 @@ class TlsChannel(Outbox):
         if self._sealed:
             self._sealed, self._offset = self._sealed[self._offset :] + data, 0
             if len(self._sealed) > SEALED_BYTES + _UNREAD_BYTES:
-                raise Broken("it does not read what TLS has to say to it")
+                raise Broken("it does not read the messages of TLS")
             return
         waited = self.waiting
         self._sealed = data

@@ -1,7 +1,7 @@
 """A generated function under construction: its lines, its constants, and its compilation.
 
-Owns what decoders and encoders share: names, indentation, and the fields of a version. Never knows what the lines do.
-The source is registered with `linecache`, so tracebacks show it.
+Owns the common parts of decoders and encoders: names, indentation, and the fields of a version. Never interprets the
+lines. The source is registered with `linecache`, so tracebacks show it.
 """
 
 from __future__ import annotations

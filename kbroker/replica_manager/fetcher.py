@@ -234,7 +234,7 @@ class Fetcher:
         """Return the leader's peer, a new one if it has moved; raises PeerUnavailable if it cannot be found."""
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:
-            raise PeerUnavailable("nobody knows where it is")
+            raise PeerUnavailable("its address is not known")
         if self._peer is None or endpoint != self._endpoint:
             if self._peer is not None:
                 self._peer.close()

@@ -46,7 +46,7 @@ class Spans:
             log.exception("a span could not be made")
 
     def close(self) -> None:
-        """Export the rest, for some seconds at most; what is left then ends with the process."""
+        """Export the rest, for some seconds at most; the rest ends with the process."""
         ending = threading.Thread(target=self._provider.shutdown, name="kbroker-traces-end", daemon=True)
         ending.start()
         ending.join(STOP_S)

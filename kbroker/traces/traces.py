@@ -49,7 +49,7 @@ class Traces:
         self.dropped = 0
         """The number of requests without a span, because too many waited."""
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
-        # A session of its own: the terminal's Ctrl-C is for the broker.
+        # A separate session: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -92,7 +92,7 @@ class Traces:
 
     def _run(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process is gone: `_listen` logs it
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process has ended: `_listen` logs it
             while not self._ending.wait(_EVERY_S):
                 self._write_all(pipe)
             self._write_all(pipe)

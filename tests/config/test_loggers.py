@@ -111,14 +111,14 @@ def test_the_loggers_of_kafkas_names_have_levels_of_their_own(name: str) -> None
         ("", None),
     ],
 )
-def test_levels_of_the_command_line(text: str, matching: tuple[str, str] | None) -> None:
-    if matching is None:
+def test_levels_of_the_command_line(text: str, meant: tuple[str, str] | None) -> None:
+    if meant is None:
         with pytest.raises(ValueError, match=r"is none of DEBUG, ERROR, FATAL|there is no logger"):
             parse_level(text)
         return
-    assert parse_level(text) == matching
-    set_level(*matching)
-    name, level = matching
+    assert parse_level(text) == meant
+    set_level(*meant)
+    name, level = meant
     assert _effective(name) == level
 
 

@@ -183,8 +183,8 @@ class Raw:
         """Have the groups' topic created and loaded."""
         asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[group])
         until("a group coordinator", lambda: self.ask(asked, 4).coordinators[0].error_code == 0)
-        expire = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[])])
-        until("the groups", lambda: self.ask(expire, 8).groups[0].error_code not in _NOT_YET)
+        look = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=[])])
+        until("the groups", lambda: self.ask(look, 8).groups[0].error_code not in _NOT_YET)
 
     def add_offsets(self, name: str, producer: Identity, group: str, version: int = 3) -> ErrorCode:
         """Tell a transaction of a group."""

@@ -77,7 +77,7 @@ async def check_lacking(term: Term) -> None:
     found = {number: await _usable(term, number) for number in sorted(term.context.lacking)}
     started = {number: broker for number, broker in found.items() if broker is not None}
     if started:
-        log.info("Brokers that support what is finalized by now: %s", sorted(started))
+        log.info("Brokers that support the finalized features by now: %s", sorted(started))
         await _started(term, started)
 
 
@@ -90,7 +90,7 @@ async def check(term: Term) -> None:
     again = {number: live[number] for number in known.keys() & live if live[number].epoch > known[number].epoch}
     if not new and not dead and not again:
         return
-    log.info("Brokers that came: %s, went: %s, came back: %s", sorted(new), sorted(dead), sorted(again))
+    log.info("Brokers started: %s, failed: %s, restarted: %s", sorted(new), sorted(dead), sorted(again))
     for number in (*dead, *again):
         term.channels.close(number)
     if new:

@@ -97,7 +97,7 @@ class Channels:
                 try:
                     response = await channel.peer.ask(request, version, answer, channel.timeout_ms)
                 except PeerUnavailable as error:
-                    log.info("The controller could not tell broker %d, and tries again: %s", channel.broker, error)
+                    log.info("The controller could not notify broker %d, and retries: %s", channel.broker, error)
                     await self._sleep(_RETRY_SECONDS)
                 else:
                     self._answered(channel.broker, channel.sender[2], item, response)
@@ -171,4 +171,4 @@ class _Channel:
             try:
                 await in_slices(self._channels.ask(self, item))
             except Exception:
-                log.exception("The controller could not tell broker %d something, and passes over it", self.broker)
+                log.exception("The controller could not notify broker %d, and skips the request", self.broker)

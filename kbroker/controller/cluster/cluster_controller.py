@@ -232,7 +232,7 @@ class ClusterController:
 
     def _session_over(self, event: Event, error: Unreachable) -> None:
         """End the term with its session; the owner of the session notifies of the next one."""
-        log.info("Broker %d could not do something as controller: %s", self.node_id, error)
+        log.info("Broker %d could not finish its work as controller: %s", self.node_id, error)
         event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         if self._term is not None and self._term.tree.is_over:
             self._leave()

@@ -28,7 +28,7 @@ async def read_topics(term: Term) -> list[Partition]:
     names = await term.tree.children(TOPICS, lambda: term.put("topics", lambda: check(term)))
     missing = context.topics.keys() - names
     for name in missing:
-        log.error("The znode of topic %s has gone without its deletion: the topic is forgotten", name)
+        log.error("The znode of topic %s was removed without a deletion: the topic is forgotten", name)
         context.remove_topic(name)
     new = [name for name in names if name not in context.topics]
     assignments = await all_of(new, lambda name: _read(term, name))

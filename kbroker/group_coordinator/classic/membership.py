@@ -108,7 +108,7 @@ class Membership:
     def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
         """End a session: the member is removed unless a parked request proves that it is alive."""
         if member_id in group.pending_joins:
-            log.debug("group %s: pending member %s did not come back", group.group_id, member_id)
+            log.debug("group %s: pending member %s did not join again", group.group_id, member_id)
             group.remove(member_id)
             if group.state is PREPARING and group.all_joined():
                 self._rebalances.complete_join(group, out, now_ms)

@@ -63,7 +63,7 @@ def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bo
 
 
 def park_join(member: Member, parked: Parked, out: Outcome) -> None:
-    """Park a JoinGroup. An earlier one of the same member, whose connection must be gone, is completed."""
+    """Park a JoinGroup. An earlier one of the same member, whose connection must be closed, is completed."""
     answer_join(
         member,
         JoinGroupResponse(member_id=member.member_id, error_code=ErrorCode.REBALANCE_IN_PROGRESS),

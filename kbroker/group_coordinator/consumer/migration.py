@@ -265,7 +265,7 @@ class Migration:
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
     ) -> None:
-        """Give the classic group what its record does not hold: protocols, sessions, a rebalance."""
+        """Add to the classic group the parts that its record lacks: protocols, sessions, a rebalance."""
         for member in group.members.values():
             known = members.get(member.member_id)
             if known is not None and known.classic is not None:

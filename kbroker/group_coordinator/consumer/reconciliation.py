@@ -1,7 +1,7 @@
 """The steps of a member from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
 
-Owns one such step. A member first revokes partitions and confirms it, keeping its epoch; then it takes the target's
-epoch and the free partitions; partitions that others still hold follow with later heartbeats. No partition ever has two
+Owns one step. A member first revokes partitions and confirms it, keeping its epoch; then it takes the target's epoch
+and the free partitions; partitions that others still hold follow with later heartbeats. No partition ever has two
 owners.
 """
 

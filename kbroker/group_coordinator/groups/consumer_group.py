@@ -6,7 +6,7 @@ consumer/ makes the decisions about a group, on values.
     Empty        No members. Offsets may live on until they expire.
     Assigning    The group's epoch is ahead of the target's: the next heartbeat that is allowed to computes a target.
     Reconciling  Members are on their way to the target.
-    Stable       Every member has what the target gives it.
+    Stable       Every member has the partitions of its target.
 
 A group's state follows from its members and epochs, so there are no transitions to check.
 

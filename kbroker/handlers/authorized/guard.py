@@ -3,7 +3,7 @@
 Owns the ways to refuse. Never knows an API: required_rights.py and the modules beside it do.
 
 A guard takes a handler and returns one. Refused parts have no effect, as the handler never receives them; the rest of a
-list is passed on as a request of its own, and both responses are merged, in the order of the request.
+list is passed on as a separate request, and both responses are merged, in the order of the request.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
-            # The handler refuses names that occur twice, and a name that nobody may create.
+            # The handler refuses names that occur twice, and a name that may not be created.
             if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
                 allowed.append(topic)
             else:

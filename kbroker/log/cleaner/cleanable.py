@@ -43,7 +43,7 @@ class Cleanable:
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
 
     def precedes(self, other: Cleanable | None) -> bool:
-        """Whether it is due and comes before another log: the one with the larger dirty share comes first."""
+        """Whether it is due and precedes another log: the log with the larger dirty share is cleaned first."""
         return self.is_due and (other is None or self.ratio > other.ratio)
 
 

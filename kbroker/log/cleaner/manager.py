@@ -1,9 +1,9 @@
 """Chooses the next log of a directory to clean, and applies the results.
 
 Owns the running jobs, the clean offset of each log (`cleaner-offset-checkpoint`), and the list of logs that cannot be
-cleaned. Never reads a record, and has no clock: `tick` is called on the event loop and does what is due. A job's
-results count only for exactly the segments of the job: a log that was deleted, truncated or otherwise changed meanwhile
-keeps its segments.
+cleaned. Never reads a record, and has no clock: `tick` does the due work, on the event loop. A job's results count only
+for exactly the segments of the job: a log that was deleted, truncated or otherwise changed meanwhile keeps its
+segments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """Done once the checkpoint on disk says that the log may have holes; before that there must be none."""
+    """Done once the checkpoint on disk records that the log may have holes; before that there must be none."""
     abandoned: bool = False
     ended: bool = False
     result: dict[str, Any] = field(default_factory=dict)

@@ -67,7 +67,7 @@ class WorkerProcess:
         # Large pages for the table of keys: its accesses are random, and large pages save a tenth of the time. C
         # libraries other than glibc ignore the setting.
         environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-        # A session of its own: the terminal's Ctrl-C is for the broker.
+        # A separate session: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kbroker.log.cleaner.worker"],
             stdin=subprocess.PIPE,

@@ -130,7 +130,7 @@ class Checkpointer:
             number = file.begin()
             lines = await self._lines(offset_of_log)
             if not self._in_use():
-                return  # it failed a moment ago: all logs are gone, and an empty file must not be written
+                return  # the directory has just failed: it has no logs, and an empty file must not be written
             try:
                 file.write_by(self._flusher.pool, lines, number)
             except OSError as error:

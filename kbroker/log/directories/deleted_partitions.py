@@ -2,12 +2,12 @@
 
 Owns them from the deletion until the files are removed, and the thread that removes files and directories: removing one
 file may wait for the disk, and there may be tens of thousands of them. Never decides that a partition is deleted, nor
-what else is removed: nothing refers to the paths given here any more. Never removes a file that does not belong to a
-log: its directory stays, with that file.
+that another file is removed: nothing refers to the paths given here any more. Never removes a file that does not belong
+to a log: its directory stays, with that file.
 
 A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
 never keeps a name that a new partition needs: `finish` is called before one of that name is created. The next start
-removes what a crash left of deleted topics (`take`); it gets their ids as long as `pending` is true.
+removes the rest of deleted topics after a crash (`take`); it gets their ids as long as `pending` is true.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _remove_directory(path: str) -> None:
         else:
             others.append(entry.name)
     if others:
-        logger.warning("%s is kept, as it holds what is no file of a log: %s", path, ", ".join(sorted(others)[:3]))
+        logger.warning("%s is kept, as it holds files that belong to no log: %s", path, ", ".join(sorted(others)[:3]))
     else:
         os.rmdir(path)
 
@@ -131,7 +131,7 @@ class Departures:
 
     @property
     def pending(self) -> bool:
-        """Whether a deleted partition still has its name: its turn is still to come, or the rename failed."""
+        """Whether a deleted partition still has its name: it is not renamed yet, or the rename failed."""
         return self._stuck or bool(self._leaving)
 
     def take(self, key: Key, path: str, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """All partitions of one log directory.
 
 Owns the directory: its lock, its identity, the mark of a clean stop, its partitions, and their periodic work. Never
-answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
+answers a request and has no clock and no timer: `tick` is called from outside and does the due work.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpointer.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
@@ -339,7 +339,7 @@ class LogDirectory:
         return True
 
     def host(self, key: Key, progress: Callable[[int], None] | None = None) -> LogHost:
-        """Return what a log of this directory needs of it."""
+        """Return the directory's part in a log: its services and callbacks."""
         on_holes = partial(self.cleaner.note_holes, key)
         return LogHost(self.report, self.files, self.do_later, on_holes, progress)
 
@@ -485,7 +485,7 @@ class LogDirectory:
         self._remover.wait()
 
     async def due(self, now_ms: int) -> None:
-        """Do the due work in pieces; threads do what waits for the disk, and may still run when this returns."""
+        """Do the due work in pieces; work that waits for the disk runs on threads, perhaps still after the return."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
         self.room.check(now_ms, self._flusher.pool)

@@ -318,9 +318,8 @@ class LogManager:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions out of use at once; their files are removed later.
 
-        An OSError is raised after all others are gone.
-        Partitions in a failed directory stay: a broker whose last directory has failed is about to end, and still holds
-        it.
+        An OSError is raised after all others are removed. Partitions in a failed directory stay: a broker whose last
+        directory has failed is about to end, and still holds it.
         """
         keys = list(keys)
         failure: OSError | None = None
@@ -402,7 +401,7 @@ class LogManager:
         if source is target:
             return
         if self.some_offline:
-            # An offline directory might hold the partition, too, and the two could never be told apart later.
+            # An offline directory might hold the partition, too, and the two could never be distinguished later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         ready = self.events.move_ready
         self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, ready)
@@ -447,7 +446,7 @@ class LogManager:
             # there.
             move.target.cleaner.forget(key)
             raise
-        # The copy is the log now. A later failure must not keep anybody appending to the old log.
+        # The copy is the log now. Even after a later failure nothing may be appended to the old log.
         del self.moves[key]
         self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)

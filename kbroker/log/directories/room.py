@@ -1,9 +1,9 @@
 """Whether the disk of a log directory has room.
 
 Owns the answer: a write that fails because the disk is full sets it, and then a thread checks the disk once a second
-until it has room. A successful write would not do: perhaps nobody writes any more. A broker alone goes on without room,
-and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it. Never refuses a write
-itself.
+until it has room. A successful write cannot reset it: there may be no more writes. A single broker continues without
+room, and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it. Never refuses a
+write itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ class Room:
         """Handle a failed write."""
         if error.errno in FULL and not self.lacking:
             self.lacking = True
-            logger.error("%s: the disk is full: what needs room is refused until there is some", self._directory)
+            logger.error(
+                "%s: the disk is full: requests that need room are refused until there is some", self._directory
+            )
 
     def check(self, now_ms: int, pool: Executor) -> None:
         """Check a full disk once a second."""

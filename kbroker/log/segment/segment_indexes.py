@@ -1,7 +1,7 @@
 """The offset index and the time index of one segment, kept consistent with its log file.
 
 Owns when they are opened, compared with the log, completed, emptied and rebuilt, which batches get an entry, and the
-segment's largest timestamp, which comes from the time index. Never changes the log.
+segment's largest timestamp, which is read from the time index. Never changes the log.
 """
 
 from __future__ import annotations

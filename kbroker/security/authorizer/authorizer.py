@@ -8,7 +8,7 @@ handlers/authorized/ does.
 2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name the principal or User:*, and
    the host or *, one that denies decides.
 3. Otherwise one that allows decides.
-4. Otherwise nobody is allowed, unless no ACL at all covers the resource and `allow.everyone.if.no.acl.found` is set.
+4. Otherwise the request is denied, unless no ACL covers the resource and `allow.everyone.if.no.acl.found` is set.
 
 The look-up uses the resource's own name and its beginnings with the lengths of existing prefixes, so the cost does not
 depend on the number of ACLs. Decisions are cached until the ACLs change.

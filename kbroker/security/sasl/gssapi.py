@@ -113,4 +113,4 @@ class GssapiServer:
 
 
 def _no_more(_token: bytes) -> bytes:
-    raise AuthenticationFailed("GSSAPI: a message that comes too late")
+    raise AuthenticationFailed("GSSAPI: a message after the last one")

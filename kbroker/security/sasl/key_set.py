@@ -1,6 +1,6 @@
 """The public keys for verifying tokens: a JSON Web Key Set (RFC 7517) in a file or at a URL.
 
-Owns when it is read again: after its time, after a failure, and when a token names an unknown key. Anybody can cause
+Owns when it is read again: after its time, after a failure, and when a token names an unknown key. Any client can cause
 the last, so it happens at most every MISS_PAUSE_MS. A thread does the reading; callers get the currently known keys.
 """
 

@@ -69,7 +69,7 @@ class PlainClient:
     def respond(self, token: bytes) -> bytes | None:
         """Accept the server's empty confirmation."""
         if token:
-            raise AuthenticationFailed("PLAIN: the server has said more than it has to")
+            raise AuthenticationFailed("PLAIN: the server's confirmation is not empty")
         return None
 
 

@@ -188,7 +188,7 @@ class ScramClient:
 
 
 def _no_more(_message: str) -> str:
-    raise AuthenticationFailed("SCRAM: a message that comes too late")
+    raise AuthenticationFailed("SCRAM: a message after the last one")
 
 
 def _acts_as(part: str) -> str:

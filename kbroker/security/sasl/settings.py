@@ -2,7 +2,7 @@
 
 Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options;
 refuses unsupported settings; and this broker's login to others, if the listener between brokers requires it. Never
-authenticates anybody, and never connects.
+authenticates a client, and never connects.
 
     sasl.jaas.config                                  for any listener and mechanism with this login module
     listener.name.inside.sasl.enabled.mechanisms      for one listener, its name in lower case

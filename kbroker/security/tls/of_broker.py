@@ -76,7 +76,7 @@ class TlsListeners:
             for replace in self._replacements(config):
                 replace()
         except (ConfigError, InvalidConfig) as error:
-            log.error("the stores of TLS stay what they are: %s", config.hide(str(error)))
+            log.error("the stores of TLS are unchanged: %s", config.hide(str(error)))
 
     def _replacements(self, config: BrokerConfig) -> list[Callable[[], None]]:
         found = []

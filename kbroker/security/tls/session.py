@@ -40,7 +40,7 @@ MOST_OF_HANDSHAKE = 256 * 1024
 """The most bytes of a client that does not finish its handshake."""
 
 
-class Broken(Exception):  # noqa: N818 - what happened
+class Broken(Exception):  # noqa: N818 - an outcome
     """The other side's bytes are invalid; the message gives the reason.
 
     The bytes left to send report it to the other side.
