@@ -167,9 +167,9 @@ class ClusterState:
         new: dict[str, Any] = {_FIELDS[kind]: held}
         return replace(self, version=self.version + 1, quotas=quotas, **new)
 
-    def without_topics(self, gone: Iterable[str]) -> ClusterState:
-        """Return the state without the topics `gone`, which must exist."""
+    def without_topics(self, deleted: Iterable[str]) -> ClusterState:
+        """Return the state without the topics `deleted`, which must exist."""
         topics, names = dict(self.topics), dict(self.topic_names)
-        for name in gone:
+        for name in deleted:
             del names[topics.pop(name).topic_id]
         return replace(self, version=self.version + 1, topics=topics, topic_names=names)

@@ -46,8 +46,8 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
     """Return a socket that listens at an address; port 0 takes a free one.
 
-    Raises NoPlace if other machines could connect (`not_public` says why they must not; None: they may), if the port is
-    in use, and if this machine does not have the address.
+    Raises NoPlace if other machines could connect (`not_public` is the reason why they must not; None: they may), if
+    the port is in use, and if this machine does not have the address.
     """
     where = joined(host, port)
     try:
@@ -69,7 +69,7 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What can be served: its usual address, its packages, and why others must not reach it without permission."""
+    """A service: its usual address, its packages, and why others must not reach it without permission."""
 
     default: str
     extra: str
@@ -77,10 +77,10 @@ class Service:
     needs: str
     not_public: str
 
-    def require(self, what: str) -> None:
-        """Raise NoPlace, which begins with `what`, if its packages are not installed."""
+    def require(self, user: str) -> None:
+        """Raise NoPlace, which begins with `user`, if its packages are not installed."""
         if any(importlib.util.find_spec(name) is None for name in self.packages):
-            raise NoPlace(f"{what} needs {self.needs} not installed: {how_to_install(self.extra)}")
+            raise NoPlace(f"{user} needs {self.needs} not installed: {how_to_install(self.extra)}")
 
     def listening(self, host: str, port: int, option: str, *, public: bool) -> socket.socket:
         """Return a listening socket; raises NoPlace, also for a public address without permission."""

@@ -11,7 +11,7 @@ Between two turns nothing else runs; across one, everything may have changed, so
 A connection runs its request this way (network/connection.py), without a task; a task uses `in_slices`. Therefore such
 a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group.
 Code that is no coroutine (a callback, a step of a state machine) works `for_a_while`. Work on a thread beside the loop
-rests as long as it works (`Breaks`), so that the loop gets the interpreter whenever it needs it.
+rests as long as it works (`Pauses`), so that the loop gets the interpreter whenever it needs it.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ async def in_order(names: Iterable[str]) -> Iterator[str]:
     return heapq.merge(*pieces)
 
 
-class Breaks:
+class Pauses:
     """Releases the interpreter at short intervals. Never for the loop's own thread."""
 
     def __init__(self) -> None:

@@ -190,7 +190,7 @@ class Partition:
         return self.log.log_start_offset
 
     def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` once all live replicas have deleted what is below an offset; None if it was called at once."""
+        """Call `notify` once all live replicas have deleted the records below an offset; None: it was called then."""
         notify(ErrorCode.NONE)
         return None
 

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
 """Topics whose partitions a coordinator loads as soon as a change is published. Only their new partitions are hosted
-later, at the latest when the coordinator loads them (`host_now`)."""
+later, when the coordinator loads them if not before (`host_now`)."""
 AT_ONCE = 2
 """New partitions hosted before a change of the cluster is published: each takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
@@ -46,7 +46,7 @@ _RETRY_MS = 1000
 
 
 def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
-    """Return the log configs of a topic under a broker's config; None is a topic without configs of its own."""
+    """Return the log configs of a topic under a broker's config; None is a topic without configs."""
     own = {k: v for k, v in topic.configs.items() if k in TOPIC} if topic else {}
     values = stored_values(TOPIC, own, config.topic_defaults())
     texts = {name: to_text(value) for name, value in values.items()}

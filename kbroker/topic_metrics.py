@@ -45,7 +45,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
-        """Counted up to the last query: the log's end shows how many records came since (Partition.count)."""
+        """Counted up to the last query: the log's end shows how many records were appended since (Partition.count)."""
         self.bytes_in = 0
         self.produces = 0
         """Batches to append, whether they were appended or not."""

@@ -14,7 +14,7 @@ from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.errors import AdminError, check_code, code_error, error_text
 from kbroker.admin.own_request import ask_broker
 from kbroker.admin.placement import Key
-from kbroker.long_work import Breaks
+from kbroker.long_work import Pauses
 from kbroker.protocol.errors import ErrorCode, Malformed
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kbroker.protocol.records import BatchHeader, Headers, compute_crc, iter_batches, read_records, stream_records
@@ -192,7 +192,7 @@ class _Room:
 def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> Iterator[Found]:
     """Yield the records of a batch from an offset on; pauses, because a broker may run in the same process."""
     codec = _CODECS[header.codec] if header.codec < len(_CODECS) else str(header.codec)
-    breaks = Breaks()
+    breaks = Pauses()
     for each in stream_records(batch, max_bytes=_MOST_UNPACKED, begin=begin):
         breaks.rest()
         if each is None or each.offset < begin:

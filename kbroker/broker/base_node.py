@@ -140,7 +140,7 @@ class Node(LogEvents, ABC):
             cluster=cluster,
             telemetry=self._telemetry(metadata) if cluster is None else None,
             authorizer=authorizer,
-            on_levels_changed=dispatcher.look_anew,
+            on_levels_changed=dispatcher.refresh,
         )
         self.server = Server(
             self.services,
@@ -185,7 +185,7 @@ class Node(LogEvents, ABC):
         metadata.subscribe(follow)
         return authorizer
 
-    def hasten(self) -> None:
+    def skip_controlled_shutdown(self) -> None:
         """Make a stop, now or later, wait for no other broker."""
 
     async def stop(self) -> None:

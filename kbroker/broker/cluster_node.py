@@ -92,7 +92,7 @@ class ClusterNode(Node):
         peers = TcpPeers(self._client_context, login_between_brokers(config))
         self.peers = peers
         self._killed = False
-        self._hurried = asyncio.Event()
+        self._second_signal = asyncio.Event()
         self._failures = 0
         self._reporting: asyncio.Task[None] | None = None
         self.tree = tree
@@ -211,7 +211,7 @@ class ClusterNode(Node):
             parts.callback(tokens.close)
         parts.callback(configs.close)
         parts.callback(features.close)
-        await _encrypt_anew(config, configs)
+        await _reencrypt(config, configs)
         config.set_dynamic(configs.of("brokers", ""), configs.of("brokers", str(config.node_id)))
         logs, cleaner_pool = open_logs(config, known, clock, parts, on_logs)
         configure_dirs(logs, config)
@@ -262,7 +262,7 @@ class ClusterNode(Node):
         # A client that connects now finds the cluster.
         await self.knows_live([self.node_id], _FIRST_NEWS_SECONDS)
         # The first controller of a cluster finalizes features before it sends anything.
-        self._features.look()
+        self._features.reread()
         await self._features.settled()
         self.periodic_work.begin()
 
@@ -287,8 +287,8 @@ class ClusterNode(Node):
         self.logs.close(clean=False)  # the second close, which would be a clean one, has no effect
         await self.stop()
 
-    def hasten(self) -> None:
-        self._hurried.set()
+    def skip_controlled_shutdown(self) -> None:
+        self._second_signal.set()
 
     async def _leave(self) -> None:
         if self._killed:
@@ -300,7 +300,7 @@ class ClusterNode(Node):
             self.peers,
             self.broker_epoch,
             self.controller_endpoint,
-            self._hurried,
+            self._second_signal,
             self._membership.away,
             lambda: self.controller.is_alone,
         )
@@ -417,9 +417,9 @@ class ClusterNode(Node):
         for name in changed:
             if new.topics[name].configs.get("unclean.leader.election.enable") == "true":
                 self.controller.unclean_election_enabled(name)
-        gone = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
-        if gone:
-            self.groups.on_topics_deleted(gone)
+        deleted = {name: topic.topic_id for name, topic in old.topics.items() if name not in new.topics}
+        if deleted:
+            self.groups.on_topics_deleted(deleted)
 
 
 def controller_config(config: BrokerConfig) -> ControllerConfig:
@@ -440,8 +440,8 @@ def _keep_everything(_topic: str, _partition: int, _topic_id: UUID | None) -> bo
     return True
 
 
-async def _encrypt_anew(config: BrokerConfig, configs: EntityConfigs) -> None:
+async def _reencrypt(config: BrokerConfig, configs: EntityConfigs) -> None:
     """Encrypt this broker's stored passwords with the new secret, if they are encrypted with the old one."""
     name = str(config.node_id)
-    if config.stored.encrypted_anew(configs.of("brokers", name)) != configs.of("brokers", name):
-        await steadily(partial(configs.change, "brokers", name, config.stored.encrypted_anew))
+    if config.stored.reencrypted(configs.of("brokers", name)) != configs.of("brokers", name):
+        await steadily(partial(configs.change, "brokers", name, config.stored.reencrypted))

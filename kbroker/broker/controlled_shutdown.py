@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from kbroker.config.server_config import BrokerConfig
-from kbroker.peers.interface import PeerGone, Peers
+from kbroker.peers.interface import Peers, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.inter_broker import ControlledShutdownRequest, ControlledShutdownResponse
 
@@ -29,27 +29,27 @@ async def shut_down_controlled(
     peers: Peers,
     broker_epoch: Callable[[], int],
     controller_endpoint: Callable[[], tuple[str, int] | None],
-    hurried: asyncio.Event,
+    second_signal: asyncio.Event,
     away: asyncio.Event,
     is_alone: Callable[[], bool],
 ) -> None:
     """Retry until this broker leads nothing, controlled.shutdown.max.retries is reached, or it is useless.
 
-    `hurried` is set to skip the rest, `away` while ZooKeeper is unreachable; `is_alone()` returns whether this broker
-    is the controller and knows no other one that could lead.
+    `second_signal` is set to skip the rest, `away` while ZooKeeper is unreachable; `is_alone()` returns whether this
+    broker is the controller and knows no other one that could lead.
     """
     asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint, is_alone))
-    hurry, lost = asyncio.ensure_future(hurried.wait()), asyncio.ensure_future(_lost(away))
+    skipped, lost = asyncio.ensure_future(second_signal.wait()), asyncio.ensure_future(_lost(away))
     try:
-        await asyncio.wait((asking, hurry, lost), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((asking, skipped, lost), return_when=asyncio.FIRST_COMPLETED)
         if asking.done():
             asking.result()
-        elif hurry.done():
+        elif skipped.done():
             log.warning("controlled shutdown: given up, as there was a second signal")
         else:
             log.warning("controlled shutdown: given up, as ZooKeeper is not reachable")
     finally:
-        for each in (asking, hurry, lost):
+        for each in (asking, skipped, lost):
             each.cancel()
 
 
@@ -99,7 +99,7 @@ async def _ask(config: BrokerConfig, peers: Peers, epoch: int, endpoint: tuple[s
             ControlledShutdownResponse,
             config.get_int("controller.socket.timeout.ms"),
         )
-    except PeerGone as error:
+    except PeerUnavailable as error:
         return str(error)
     finally:
         peer.close()

@@ -14,7 +14,7 @@ import asyncio
 import gc
 import time
 
-LOOK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 CALM_SHARE = 0.05
 """Share of one processor below which a broker counts as calm."""
 _YOUNG, _MIDDLE = 700, 10  # Python's own
@@ -47,10 +47,10 @@ class GarbageCollection:
 
     def _wait(self) -> None:
         self._used = time.process_time()
-        self._timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
-    def _look(self) -> None:
-        calm = time.process_time() - self._used < CALM_SHARE * LOOK_SECONDS
+    def _check(self) -> None:
+        calm = time.process_time() - self._used < CALM_SHARE * CHECK_SECONDS
         if gc.get_count()[2] >= (_WORTH_IT if calm else _OVERDUE):
             gc.collect()
         self._wait()

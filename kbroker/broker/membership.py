@@ -110,44 +110,44 @@ class Membership:
         self._fail = fail
         self.away = asyncio.Event()
         """Set while ZooKeeper is unreachable."""
-        self._what: Registration | None = None
+        self._registered: Registration | None = None
         self._session = 0
         self._renewing: asyncio.Task[None] | None = None
 
-    async def begin(self, what: Registration) -> None:
+    async def begin(self, registration: Registration) -> None:
         """Register, and stay registered. Raises ConfigError; waits while ZooKeeper is away, however long."""
         self._session = self._tree.session_id
-        await steadily(partial(self._registration.register, what))
-        self._what = what
+        await steadily(partial(self._registration.register, registration))
+        self._registered = registration
         self._tree.listen(self._session_changed)
         if self._tree.session_id != self._session:
             self._session_changed(Session.LIVE)
 
     def close(self) -> None:
         """Ignore the end of the session from now on."""
-        self._what = None
+        self._registered = None
         if self._renewing is not None:
             self._renewing.cancel()
 
-    def _session_changed(self, what: Session) -> None:
-        if self._what is None:
+    def _session_changed(self, session: Session) -> None:
+        if self._registered is None:
             return
-        if what is Session.LIVE:
+        if session is Session.LIVE:
             self.away.clear()
         else:
             self.away.set()
-        if what is Session.UNREACHABLE:
+        if session is Session.UNREACHABLE:
             log.warning("ZooKeeper is not reachable")
-        if what is Session.EXPIRED:
+        if session is Session.EXPIRED:
             log.warning("the session on ZooKeeper has expired; this broker registers again once there is another")
             self._controller.expired()
-        if what is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:
+        if session is Session.LIVE and self._tree.session_id != self._session and self._renewing is None:
             self._session = self._tree.session_id
-            self._renewing = asyncio.get_running_loop().create_task(self._renew(self._what))
+            self._renewing = asyncio.get_running_loop().create_task(self._renew(self._registered))
 
-    async def _renew(self, what: Registration) -> None:
+    async def _renew(self, registration: Registration) -> None:
         try:
-            self._session = await self._registration.renew(what)
+            self._session = await self._registration.renew(registration)
             self._controller.renewed()
         except (ConfigError, Denied, Refused) as error:
             self._fail(f"this broker cannot be registered again: {error}")

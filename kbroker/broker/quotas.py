@@ -88,7 +88,7 @@ class BrokerQuotas:
         try:
             (first, *_) = await asyncio.get_running_loop().getaddrinfo(name, None)
         except (OSError, ValueError):
-            log.warning("%s has a quota of connections, and no address: nobody is limited by it", printable(name))
+            log.warning("%s has a quota of connections, and no address: it limits no client", printable(name))
         else:
             self._found[name] = canonical(str(first[4][0]))
             self.connections.limit_ip(self._found[name], limit)

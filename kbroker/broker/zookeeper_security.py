@@ -19,7 +19,7 @@ from kbroker.config.server_config import BrokerConfig
 from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
-_ANYBODYS: Final = "/consumers"
+_PUBLIC: Final = "/consumers"
 """Very old clients write here; therefore nobody may own it."""
 _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 """Readable by brokers only, with everything below."""
@@ -27,7 +27,7 @@ _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens"
 
 def rights_of_others(path: str) -> Others:
     """Return the rights of others on a broker's znode where access is restricted."""
-    if path == _ANYBODYS:
+    if path == _PUBLIC:
         return Others.CHANGE
     return Others.NOTHING if path.startswith(_SECRET) else Others.READ
 
@@ -186,14 +186,14 @@ def _pem_file(config: BrokerConfig, store: str) -> str | None:
         return None
     kind = config.get_optional_str(f"{_PREFIX}.{store}.type") or os.path.splitext(path)[1].removeprefix(".")
     if kind.upper() != "PEM":
-        said = f"is {kind}" if kind else "can't be told by its name"
+        reason = f"is {kind}" if kind else "can't be told by its name"
         raise ConfigError(
-            f"{_PREFIX}.{store}.location: {path}: its form {said}, and this version reads PEM only: convert it, or set "
-            f"{_PREFIX}.{store}.type=PEM if it is that"
+            f"{_PREFIX}.{store}.location: {path}: its form {reason}, and this version reads PEM only: convert it, or "
+            f"set {_PREFIX}.{store}.type=PEM if it is that"
         )
     return path
 
 
 def _unusable(store: str, path: str, error: OSError) -> ConfigError:
-    said = f"is no PEM file that can be used ({error.reason or error})" if isinstance(error, ssl.SSLError) else ""
-    return ConfigError(f"{_PREFIX}.{store}.location: {path} {said or f'cannot be read: {error.strerror}'}")
+    reason = f"is no PEM file that can be used ({error.reason or error})" if isinstance(error, ssl.SSLError) else ""
+    return ConfigError(f"{_PREFIX}.{store}.location: {path} {reason or f'cannot be read: {error.strerror}'}")

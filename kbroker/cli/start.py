@@ -240,7 +240,7 @@ async def _serve(
 
     def on_signal() -> None:
         if stop.is_set() and node is not None:
-            node.hasten()
+            node.skip_controlled_shutdown()
         stop.set()
 
     def on_logs(logs: LogManager) -> None:

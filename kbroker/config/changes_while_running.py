@@ -103,16 +103,16 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
 
 def _check_listeners(after: BrokerConfig, before: BrokerConfig) -> None:
     """Refuse changes of listeners that Kafka refuses, and those that kbroker only applies at a start."""
-    told = after.get_list("listeners")
+    listeners = after.get_list("listeners")
     try:
         protocols = parse_protocol_map(after.get_str("listener.security.protocol.map"))
-        asked = [parse_endpoint("listeners", text) for text in told]
+        asked = [parse_endpoint("listeners", text) for text in listeners]
     except ConfigError as error:
         raise InvalidConfig(str(error)) from None
     for endpoint in asked:
         if endpoint.name not in protocols:
             problem = f"No security protocol defined for listener {endpoint.name}"
-            raise InvalidConfig(f"Error creating broker listeners from '[{', '.join(told)}]': {problem}")
+            raise InvalidConfig(f"Error creating broker listeners from '[{', '.join(listeners)}]': {problem}")
     now = before.listeners
     for name, protocol in now.protocols.items():
         if protocols.get(name, protocol) != protocol:

@@ -1,6 +1,6 @@
 """JAAS login configurations, from which Java programs read the names and passwords for their logins.
 
-Owns the syntax of these files (javax.security.auth.login.Configuration). Never knows what a login module does.
+Owns the syntax of these files (javax.security.auth.login.Configuration). Never knows a login module.
 
     Client {
         org.apache.zookeeper.server.auth.DigestLoginModule required
@@ -96,9 +96,9 @@ class _Tokens:
         """Whether the next token is this sign."""
         return self.left and self._tokens[self._next].is_sign and self._tokens[self._next].text == sign
 
-    def word(self, what: str) -> str:
+    def word(self, name: str) -> str:
         if not self.left or self._tokens[self._next].is_sign:
-            raise JaasError(f"{self._place()} {what} is missing")
+            raise JaasError(f"{self._place()} {name} is missing")
         self._next += 1
         return self._tokens[self._next - 1].text
 

@@ -107,7 +107,7 @@ def resolve(
                 "that they can reach"
             )
     known = {endpoint.name for endpoint in bind}
-    told: dict[str, Endpoint] = {}
+    endpoints: dict[str, Endpoint] = {}
     for text in advertised or ():
         endpoint = parse_endpoint("advertised.listeners", text)
         if endpoint.name in controllers:
@@ -117,8 +117,8 @@ def resolve(
             raise ConfigError(f"advertised.listeners: {endpoint.name} is no listener; listeners has {allowed}")
         if endpoint.host == "0.0.0.0":
             raise ConfigError("advertised.listeners: clients cannot connect to 0.0.0.0; name a host they can reach")
-        told[endpoint.name] = endpoint
-    return Listeners(tuple(bind), told, {name: protocols[name] for name in known}, inter_broker.upper())
+        endpoints[endpoint.name] = endpoint
+    return Listeners(tuple(bind), endpoints, {name: protocols[name] for name in known}, inter_broker.upper())
 
 
 def _require_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
@@ -136,7 +136,7 @@ def own_host_name() -> str:
         socket.getaddrinfo(name, None)
     except OSError:
         log.warning(
-            "this machine's name %s has no address, so clients are told 127.0.0.1; advertised.listeners says another",
+            "this machine's name %s has no address, so clients get 127.0.0.1; advertised.listeners names another",
             name,
         )
         return "127.0.0.1"
@@ -154,7 +154,7 @@ class Settings(Protocol):
 
 
 class ListenerValues:
-    """The values of a listener by the broker's key names. Read anew each time: some change at run time."""
+    """The values of a listener by the broker's key names. Read each time: some change at run time."""
 
     def __init__(self, config: Settings, listener: str) -> None:
         self._config = config

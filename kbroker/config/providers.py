@@ -84,12 +84,12 @@ class Providers:
             return text
         parts, at, largest = [], 0, _LARGEST_DYNAMIC if is_dynamic else _LARGEST
         for found in _variables(text):
-            look_up = self._by_name.get(found.provider)
-            if look_up is None:
+            lookup = self._by_name.get(found.provider)
+            if lookup is None:
                 continue
             variable = text[found.begin : found.end]
             try:
-                known = look_up(found.path, found.key, largest)
+                known = lookup(found.path, found.key, largest)
             except ConfigError as error:
                 raise ConfigError(f"{name}: {variable}: {error}") from None
             if known is None:
@@ -143,7 +143,7 @@ class Providers:
         key = f"{PROVIDERS}.{name}.class"
         kind = settings.get(key, "").strip()
         if not kind:
-            raise ConfigError(f"{PROVIDERS} has {name}, but {key} does not say what it is")
+            raise ConfigError(f"{PROVIDERS} has {name}, but {key} is missing")
         kinds: dict[str, tuple[Callable[[str, str], Lookup], str]] = {
             f"{_PACKAGE}.FileConfigProvider": (self._files, _PATHS),
             f"{_PACKAGE}.DirectoryConfigProvider": (self._directories, _PATHS),
@@ -164,17 +164,17 @@ class Providers:
     def _files(self, name: str, allowed: str) -> Lookup:
         paths = _allowed_paths(name, allowed)
 
-        def look_up(path: str, key: str, largest: int) -> str | None:
+        def lookup(path: str, key: str, largest: int) -> str | None:
             if not path:
                 return None
             return parse_properties(self._read(_checked(path, paths), largest)).get(key)
 
-        return look_up
+        return lookup
 
     def _directories(self, name: str, allowed: str) -> Lookup:
         paths = _allowed_paths(name, allowed)
 
-        def look_up(path: str, key: str, largest: int) -> str | None:
+        def lookup(path: str, key: str, largest: int) -> str | None:
             if not path or not key or "/" in key or key in (".", ".."):
                 return None
             directory = Path(_checked(path, paths))
@@ -182,7 +182,7 @@ class Providers:
                 raise ConfigError(f"{directory} is no directory")
             return self._read(str(directory / key), largest) if (directory / key).is_file() else None
 
-        return look_up
+        return lookup
 
     def _variables(self, name: str, pattern: str) -> Lookup:
         try:
@@ -190,12 +190,12 @@ class Providers:
         except re.error as error:
             raise ConfigError(f"{name} is no regular expression: {error}") from None
 
-        def look_up(path: str, key: str, _largest: int) -> str | None:
+        def lookup(path: str, key: str, _largest: int) -> str | None:
             if path:
                 raise ConfigError(f"a variable of the environment has no path, but here is {path}")
             return self._environment.get(key) if allowed.fullmatch(key) else None
 
-        return look_up
+        return lookup
 
     def _read(self, path: str, largest: int) -> str:
         try:
@@ -210,9 +210,9 @@ class Providers:
         if len(data) > largest:
             raise ConfigError(f"{path} is larger than {largest} bytes")
         if mode & stat.S_IROTH:
-            said = f"{path}, which settings are read from, can be read by every user of this machine"
-            if said not in self.warnings:
-                self.warnings.append(said)
+            warning = f"{path}, which settings are read from, can be read by every user of this machine"
+            if warning not in self.warnings:
+                self.warnings.append(warning)
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError:

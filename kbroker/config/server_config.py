@@ -33,7 +33,7 @@ OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 
 class Authorization(NamedTuple):
-    """The super users, as TYPE:NAME, and whether everybody is allowed what no ACL covers."""
+    """The super users, as TYPE:NAME, and whether resources without an ACL are open to all."""
 
     super_users: tuple[str, ...]
     allow_if_no_acl: bool
@@ -64,7 +64,7 @@ def authorization(name: str, settings: Mapping[str, str], *, in_cluster: bool) -
 
 
 # Keys of older Kafka versions that many files still contain: not typing mistakes, so no similar name is suggested.
-_GONE: Final = frozenset(
+_REMOVED: Final = frozenset(
     [
         "advertised.host.name",
         "advertised.port",
@@ -84,9 +84,9 @@ _GONE: Final = frozenset(
     ]
 )
 # Defaults that clients do not see: of keys that only a dynamic change sets, and of keys without a default in Kafka.
-_NOT_TOLD: Final = DYNAMIC_ONLY | {"node.id"}
+_UNREPORTED: Final = DYNAMIC_ONLY | {"node.id"}
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
-_GONE_PREFIXES: Final = ("zookeeper.", "password.encoder.")
+_REMOVED_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 _BETWEEN_BROKERS: Final = ("inter.broker.listener.name", "security.inter.broker.protocol")
 """The keys that name the listener between brokers, the stronger first."""
 _LOGIN: Final = "java.security.auth.login.config"
@@ -238,7 +238,7 @@ class BrokerConfig:
             found += [(each, settings[each], source) for each in names if each in settings]
         for each in names:
             key = BROKER.get(each)
-            if key is not None and key.default is not None and each not in _NOT_TOLD:
+            if key is not None and key.default is not None and each not in _UNREPORTED:
                 found.append((each, to_text(key.default), ConfigSource.DEFAULT_CONFIG))
         while found and found[0][0] != name:
             del found[0]
@@ -274,7 +274,7 @@ class BrokerConfig:
         """
         return self._take(self.stored.read(cluster_wide), self.stored.read(this_broker))
 
-    def look_up_again(self) -> frozenset[str]:
+    def resolve_again(self) -> frozenset[str]:
         """Resolve the variables in dynamic configs again; return the keys whose values changed."""
         return self._take(*self._as_set)
 
@@ -365,7 +365,7 @@ class BrokerConfig:
                 continue
             if name in DYNAMIC_ONLY:
                 complaints.append(f"{name} can only be set dynamically and is ignored here")
-            elif name in _GONE or name.startswith(_GONE_PREFIXES):
+            elif name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
                 self.warnings.append(f"{name} has no effect: Apache Kafka 4 no longer has it either")
             elif name != _LOGIN:
                 complaints.append(f"unknown config {name}{_hint(name)}")
@@ -395,8 +395,8 @@ class BrokerConfig:
             raise ConfigError(f"{', '.join(of_tls)}: there is nothing of the kind in this version; leave this out")
         if promised:
             raise ConfigError(
-                f"{', '.join(promised)}: this version does not have this part of SASL, so clients might do what this "
-                "forbids; to serve like that, leave this out"
+                f"{', '.join(promised)}: this version does not have this part of SASL, so clients might use what "
+                "this forbids; to serve like that, leave this out"
             )
 
     def _warn_of_idle(self, prefix: str, protocol: str) -> None:
@@ -439,10 +439,10 @@ class BrokerConfig:
             self.get_list("controller.listener.names"),
             self.get_optional_str("inter.broker.listener.name") or self.get_str("security.inter.broker.protocol"),
         )
-        told = next((key for key in _BETWEEN_BROKERS if self._values[key] is not None and key in self.static), None)
-        if (self.in_cluster or told) and found.inter_broker not in found.protocols:
+        explicit = next((key for key in _BETWEEN_BROKERS if self._values[key] is not None and key in self.static), None)
+        if (self.in_cluster or explicit) and found.inter_broker not in found.protocols:
             raise ConfigError(
-                f"{told or _BETWEEN_BROKERS[0]} {found.inter_broker} is not among listeners, which has "
+                f"{explicit or _BETWEEN_BROKERS[0]} {found.inter_broker} is not among listeners, which has "
                 f"{', '.join(each.name for each in found.bind)}"
             )
         return found

@@ -51,7 +51,7 @@ class StoredConfigs:
             return dict(configs)
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
 
-    def encrypted_anew(self, stored: Mapping[str, str]) -> dict[str, str]:
+    def reencrypted(self, stored: Mapping[str, str]) -> dict[str, str]:
         """Return stored configs with passwords of the old secret encrypted with the new one; the others unchanged."""
         old = self.old_encoder
         found = dict(stored)

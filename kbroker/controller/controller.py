@@ -37,7 +37,7 @@ from kbroker.controller.topic_plans import TopicDefaults, TopicPlans
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.wire import parse_uuid, uuid_text
-from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, meant, without
+from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, added, matching, without
 from kbroker.security.tokens.token import Token, TokenSettings
 
 log = logging.getLogger(__name__)
@@ -184,18 +184,18 @@ class Controller(PublishedState, TopicPlans):
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete existing topics, with their configs; their ids are kept until `forget_deleted`."""
-        gone = list(dict.fromkeys(names))
-        if not gone:
+        deleted = list(dict.fromkeys(names))
+        if not deleted:
             return
         changes: list[Change] = []
-        for name in gone:
+        for name in deleted:
             changes += [Delete(f"{TOPICS}/{name}"), Delete(f"{CONFIG}/topics/{name}")]
-        ids = [self.decided.topics[name].topic_id for name in gone]
-        changes += [Put(_deleted_path(each), {"name": name}) for each, name in zip(ids, gone, strict=True)]
-        self.decide(changes, lambda state: state.without_topics(gone))
+        ids = [self.decided.topics[name].topic_id for name in deleted]
+        changes += [Put(_deleted_path(each), {"name": name}) for each, name in zip(ids, deleted, strict=True)]
+        self.decide(changes, lambda state: state.without_topics(deleted))
         self._deleted.update(dict.fromkeys(ids))
-        self.names_changed((), gone)
-        log.info("%s deleted", _named(gone))
+        self.names_changed((), deleted)
+        log.info("%s deleted", _named(deleted))
 
     @property
     def deleted_topics(self) -> Collection[bytes]:
@@ -304,8 +304,8 @@ class Controller(PublishedState, TopicPlans):
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
         """Find the ACLs that match the filters, and remove them, some patterns at a time."""
-        answers, gone = await meant(self.decided.acls, filters)
-        left = iter(gone.items())
+        answers, deleted = await matching(self.decided.acls, filters)
+        left = iter(deleted.items())
         while piece := dict(islice(left, PIECE_ACLS)):
             self._change_acls({each: some for each, some in piece.items() if some & self._entries(each)}, without)
             await turn

@@ -81,7 +81,7 @@ class Others(NamedTuple):
     """Brokers with unknown features: they have replicas, and are not registered, or are unreadable."""
 
 
-NOBODY: Final = Others({})
+NO_OTHERS: Final = Others({})
 
 
 def updated(
@@ -89,7 +89,7 @@ def updated(
     updates: Sequence[FeatureUpdate],
     node_id: int,
     supported: Supported = SUPPORTED,
-    others: Others = NOBODY,
+    others: Others = NO_OTHERS,
 ) -> dict[str, int]:
     """Return the levels after all updates; raises ApiError for the first invalid one, and then none applies.
 

@@ -80,9 +80,9 @@ class TopicPlans(ClusterMetadata):
         self._defaults = defaults
         self._names = topic_names.CollidingNames(names)
 
-    def names_changed(self, new: Iterable[str], gone: Iterable[str]) -> None:
+    def names_changed(self, new: Iterable[str], deleted: Iterable[str]) -> None:
         """Note new topics and deleted ones: names that differ only in '.' and '_' collide."""
-        for name in gone:
+        for name in deleted:
             self._names.discard(name)
         for name in new:
             self._names.add(name)

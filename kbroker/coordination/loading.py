@@ -45,7 +45,7 @@ class LoadQueue:
         if now - self._burst_start > 5 * SLICE_SECONDS:
             self._burst_start = now
         left = self._burst_start + SLICE_SECONDS - now
-        if not self._loads and left > 0 and not for_a_while(partial(_goes_on, steps), left):
+        if not self._loads and left > 0 and not for_a_while(partial(_has_more, steps), left):
             return
         self._loads.append((steps, is_wanted))
         if self._task is None:
@@ -76,7 +76,7 @@ class LoadQueue:
         try:
             while self._loads:
                 steps, is_wanted = self._loads[0]
-                if not (is_wanted() and for_a_while(partial(_goes_on, steps), SLICE_SECONDS)):
+                if not (is_wanted() and for_a_while(partial(_has_more, steps), SLICE_SECONDS)):
                     self._loads.popleft()[0].close()
                 await asyncio.sleep(0)
         finally:
@@ -84,5 +84,5 @@ class LoadQueue:
             self._close_all()
 
 
-def _goes_on(steps: Coroutine[Any, Any, None]) -> bool:
+def _has_more(steps: Coroutine[Any, Any, None]) -> bool:
     return not step(steps)

@@ -309,13 +309,13 @@ class Runtime(Generic[S]):
         return future
 
     def read(
-        self, partition: int, look: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
+        self, partition: int, query: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Return the result of `look`, once everything that it may have seen is committed."""
+        """Return the result of `query`, once everything that it may have seen is committed."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
-            reply = look(state.shard, now_ms)
+            reply = query(state.shard, now_ms)
         except ApiError as err:
             return on_error(err.code, err.message)
         if not state.waiting:
@@ -330,13 +330,13 @@ class Runtime(Generic[S]):
     async def read_divided(
         self,
         partition: int,
-        look: Callable[[S, int], Coroutine[Any, Any, R]],
+        query: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
         """As `read`, if looking may take long: the result may or may not include decisions made meanwhile."""
         try:
             state = self._active(partition)
-            reply = await look(state.shard, self._clock.now_ms())
+            reply = await query(state.shard, self._clock.now_ms())
             if self._active(partition) is not state:
                 raise ApiError(ErrorCode.NOT_COORDINATOR)
         except ApiError as err:
@@ -382,7 +382,7 @@ class Runtime(Generic[S]):
                     except Exception as err:
                         if outcome.replay or code is not ErrorCode.NONE:
                             raise
-                        return self._load_anew(partition, state, err), None
+                        return self._fail_and_reload(partition, state, err), None
                     self._settle(partition, then)
                 return code, None
             awaitable = found
@@ -403,10 +403,10 @@ class Runtime(Generic[S]):
                 self._deliver(partition, outcome.after(code, now_ms))
             except Exception:
                 # It works on state that may be half changed, and must not prevent the new load.
-                log.exception("%s %d: what follows a decision failed", self._name, partition)
-        return self._load_anew(partition, state, error.__cause__ or error)
+                log.exception("%s %d: the work after a decision failed", self._name, partition)
+        return self._fail_and_reload(partition, state, error.__cause__ or error)
 
-    def _load_anew(self, partition: int, state: _Partition[S], error: BaseException) -> ErrorCode:
+    def _fail_and_reload(self, partition: int, state: _Partition[S], error: BaseException) -> ErrorCode:
         state.active = False
         self._unload(partition, state, was_active=True)
         self._load_later(partition, state, error, "cannot apply what it has appended")
@@ -487,10 +487,10 @@ class Runtime(Generic[S]):
                     self._deliver(partition, outcome)
             except Exception as err:
                 if entry.moves and code is ErrorCode.NONE and state.active:
-                    code = self._load_anew(partition, state, err)
+                    code = self._fail_and_reload(partition, state, err)
                 else:
                     # The waiting request must be answered, and the entries behind it must continue.
-                    log.exception("%s %d: what follows a decision failed", self._name, partition)
+                    log.exception("%s %d: the work after a decision failed", self._name, partition)
                     code = code or ErrorCode.UNKNOWN_SERVER_ERROR
         if entry.future is not None and not entry.future.done():
             if code is ErrorCode.NONE or entry.on_error is None:

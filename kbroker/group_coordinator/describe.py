@@ -22,7 +22,7 @@ from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMembe
 
 ERROR_MESSAGE_SINCE = 6
 
-_NOBODY: Final[list[DescribedGroupMember]] = []
+_NO_MEMBERS: Final[list[DescribedGroupMember]] = []
 """The members of all missing groups: a list for each of 500,000 would take 36 MB. Never changed."""
 
 
@@ -37,9 +37,9 @@ async def describe_group(groups: Groups, group_id: str, version: int) -> Describ
                 group_state=DEAD.value,
                 error_code=ErrorCode.GROUP_ID_NOT_FOUND,
                 error_message=f"Group {group_id} {reason}.",
-                members=_NOBODY,
+                members=_NO_MEMBERS,
             )
-        return DescribedGroup(group_id=group_id, group_state=DEAD.value, members=_NOBODY)
+        return DescribedGroup(group_id=group_id, group_state=DEAD.value, members=_NO_MEMBERS)
     protocol = group.protocol_name if group.state is STABLE else None
 
     def described(member: Member) -> DescribedGroupMember:

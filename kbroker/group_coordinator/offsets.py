@@ -129,13 +129,13 @@ class Offsets:
         topics = []
         for topic in wanted:
             name, topic_id, held = topic.name, topic.topic_id, stored.get(topic.name, {})
-            newest, gone_id = self._deleted.get(name, _NOT_DELETED)
+            newest, deleted_id = self._deleted.get(name, _NOT_DELETED)
             partitions = []
             for index in topic.partition_indexes:
                 entry = held.get(index)
                 if unstable and (name, index) in unstable:
                     partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
-                elif entry is None or _differ(entry[1].topic_id, topic_id) or _is_of(entry, newest, gone_id):
+                elif entry is None or _differ(entry[1].topic_id, topic_id) or _is_of(entry, newest, deleted_id):
                     partitions.append(_no_offset(index, ErrorCode.NONE))
                 else:
                     value = entry[1]
@@ -156,8 +156,8 @@ class Offsets:
         """Return the partitions of a topic that have an offset."""
         if name not in self._deleted:
             return list(held)
-        newest, gone_id = self._deleted[name]
-        return [index for index, entry in held.items() if not _is_of(entry, newest, gone_id)]
+        newest, deleted_id = self._deleted[name]
+        return [index for index, entry in held.items() if not _is_of(entry, newest, deleted_id)]
 
     # -- delete
 
@@ -214,8 +214,8 @@ class Offsets:
             for place in list(self._pending.get(producer_id, ())):
                 entry = self._pending.get(producer_id, {}).get(place)
                 group_id, name, index = place
-                gone = entry is not None and name in deleted and _is_of(entry, newest, deleted[name])
-                yield offset_tombstone(group_id, name, index) if gone and self._is_settled(place, newest) else None
+                removed = entry is not None and name in deleted and _is_of(entry, newest, deleted[name])
+                yield offset_tombstone(group_id, name, index) if removed and self._is_settled(place, newest) else None
         for name, topic_id in deleted.items():
             for group_id in list(self._groups_by_topic.get(name, ())):
                 for index in list(self._stored.get(group_id, {}).get(name, ())):

@@ -1,7 +1,7 @@
 """The cluster's topics for consumer groups.
 
 Owns one view that all shards share: names, ids, partition counts, racks, and a hash of a group's subscribed topics,
-which shows that a topic was created, extended, deleted or moved to other racks. Never decides what a group does then.
+which shows that a topic was created, extended, deleted or moved to other racks. Never rebalances a group.
 
 The hash is stored in a group's record. Apache Kafka uses another function (XXH3), so a group that moves between the two
 gets a new assignment once.
@@ -33,19 +33,19 @@ class Topics:
         known = old.topics
         changed = [topic for name, topic in state.topics.items() if known.get(name) is not topic]
         created = [t for t in changed if (was := known.get(t.name)) is None or was.topic_id != t.topic_id]
-        gone: set[str] = set()
+        removed: set[str] = set()
         if len(known) != len(state.topics) or created:
-            gone = known.keys() - state.topics.keys()
+            removed = known.keys() - state.topics.keys()
         if old.brokers is not state.brokers:
             self._hashes.clear()  # racks may have changed
-        elif not changed and not gone:
+        elif not changed and not removed:
             return
         self.version += 1
         if created:
             self.created_version = self.version
         for topic in changed:
             self._hashes.pop(topic.name, None)
-        for name in gone:
+        for name in removed:
             self._hashes.pop(name, None)
 
     def id_of(self, name: str) -> bytes | None:

@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 _OF_CLUSTERS = "inter_broker"
-"""The APIs that only a node of a cluster serves. Other nodes do not even import what they need."""
+"""The APIs that only a node of a cluster serves. Other nodes do not even import their modules."""
 
 
 def load_all(*, in_cluster: bool = False) -> None:

@@ -80,7 +80,7 @@ async def outcomes(
 
 
 async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
-    """Check what needs no knowledge of the resource: duplicate keys, null values, a type not among `kinds`."""
+    """Do the checks that need no knowledge of the resource: duplicate keys, null values, a type not among `kinds`."""
     names: set[str] = set()
     nulls: list[str] = []
     for name, value in entries:
@@ -163,7 +163,7 @@ async def change(
     else:
         await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
-            config.look_up_again()
+            config.resolve_again()
             ctx.services.tls.follow(config)  # the files named in its configs may have been replaced
 
 

@@ -62,7 +62,7 @@ async def describe_client_quotas(
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     "0-1",
-    mirrored(AlterClientQuotasResponse, "entries", says_default=True),
+    mirrored(AlterClientQuotasResponse, "entries", default_message=True),
 )
 async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse:
     """Alter the valid entries; the response is sent once the change is in effect."""
@@ -73,8 +73,8 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
         for named in entry.entity:
             parts[named.entity_type] = named.entity_name
             await turn
-        told = await each(parts.items(), lambda part: AlteredEntity(*part))
-        answer = AlteredEntryData(error_message=None, entity=told)
+        entity = await each(parts.items(), lambda part: AlteredEntity(*part))
+        answer = AlteredEntryData(error_message=None, entity=entity)
         if len(parts) <= _TYPES:  # with more, one of them does not exist
             key = frozenset(parts.items())
             is_first = key not in known

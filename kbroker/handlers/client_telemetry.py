@@ -1,6 +1,6 @@
 """The APIs of clients' metrics (KIP-714).
 
-Owns what both APIs share: the client instance of a connection, which ends with the connection that created it, as in
+Owns their common part: the client instance of a connection, which ends with the connection that created it, as in
 Kafka. Never decides about subscriptions or pushes: telemetry/ does.
 
 GetTelemetrySubscriptions (key 71), version 0: the metrics that a client should push, and how often (KIP-714).
@@ -148,7 +148,9 @@ async def _export(
     except ApiError as error:
         return _failed(telemetry, instance, error.code)
     except Exception as error:  # noqa: BLE001 - a receiver may raise anything: it is not part of the broker
-        log.warning("what client instance %s pushed was not taken: %s", uuid_text(client.instance_id), error)
+        log.warning(
+            "the metrics pushed by client instance %s were not accepted: %s", uuid_text(client.instance_id), error
+        )
         return _failed(telemetry, instance, ErrorCode.INVALID_RECORD)
     telemetry.exported += 1
     instance.last_error = ErrorCode.NONE

@@ -117,11 +117,11 @@ async def _unknown(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = []
     for topic in request.topics:
-        told = TopicData(topic.topic_name)
+        topic_answer = TopicData(topic.topic_name)
         for each in topic.partitions:
-            told.partitions.append(PartitionData(each.partition_index, code, DEFAULT_MESSAGES[code]))
+            topic_answer.partitions.append(PartitionData(each.partition_index, code, DEFAULT_MESSAGES[code]))
             await turn
-        topics.append(told)
+        topics.append(topic_answer)
         await turn
     return DescribeQuorumResponse(topics=topics)
 

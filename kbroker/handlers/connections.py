@@ -5,9 +5,9 @@ advertised from version 0 although 0-2 are refused: older librdkafka decides on 
 Finalized features are those of the cluster's state. Before v4, a feature whose lowest level is 0 is not listed as
 supported, as older clients cannot read it (KAFKA-17492).
 
-SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself comes before
-any handler (network/sasl_gate.py). Requests that arrive here came too late, too soon after the last authentication, or
-on a listener without SASL.
+SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself precedes any
+handler (network/sasl_gate.py). Requests that arrive here are too late, too soon after the last authentication, or on a
+listener without SASL.
 """
 
 from __future__ import annotations

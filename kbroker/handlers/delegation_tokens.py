@@ -1,7 +1,7 @@
 """The APIs of delegation tokens (KIP-48).
 
-Owns the check of who may send these requests at all, and the errors of whole requests. Never decides what happens to a
-token (security/tokens/).
+Owns the check whether a client may send these requests at all, and the errors of whole requests. Never changes a token
+(security/tokens/).
 
 CreateDelegationToken (key 38), versions 1-3: create a token for the client or, since version 3, for another owner.
 
@@ -159,10 +159,10 @@ async def renew_delegation_token(
     """Renew a token for its owner or a renewer."""
     if not is_allowed(ctx):
         return RenewDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
-    settings, who, now_ms = settings_of(ctx), ctx.principal, ctx.services.clock.now_ms()
+    settings, principal, now_ms = settings_of(ctx), ctx.principal, ctx.services.clock.now_ms()
     token_id = token_id_of(ctx, bytes(request.hmac))
     token = await ctx.services.controller.change_token(
-        token_id, lambda old: renewed(settings, existing(old), who, request.renew_period_ms, now_ms)
+        token_id, lambda old: renewed(settings, existing(old), principal, request.renew_period_ms, now_ms)
     )
     log.info("delegation token %s is renewed", token_id)
     return await ctx.services.in_effect(RenewDelegationTokenResponse(ErrorCode.NONE, existing(token).info.expires_ms))
@@ -176,10 +176,10 @@ async def expire_delegation_token(
     if not is_allowed(ctx):
         return ExpireDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, NO_TIME)
     settings_of(ctx)
-    who, now_ms = ctx.principal, ctx.services.clock.now_ms()
+    principal, now_ms = ctx.principal, ctx.services.clock.now_ms()
     token_id = token_id_of(ctx, bytes(request.hmac))
     token = await ctx.services.controller.change_token(
-        token_id, lambda old: ended(existing(old), who, request.expiry_time_period_ms, now_ms)
+        token_id, lambda old: ended(existing(old), principal, request.expiry_time_period_ms, now_ms)
     )
     ends_ms = now_ms if token is None else token.info.expires_ms
     log.info("delegation token %s %s", token_id, "is removed" if token is None else "ends at another time")

@@ -66,20 +66,20 @@ async def _deleted_by_all(
     loop = asyncio.get_running_loop()
     waits: list[tuple[_Behind, GiveUp, asyncio.Future[ErrorCode]]] = []
     for each_one in behind:
-        told: asyncio.Future[ErrorCode] = loop.create_future()
-        give_up = each_one.partition.when_deleted(each_one.offset, told.set_result)
+        done: asyncio.Future[ErrorCode] = loop.create_future()
+        give_up = each_one.partition.when_deleted(each_one.offset, done.set_result)
         if give_up is not None:
-            waits.append((each_one, give_up, told))
+            waits.append((each_one, give_up, done))
         else:
-            _finish(each_one, told.result())
+            _finish(each_one, done.result())
     try:
         if waits:
-            await asyncio.wait([told for _, _, told in waits], timeout=max(timeout_ms, 0) / 1000)
+            await asyncio.wait([done for _, _, done in waits], timeout=max(timeout_ms, 0) / 1000)
     finally:
         for _, give_up, _ in waits:
             give_up()
-    for each_one, _, told in waits:
-        _finish(each_one, told.result() if told.done() else ErrorCode.REQUEST_TIMED_OUT)
+    for each_one, _, done in waits:
+        _finish(each_one, done.result() if done.done() else ErrorCode.REQUEST_TIMED_OUT)
     return answer
 
 

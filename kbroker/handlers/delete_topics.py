@@ -43,14 +43,14 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
         raise ApiError(ErrorCode.TOPIC_DELETION_DISABLED)
     results: list[DeletableTopicResult] = []
     names, ids = await _sort(request, results)
-    doomed = await _found(ctx.services.controller.state, names, ids, results)
-    if len(doomed) > MAX_TOPICS:
+    deletable = await _found(ctx.services.controller.state, names, ids, results)
+    if len(deletable) > MAX_TOPICS:
         raise ApiError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
     if ctx.metering is not None:
-        doomed = await _within_quota(ctx, ctx.metering, doomed, results)
+        deletable = await _within_quota(ctx, ctx.metering, deletable, results)
     left_ms = ctx.services.time_left(request.timeout_ms, began_ms)
-    refused = await ctx.services.controller.delete_in_pieces(doomed, left_ms)
-    for topic_id, name in doomed.items():
+    refused = await ctx.services.controller.delete_in_pieces(deletable, left_ms)
+    for topic_id, name in deletable.items():
         why = refused.get(topic_id)
         code, text = (ErrorCode.NONE, None) if why is None else (why.code, why.message)
         results.append(_result(name, topic_id, code, text))
@@ -59,11 +59,11 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
 
 
 async def _within_quota(
-    ctx: RequestContext, metering: Metering, doomed: Mapping[bytes, str], results: list[DeletableTopicResult]
+    ctx: RequestContext, metering: Metering, deletable: Mapping[bytes, str], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
     """Return the topics that the client's quota of mutations allows to delete, and add results for the others."""
     allowed = {}
-    for topic_id, name in doomed.items():
+    for topic_id, name in deletable.items():
         topic = ctx.services.controller.state.topics.get(name)
         try:
             metering.mutate(len(topic.partitions) if topic else 0, strict=ctx.version >= _FIRST_STRICT_VERSION)
@@ -78,28 +78,28 @@ async def _found(
     state: ClusterState, names: Iterable[str], ids: Iterable[bytes], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
     """Return the topics to delete, and add results for those that cannot be deleted."""
-    doomed: dict[bytes, str] = {}
+    deletable: dict[bytes, str] = {}
     for topic_id in ids:
         known = state.topic_names.get(topic_id)
         if known is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
             results.append(_result(None, topic_id, code, DEFAULT_MESSAGES[code]))
         else:
-            doomed[topic_id] = known
+            deletable[topic_id] = known
         await turn
     for name in names:
         topic = state.topics.get(name)
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             results.append(_result(name, ZERO_UUID, code, DEFAULT_MESSAGES[code]))
-        elif topic.topic_id in doomed:
-            del doomed[topic.topic_id]
+        elif topic.topic_id in deletable:
+            del deletable[topic.topic_id]
             text = "The provided topic name maps to an ID that was already supplied."
             results.append(_result(name, topic.topic_id, ErrorCode.INVALID_REQUEST, text))
         else:
-            doomed[topic.topic_id] = name
+            deletable[topic.topic_id] = name
         await turn
-    return doomed
+    return deletable
 
 
 async def _sort(request: DeleteTopicsRequest, refused: list[DeletableTopicResult]) -> tuple[list[str], list[bytes]]:

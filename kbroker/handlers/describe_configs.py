@@ -53,7 +53,7 @@ def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -
     DescribeConfigsRequest,
     DescribeConfigsResponse,
     "1-4",
-    mirrored(DescribeConfigsResponse, "resources", says_default=True),
+    mirrored(DescribeConfigsResponse, "resources", default_message=True),
 )
 async def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Describe each resource by itself."""
@@ -106,7 +106,7 @@ class _Views:
         entries = self._seen.get(key)
         known = entries is not None
         if entries is None:
-            entries = self._seen[key] = self._look(resource)
+            entries = self._seen[key] = self._describe(resource)
         chosen = entries
         if wanted:
             chosen = sorted((each for each in entries if each.name in wanted), key=lambda each: wanted[each.name])
@@ -117,7 +117,7 @@ class _Views:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "The request names this resource too often.")
         return chosen
 
-    def _look(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+    def _describe(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
         if resource.resource_type != TOPIC:
             return self._shown(_entries(self._ctx, resource))
         configs = _topic_configs(self._ctx, resource.resource_name)

@@ -1,9 +1,8 @@
 """Produce requests that differ from an earlier one of the same connection only in the batch: most of them.
 
-Owns what such a request shares with the earlier one: the bytes around its batch, the partition, and the form of the
-response. Responds in about half the time, or leaves the request to produce.py, which is the reference: every request
-that differs or is not plainly valid goes there, and so does every error. (tests/broker/test_express_produce.py
-checks that both behave the same.)
+Owns the common part with the earlier request: the bytes around the batch, the partition, and the layout of the
+response. Responds in about half the time, or leaves the request to produce.py, which is the reference: every other
+request and every error is its work. (tests/broker/test_express_produce.py checks that both behave the same.)
 
     frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
@@ -17,8 +16,8 @@ from typing import Any
 from kbroker.handlers.produce_answers import (
     CODEC,
     HEADER_BYTES,
+    HEADER_FIELDS,
     LENGTH_OVERHEAD,
-    LOOK,
     MAGIC,
     TRANSACTIONAL,
     ZSTD,
@@ -47,14 +46,14 @@ _NO_OFFSET = bytes(8)
 """The base offset of a produced batch."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
-"""Most forms that are kept for one connection."""
+"""Most requests that are known of one connection."""
 _SIZE = struct.Struct(">i")
 _OFFSET, _TIME, _START = 0x1122334455667788, 0x2233445566778811, 0x3344556677881122
-_LOOK = LOOK.unpack_from
+_unpack_header = HEADER_FIELDS.unpack_from
 
 
-class Form:
-    """The form of one request: its partition, and the layout of its response."""
+class KnownRequest:
+    """One earlier request: its partition, and the layout of its response."""
 
     __slots__ = ("_acks", "_ctx", "_flexible", "_get", "_key", "_pack", "_partition", "_parts", "_tagged")
 
@@ -67,7 +66,7 @@ class Form:
         self._get = ctx.services.replicas.get
         self._key = (name, index)
         self._partition = self._get(self._key)
-        self._pack, self._parts, self._tagged = _answer_form(ctx.version, flexible, topic.name, topic.topic_id, index)
+        self._pack, self._parts, self._tagged = _layout(ctx.version, flexible, topic.name, topic.topic_id, index)
 
     @property
     def holds(self) -> bool:
@@ -97,7 +96,7 @@ class Form:
         if size < HEADER_BYTES:
             return False
         records = frame[position:stop]
-        length, magic, attributes = _LOOK(records)
+        length, magic, attributes = _unpack_header(records)
         partition = self._partition
         if (
             length + LENGTH_OVERHEAD != size
@@ -117,7 +116,7 @@ class Form:
             if not records.readonly:
                 if err.code == ErrorCode.KAFKA_STORAGE_ERROR:
                     records[:8] = _NO_OFFSET  # the log put its own there before the disk failed
-                if _LOOK(records)[2] != attributes:  # the log set its time, and will set it again
+                if _unpack_header(records)[2] != attributes:  # the log set its time, and will set it again
                     rewrite_timestamps(records, attributes, now_ms)
             return False
         except Exception as err:
@@ -137,13 +136,13 @@ class Form:
         return True
 
 
-class Forms:
-    """The forms of the requests of one connection."""
+class KnownRequests:
+    """The earlier requests of one connection that may be repeated."""
 
     __slots__ = ("__weakref__", "_by_bytes", "_end", "_version")
 
     def __init__(self) -> None:
-        self._by_bytes: dict[bytes, Form] = {}
+        self._by_bytes: dict[bytes, KnownRequest] = {}
         self._end = 0
         self._version = -1
 
@@ -152,17 +151,17 @@ class Forms:
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
-        """Respond to a frame whose form is known; False: nothing was done."""
+        """Respond to a frame that repeats a known request; False: nothing was done."""
         end = self._end
         if version != self._version or len(frame) < end + HEADER_BYTES:
             return False
-        form = self._by_bytes.get(bytes(frame[_BEGIN:end]))
-        return form is not None and form.answer(frame, end, correlation_id, out)
+        known = self._by_bytes.get(bytes(frame[_BEGIN:end]))
+        return known is not None and known.answer(frame, end, correlation_id, out)
 
     def learn(
         self, ctx: RequestContext, frame: memoryview, position: int, request: ProduceRequest, answer: ProduceResponse
     ) -> None:
-        """Remember the form of a request that was just answered, if it may be repeated; its body is at `position`."""
+        """Remember a request that was just answered, if it may be repeated; its body is at `position`."""
         if request.acks not in (-1, 1) or request.transactional_id is not None or len(request.topic_data) != 1:
             return
         (topic,) = request.topic_data
@@ -185,14 +184,14 @@ class Forms:
             return  # its responses wait for other replicas, now or once there are some
         # The request must equal our own encoding: then the batch is in its place, with nothing unknown behind it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
-            self._by_bytes[key] = Form(ctx, request, flexible, name)
+            self._by_bytes[key] = KnownRequest(ctx, request, flexible, name)
 
 
 def _uvarint_bytes(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
 
 
-def _answer_form(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
+def _layout(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
     """Return a response's packing function, the bytes around its numbers, and whether it has a log start.
 
     Found by encoding a response with numbers that are recognized in the result.

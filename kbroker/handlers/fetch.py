@@ -23,7 +23,7 @@ from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, Partiti
 
 FEW = 64
 """Most topics and partitions together, including those of the session, of a short request."""
-LOOKED_AT = 32
+READ_AT_ONCE = 32
 """Moved partitions that are checked in one go: some 0.1 ms."""
 
 
@@ -99,10 +99,10 @@ async def _fetch_many(ctx: RequestContext, request: FetchRequest, kind: type[Fet
     try:
         for place in range(len(work.items)):
             many.watch(place)
-            many.look(place, is_new=True)
+            many.read(place, is_new=True)
             await turn
         while many.moved and not many.is_satisfied:
-            many.look_at_moved()
+            many.read_moved()
             await turn
         if not many.is_satisfied:
             await many.wait(work.max_wait_ms / 1000)
@@ -158,7 +158,7 @@ class _Many:
             self._work.waiters_of(partition)[watch] = None
             self._watches.append((partition, watch))
 
-    def look(self, place: int, *, is_new: bool = False) -> None:
+    def read(self, place: int, *, is_new: bool = False) -> None:
         """Read a partition, and update its size and urgency."""
         key, want, partition = self._work.items[place]
         others = self._total - self._sizes.pop(place, 0)
@@ -168,18 +168,18 @@ class _Many:
         if size:
             self._sizes[place] = size
         self._total = others + size
-        is_told = data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0
-        if is_told or (size and data.records.cut_short):
+        is_urgent = data.error_code or data.diverging_epoch is not None or data.preferred_read_replica >= 0
+        if is_urgent or (size and data.records.cut_short):
             self._urgent.add(place)
         else:
             self._urgent.discard(place)
         self._found[place] = data
         self.moved.pop(place, None)
 
-    def look_at_moved(self) -> None:
+    def read_moved(self) -> None:
         """Check some of the moved partitions."""
-        for place in list(islice(self.moved, LOOKED_AT)):
-            self.look(place)
+        for place in list(islice(self.moved, READ_AT_ONCE)):
+            self.read(place)
 
     # -- waiting
 
@@ -210,7 +210,7 @@ class _Many:
         if waiting is None or waiting.done():
             return
         try:
-            self.look_at_moved()
+            self.read_moved()
         except Exception as err:  # noqa: BLE001 - passed on to the waiting request
             waiting.set_exception(err)
             return

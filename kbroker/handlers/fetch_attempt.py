@@ -56,7 +56,7 @@ Item = tuple[Key, FetchPartition, Partition | None]
 
 
 def is_of_follower(request: FetchRequest) -> bool:
-    """Whether a request comes from a replica, according to the request, and not from a consumer."""
+    """Whether a request comes from a replica, as the request claims, and not from a consumer."""
     state = request.replica_state
     return (request.replica_id if state is None else state.replica_id) >= 0
 
@@ -84,7 +84,7 @@ class Fetch:
     )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
-        """Begin; `prepare` or `prepare_many` comes next."""
+        """Begin; `prepare` or `prepare_many` is called next."""
         self._ctx = ctx
         self._request = request
         self._version = ctx.version
@@ -110,7 +110,7 @@ class Fetch:
         self._cached: dict[Key, CachedPartition] = {}  # of the session that the response opens
         self._hints: LeaderHints | None = None
         self._responses: list[FetchableTopicResponse] = []
-        self._refused: set[Key] | None = None  # what the client must not read
+        self._refused: set[Key] | None = None  # partitions that the client must not read
 
     def prepare(self) -> None:
         """Find the session and the partitions to read. Raises ApiError."""

@@ -215,7 +215,7 @@ def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
         for start in range(0, max(len(topic.partitions), 1), _AT_ONCE):
             part = FetchTopic(topic.topic, topic.topic_id, topic.partitions[start : start + _AT_ONCE])
             yield FetchRequest(topics=[part])
-    for gone in request.forgotten_topics_data:
-        for start in range(0, max(len(gone.partitions), 1), _AT_ONCE):
-            forgotten = ForgottenTopic(gone.topic, gone.topic_id, gone.partitions[start : start + _AT_ONCE])
+    for dropped in request.forgotten_topics_data:
+        for start in range(0, max(len(dropped.partitions), 1), _AT_ONCE):
+            forgotten = ForgottenTopic(dropped.topic, dropped.topic_id, dropped.partitions[start : start + _AT_ONCE])
             yield FetchRequest(forgotten_topics_data=[forgotten])

@@ -86,18 +86,18 @@ async def _hosted(ctx: RequestContext, key_type: int) -> None:
 
 
 def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
-    nobody = Coordinator(key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    absent = Coordinator(key=key, node_id=-1, host="", port=-1, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if key_type == SHARE and (ctx.version < SHARE_SINCE or not _is_share_key(key)):
-        nobody.error_code = ErrorCode.INVALID_REQUEST
+        absent.error_code = ErrorCode.INVALID_REQUEST
     if key_type == SHARE:
-        return nobody
+        return absent
     services = ctx.services
     state = services.controller.state
     partition = state.partition(_topic(key_type), _coordinator(ctx, key_type).partition_for(key))
     leader = state.brokers.get(partition.leader) if partition is not None else None
     broker = leader.by(ctx.listener) if leader is not None else None
     if broker is None:
-        return nobody
+        return absent
     return Coordinator(key=key, node_id=broker.node_id, host=broker.host, port=broker.port)
 
 

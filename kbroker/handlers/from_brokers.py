@@ -90,8 +90,8 @@ class BrokerHosts:
             async with asyncio.timeout(_READ_SECONDS):
                 for host in dict.fromkeys(await self._registered()):
                     try:
-                        told = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-                        found[host] = {_address(str(each[4][0])) for each in told}
+                        addresses = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                        found[host] = {_address(str(each[4][0])) for each in addresses}
                     except OSError as error:
                         log.warning("the host %r of a broker cannot be resolved: %s", host, error)
                         found[host] = self._resolved.get(host, set())  # a failed lookup does not move a broker
@@ -99,7 +99,7 @@ class BrokerHosts:
             self._known, self._read_at = frozenset().union(*found.values()), began
         except (Unreachable, Denied, TimeoutError) as error:
             log.warning("the hosts of registered brokers cannot be read: %s", str(error) or "no answer in time")
-            raise CloseConnection("it is not known from where brokers come") from None
+            raise CloseConnection("the brokers' addresses are not known") from None
         finally:
             self._reading = None
 
@@ -127,9 +127,9 @@ def only_from_brokers(api: Api, handler: Handler, hosts: BrokerHosts) -> Handler
             return handler(ctx, request)
         if ctx.listener != hosts.listener:
             raise _refusal(api, ctx)
-        return handler(ctx, request) if hosts.knows(ctx.client_host) else looked_up(ctx, request)
+        return handler(ctx, request) if hosts.knows(ctx.client_host) else checked(ctx, request)
 
-    async def looked_up(ctx: RequestContext, request: Any) -> Any:
+    async def checked(ctx: RequestContext, request: Any) -> Any:
         if not await hosts.knows_now(ctx.client_host):
             raise _refusal(api, ctx)
         return handler(ctx, request)

@@ -1,9 +1,9 @@
-"""The current leader of a partition, in the error response to a request that went to the wrong broker (KIP-951).
+"""The current leader of a partition, in the error response to a request to the wrong broker (KIP-951).
 
 Owns the source of the leader: the state that the controller sent to the local replica may be newer than the cluster's
-metadata, as LeaderAndIsr comes before UpdateMetadata (KafkaApis.getCurrentLeader). A client that receives the old
-leader again trusts it; if that broker has left meanwhile, librdkafka writes nothing for two seconds. Serves no API:
-Produce and Fetch use it.
+metadata, as LeaderAndIsr precedes UpdateMetadata (KafkaApis.getCurrentLeader). A client that receives the old leader
+again trusts it; if that broker has left meanwhile, librdkafka writes nothing for two seconds. Serves no API: Produce
+and Fetch use it.
 """
 
 from __future__ import annotations

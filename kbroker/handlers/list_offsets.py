@@ -92,7 +92,7 @@ async def _one(
         visible_end = log.last_stable_offset if request.isolation_level == _READ_COMMITTED else log.high_watermark
         unknown = not partition.knows_high_watermark
     try:
-        answer = await _looked_up(partition, wanted, visible_end)
+        answer = await _lookup(partition, wanted, visible_end)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
             # A new leader does not know yet how much its predecessor has shown to consumers (Partition.scala).
             new = ctx.version >= _FIRST_NOT_AVAILABLE_VERSION
@@ -105,9 +105,7 @@ async def _one(
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-async def _looked_up(
-    partition: Partition, wanted: ListOffsetsPartition, visible_end: int
-) -> ListOffsetsPartitionResponse:
+async def _lookup(partition: Partition, wanted: ListOffsetsPartition, visible_end: int) -> ListOffsetsPartitionResponse:
     log, timestamp = partition.log, wanted.timestamp
     answer = _answer(wanted, ErrorCode.NONE)
     if timestamp == LATEST:
@@ -139,10 +137,10 @@ async def offset_for_leader_epoch(
 
 
 async def _by_topic(
-    request: OffsetForLeaderEpochRequest, look: Callable[[str, OffsetForLeaderPartition], EpochEndOffset]
+    request: OffsetForLeaderEpochRequest, query: Callable[[str, OffsetForLeaderPartition], EpochEndOffset]
 ) -> OffsetForLeaderEpochResponse:
     async def topic(asked: OffsetForLeaderTopic) -> OffsetForLeaderTopicResult:
-        partitions = await each(asked.partitions, lambda partition: look(asked.topic, partition))
+        partitions = await each(asked.partitions, lambda partition: query(asked.topic, partition))
         return OffsetForLeaderTopicResult(topic=asked.topic, partitions=partitions)
 
     return OffsetForLeaderEpochResponse(topics=await every(request.topics, topic))

@@ -48,11 +48,11 @@ async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataRes
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
     reached = state.reached_by(ctx.listener)
     hidden = frozenset(state.brokers).difference(b.node_id for b in reached)
-    manner = _Manner(operations, hidden, _hidden_code(ctx.version))
+    view = _View(operations, hidden, _hidden_code(ctx.version))
     if request.topics is None or (ctx.version == 0 and not request.topics):
-        topics = await every(state.topics.values(), lambda topic: _describe(topic, manner))
+        topics = await every(state.topics.values(), lambda topic: _describe(topic, view))
     else:
-        topics = await _asked(ctx, request.topics, manner, absent)
+        topics = await _asked(ctx, request.topics, view, absent)
     answer = MetadataResponse(
         brokers=[MetadataResponseBroker(b.node_id, b.host, b.port, b.rack) for b in reached],
         cluster_id=state.cluster_id,
@@ -68,7 +68,7 @@ async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataRes
     return answer
 
 
-class _Manner(NamedTuple):
+class _View(NamedTuple):
     """How topics are described to a client."""
 
     operations: int
@@ -82,7 +82,7 @@ def _hidden_code(version: int) -> ErrorCode:
 
 
 async def _asked(
-    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], manner: _Manner, absent: list[str]
+    ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], view: _View, absent: list[str]
 ) -> list[MetadataResponseTopic]:
     """Describe the named topics: by id if any has one, else by name; add those that could be created to `absent`."""
     names: dict[str, None] = {}
@@ -97,16 +97,16 @@ async def _asked(
         await turn
     state = ctx.services.controller.state
     if ids:
-        return await _by_id(state, ids, manner)
+        return await _by_id(state, ids, view)
     answers = []
     for name in names:
         known = state.topics.get(name)
         if known is not None:
-            answers.append(await _describe(known, manner))
+            answers.append(await _describe(known, view))
         elif topic_name_fault(name) is not None:
-            answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, manner.operations))
+            answers.append(_missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, view.operations))
         else:
-            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, manner.operations))
+            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, view.operations))
             absent.append(name)
         await turn
     return answers
@@ -121,14 +121,14 @@ def _check(topic: MetadataRequestTopic, version: int) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, text)
 
 
-async def _by_id(state: ClusterState, ids: Iterable[bytes], manner: _Manner) -> list[MetadataResponseTopic]:
+async def _by_id(state: ClusterState, ids: Iterable[bytes], view: _View) -> list[MetadataResponseTopic]:
     answers = []
     for topic_id in ids:
         name = state.topic_names.get(topic_id)
         if name is None:
-            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, manner.operations))
+            answers.append(_missing(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id, view.operations))
         else:
-            answers.append(await _describe(state.topics[name], manner))
+            answers.append(await _describe(state.topics[name], view))
         await turn
     return answers
 
@@ -167,12 +167,12 @@ def _missing(code: ErrorCode, name: str | None, topic_id: bytes, operations: int
     )
 
 
-async def _describe(topic: TopicState, manner: _Manner) -> MetadataResponseTopic:
+async def _describe(topic: TopicState, view: _View) -> MetadataResponseTopic:
     partitions = []
     for index, state in enumerate(topic.partitions):
         partitions.append(_partition(index, state))
-        if state.leader in manner.hidden:
-            partitions[-1].leader_id, partitions[-1].error_code = NO_LEADER, manner.hidden_code
+        if state.leader in view.hidden:
+            partitions[-1].leader_id, partitions[-1].error_code = NO_LEADER, view.hidden_code
         await turn
     return MetadataResponseTopic(
         error_code=0,
@@ -180,7 +180,7 @@ async def _describe(topic: TopicState, manner: _Manner) -> MetadataResponseTopic
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=partitions,
-        topic_authorized_operations=manner.operations,
+        topic_authorized_operations=view.operations,
     )
 
 

@@ -1,8 +1,8 @@
 """A request's use of its client's quotas, and the pause that follows for the client.
 
-Owns that count for the current request of a connection: its size, its time on the loop, and what it fetched, created
-and deleted. Never mutes a connection (network/connection.py), and never knows a limit (quota/). It exists only while
-there are quotas; handlers find it in their context.
+Owns that count for the current request of a connection: its size, its time on the loop, and the bytes and topics that
+it fetched, created and deleted. Never mutes a connection (network/connection.py), and never knows a limit (quota/). It
+exists only while there are quotas; handlers find it in their context.
 
 The time is the time on the loop to decode the request, to handle it, and to encode and send its response. Time spent
 after the response was decided is counted for the next request, as Kafka does with the time of its network threads.

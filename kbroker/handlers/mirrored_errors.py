@@ -25,16 +25,16 @@ _NAMES: Final = frozenset(
 
 
 def mirrored(
-    response: type[_Answer], asked: str = "topics", *, says_default: bool = False, **fields: Any
+    response: type[_Answer], asked: str = "topics", *, default_message: bool = False, **fields: Any
 ) -> Callable[[Any, int, str | None], Coroutine[Any, Any, _Answer]]:
     """Return a function that makes an error response with an element for each one of the request's list `asked`.
 
-    `says_default`: the text is Kafka's for the code, instead of the failure's own. `fields` are values of elements.
+    `default_message`: the text is Kafka's for the code, instead of the failure's own. `fields` are values of elements.
     """
     answers = answers_of(response)
 
     async def on_error(request: Any, code: int, message: str | None) -> _Answer:
-        text = DEFAULT_MESSAGES.get(ErrorCode(code)) if says_default else message
+        text = DEFAULT_MESSAGES.get(ErrorCode(code)) if default_message else message
         answer = response()
         if hasattr(answer, "error_code"):
             answer.error_code = code

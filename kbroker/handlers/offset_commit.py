@@ -2,10 +2,10 @@
 
 OffsetCommit (key 8), versions 2-10.
 
-Behaviour: stores a group's positions, accepted from members of the current generation, or from anybody while the group
-has no members. The handler answers missing topics and partitions; the coordinator handles the rest.
-Version notes: v2-4 carry a retention time of their own; v9 answers GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION;
-v10 names topics by id (UNKNOWN_TOPIC_ID).
+Behaviour: stores a group's positions, accepted from members of the current generation, or from any client while the
+group has no members. The handler answers missing topics and partitions; the coordinator handles the rest.
+Version notes: v2-4 carry a retention time; v9 answers GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; v10 names
+topics by id (UNKNOWN_TOPIC_ID).
 
 TxnOffsetCommit (key 28), versions 0-5: add a group's positions to a transaction.
 

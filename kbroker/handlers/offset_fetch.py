@@ -1,8 +1,8 @@
 """OffsetFetch (key 9), versions 1-10.
 
 Behaviour: a group's positions, or -1 without one; an unknown group or topic has none, which is no error. Null topics
-(v2) request all; require_stable (v7) makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT. What a
-request repeats is answered again, within a limit (groups.py).
+(v2) request all; require_stable (v7) makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.
+Repeated elements of a request are answered again, within a limit (groups.py).
 Version notes: v8 names several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id and
 epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
@@ -48,7 +48,7 @@ _Begun = tuple[
     OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup],
     Callable[[OffsetFetchResponseGroup], OffsetFetchResponseGroup],
 ]
-"""A group's answer, which may wait for a commit as those of other groups do, and what finishes it."""
+"""A group's answer, which may wait for a commit as those of other groups do, and the function that finishes it."""
 _Asked = tuple[int, str, str | None, int]
 """The identity of a group in a request: its place if it names topics, group, member and epoch."""
 
@@ -126,7 +126,7 @@ async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
 
 
 async def _begin(ctx: RequestContext, group: OffsetFetchRequestGroup, require_stable: bool) -> _Begun:
-    """Fetch one group's offsets. Results for unknown topic ids come last."""
+    """Fetch one group's offsets. Results for unknown topic ids are last."""
     version, state, groups = ctx.version, ctx.services.controller.state, ctx.services.groups
     if version < TOPIC_IDS_SINCE:
         return await groups.fetch_offsets(group, require_stable=require_stable), lambda response: response

@@ -7,7 +7,7 @@ which asks the transaction coordinator.
 
 A request with many partitions is cut into pieces, and each piece is handled like a short request, with a turn in
 between. A fault of the whole request is found before the first piece is appended; a piece that fails later is an error
-of its own partitions.
+of its partitions only.
 
 Version notes: up to v11 the partition must have been added to the transaction before; since v12 Produce adds it
 (KIP-890).
@@ -23,8 +23,8 @@ from kbroker.handlers.produce_answers import (
     ACKS,
     CODEC,
     HEADER_BYTES,
+    HEADER_FIELDS,
     LENGTH_OVERHEAD,
-    LOOK,
     MAGIC,
     TRANSACTIONAL,
     ZSTD,
@@ -111,7 +111,7 @@ def produce(
                     check_first_batches(request)
                 refused = refusal(ctx, request, name, data)
             else:
-                length, magic, attributes = LOOK.unpack_from(records)
+                length, magic, attributes = HEADER_FIELDS.unpack_from(records)
                 if (
                     length + LENGTH_OVERHEAD != len(records)
                     or magic != MAGIC

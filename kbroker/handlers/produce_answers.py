@@ -40,7 +40,7 @@ from kbroker.topic_names import INTERNAL_TOPICS
 
 log = logging.getLogger(__name__)
 
-LOOK = struct.Struct(">8xi4xb4xh")
+HEADER_FIELDS = struct.Struct(">8xi4xb4xh")
 """Fields of a batch's header: batch length, magic, attributes."""
 HEADER_BYTES = 61
 LENGTH_OVERHEAD = 12
@@ -82,7 +82,7 @@ def check_first_batches(request: ProduceRequest) -> bool:
             if records is None:
                 continue
             if len(records) >= HEADER_BYTES:
-                length, magic, attributes = LOOK.unpack_from(records)
+                length, magic, attributes = HEADER_FIELDS.unpack_from(records)
                 if magic == MAGIC and length + LENGTH_OVERHEAD == len(records) and not attributes & TRANSACTIONAL:
                     continue
             if _opens_with_transaction(records):
@@ -104,7 +104,7 @@ def _opens_with_transaction(records: Buffer) -> bool:
         raise ApiError(ErrorCode.CORRUPT_MESSAGE, f"Invalid magic found in record: {magic}")
     if length + LENGTH_OVERHEAD > len(records) or magic != MAGIC or length + LENGTH_OVERHEAD < HEADER_BYTES:
         return False
-    return bool(LOOK.unpack_from(records)[2] & TRANSACTIONAL)
+    return bool(HEADER_FIELDS.unpack_from(records)[2] & TRANSACTIONAL)
 
 
 def refusal(
@@ -152,7 +152,7 @@ def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
         if position + length + LENGTH_OVERHEAD > end:
             return
         whole = magic == MAGIC and length + LENGTH_OVERHEAD >= HEADER_BYTES
-        yield magic, LOOK.unpack_from(records, position)[2] if whole else 0
+        yield magic, HEADER_FIELDS.unpack_from(records, position)[2] if whole else 0
         position += length + LENGTH_OVERHEAD
 
 

@@ -40,8 +40,9 @@ class RequestContext:
     """
 
     __slots__ = (
-        "client_host", "client_id", "client_port", "client_software", "follows", "forms", "limited", "listener",
-        "local_address", "metering", "on_closed", "principal", "raw_client_id", "rights", "services", "version",
+        "client_host", "client_id", "client_port", "client_software", "follows", "known_requests", "limited",
+        "listener", "local_address", "metering", "on_closed", "principal", "raw_client_id", "rights", "services",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -71,8 +72,8 @@ class RequestContext:
         """The meter of the client's quotas; None until there are any."""
         self.follows = False
         """Whether the client is another broker that copies from this one."""
-        self.forms: Any = None
-        """The known forms of this connection's requests (express_produce.Forms)."""
+        self.known_requests: Any = None
+        """The earlier requests that this connection may repeat (express_produce.KnownRequests)."""
         self.on_closed: Callable[[], None] | None = None
         """Called when the connection has ended."""
 

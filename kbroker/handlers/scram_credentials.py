@@ -5,7 +5,7 @@ DescribeUserScramCredentials (key 50), version 0: mechanisms and iterations, of 
 AlterUserScramCredentials (key 51), version 0: set and remove credentials, each user's by itself.
 
 Behaviour: a user that is named twice is refused. The password is sent salted; only the keys that check it are stored.
-In a cluster the request goes to the controller, as in Apache Kafka 3.9.
+In a cluster the request is forwarded to the controller, as in Apache Kafka 3.9.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 DescribeTransactions (key 65), version 0: the state of transactions, for administrators (KIP-664).
 
-Behaviour: an entry for each transactional id, with an error of its own. While the markers of an outcome are being
-written, the partitions are those that still lack one.
+Behaviour: an entry with an error code for each transactional id. While the markers of an outcome are being written, the
+partitions are those that still lack one.
 
 ListTransactions (key 66), versions 0-2: the transactional ids that this broker coordinates (KIP-664).
 

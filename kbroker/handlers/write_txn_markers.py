@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27), versions 1-2: write the end of transactions into partitions.
 
 Behaviour: sent by a transaction coordinator to the leaders of a transaction's partitions, and by administrators for a
-transaction that no coordinator knows (`kafka-transactions.sh abort`). A marker in `__consumer_offsets` goes through the
+transaction that no coordinator knows (`kafka-transactions.sh abort`). A marker in `__consumer_offsets` is passed to the
 group coordinator, whose pending offsets it commits or drops.
 Version notes: v2 has the transaction version, which identifies a stale marker (KIP-1228).
 """
@@ -44,7 +44,7 @@ async def write_txn_markers(ctx: RequestContext, request: WriteTxnMarkersRequest
     """Write markers, one producer after the other."""
     for asked in request.markers:
         if asked.producer_id < 0 or asked.producer_epoch < 0:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which can build no such batch
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which cannot build the batch
         await turn
     answers: list[_Answer] = []
     for asked in request.markers:

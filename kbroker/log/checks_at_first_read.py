@@ -30,8 +30,8 @@ HEADERS_AT_ONCE: Final = 1000
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
     """Return the position up to which the batches of segment `index` are proven, from `anchor` on; a batch border.
 
-    The result is not beyond `position` if the batch there cannot be trusted; otherwise it is near `end`, or as far as
-    one call goes. `anchor` is the beginning of a batch at or before `position`; the batches in between are checked,
+    The result is not beyond `position` if the batch there cannot be trusted; otherwise it is near `end`, or at the
+    limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches in between are checked,
     too.
     """
     segment = segments[index]

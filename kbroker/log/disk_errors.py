@@ -34,7 +34,7 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     """Whether an error takes a log directory offline.
 
     In a cluster a full disk does, as other brokers can lead its partitions: a leader that only refuses would block
-    their writes. A broker alone refuses what needs room until there is some.
+    their writes. A single broker refuses requests that need room until there is some.
     """
     if isinstance(error, UnplacedError):
         return False
@@ -44,12 +44,12 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
 class DiskTrouble:
     """The effects of failed reads, writes and flushes on one log."""
 
-    __slots__ = ("_complained_ms", "_name", "_told_damage_ms", "damaged_at", "refusal", "report")
+    __slots__ = ("_complained_ms", "_name", "_reported_damage_ms", "damaged_at", "refusal", "report")
 
     def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
-        """`report` gets every failure, and decides what it means for the other logs of the directory."""
+        """`report` gets every failure, and decides the consequences for the other logs of the directory."""
         self._name = name
-        self._complained_ms = self._told_damage_ms = -_COMPLAIN_EVERY_MS
+        self._complained_ms = self._reported_damage_ms = -_COMPLAIN_EVERY_MS
         self.report = report
         self.refusal: str | None = None
         """Why appends are refused: the content on disk is no longer known. None while all is well."""
@@ -62,8 +62,8 @@ class DiskTrouble:
 
     def found_damage(self, offset: int, now_ms: int) -> None:
         """Handle a read that found damage; a log line a minute is enough, since readers retry."""
-        if self.damaged_at is None or now_ms - self._told_damage_ms >= _DAMAGE_EVERY_MS:
-            self._told_damage_ms = now_ms
+        if self.damaged_at is None or now_ms - self._reported_damage_ms >= _DAMAGE_EVERY_MS:
+            self._reported_damage_ms = now_ms
             logger.error("%s: the log is damaged at offset %d: readers get CORRUPT_MESSAGE", self._name, offset)
         self.damaged_at = offset
 

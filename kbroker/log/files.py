@@ -1,6 +1,6 @@
 """Files of a log directory: their names, their descriptors, and crash-safe writes.
 
-Owns this package's basic operations on the file system. Never knows what the bytes mean.
+Owns this package's basic operations on the file system. Never interprets the bytes.
 
 Names: `%020d` of a segment's base offset, and a suffix; `.deleted` is appended to the name of a file that is to be
 removed.
@@ -51,7 +51,7 @@ class OpenFile(Protocol):
 
 
 class FileHandle:
-    """An open descriptor that is closed when the last reference to it is gone.
+    """An open descriptor that is closed with the last reference to it.
 
     A slice being sent keeps its file readable by referring to the handle, even if the file is renamed or removed.
     """
@@ -124,7 +124,7 @@ def sync_file(path: str, flags: int = 0) -> None:
 
 
 def read_optional(path: str) -> bytes | None:
-    """Return a file's content, None if there is no such file."""
+    """Return a file's content, None if it does not exist."""
     try:
         with open(path, "rb") as file:
             return file.read()

@@ -72,9 +72,9 @@ class VerifiedLog(PartitionLog):
         super().truncate_fully(offset, now_ms)
         check_log(self)
 
-    async def delete_what_is_due(self, now_ms: int) -> int:
+    async def delete_old_segments(self, now_ms: int) -> int:
         end, high_watermark = self.log_end_offset, self.high_watermark
-        deleted = await super().delete_what_is_due(now_ms)
+        deleted = await super().delete_old_segments(now_ms)
         assert self.log_end_offset == end, f"retention moved the end from {end} to {self.log_end_offset}"
         assert self.log_start_offset <= high_watermark, f"retention went beyond the high watermark {high_watermark}"
         check_log(self)
@@ -91,7 +91,7 @@ def check_offsets(log: PartitionLog) -> None:
 def check_end(log: PartitionLog) -> None:
     """Assert everything that an append may have changed."""
     if log.failed:
-        return  # the log itself says that its files cannot be trusted
+        return  # the log itself reports that its files cannot be trusted
     check_offsets(log)
     assert log.segments.active is log.segments[-1], "the active segment is not the last one"
     _check_segment(log.segments.active)

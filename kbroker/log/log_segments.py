@@ -25,11 +25,11 @@ from kbroker.log.segment.segment import Segment
 _UNDATED = -1  # deleted by a caller without a clock: the delay begins at the next call with one
 
 
-def _nobody() -> None:
+def _no_segment() -> None:
     return None
 
 
-class DoomedFiles:
+class DeletedFiles:
     """Files of one log that are removed `file.delete.delay.ms` after their segments; times in ms."""
 
     __slots__ = ("_files", "_undated")
@@ -44,8 +44,8 @@ class DoomedFiles:
         self._undated += not now_ms
 
     def add_garbage(self, paths: list[str]) -> None:
-        """Schedule the immediate removal of files that nobody can need."""
-        self._files.appendleft((0, paths, _nobody))
+        """Schedule the immediate removal of files that are not needed."""
+        self._files.appendleft((0, paths, _no_segment))
 
     def take(self, config: LogConfig, now_ms: int, most: int) -> list[str]:
         """Return the files of at most `most` due segments, to be removed now."""
@@ -91,8 +91,8 @@ class Segments:
         "_sealed_size",
         "active",
         "bases",
+        "deleted_files",
         "directory_changed",
-        "doomed",
         "items",
         "were_none",
     )
@@ -103,7 +103,7 @@ class Segments:
         self._files = files
         self.directory_changed = True
         """Whether files were created or renamed since `take_directory`."""
-        self.doomed = DoomedFiles()
+        self.deleted_files = DeletedFiles()
         """The files of deleted segments."""
         self._idle_size = -1
         self._sealed_size: int | None = None  # bytes of all but the active one, None if they have to be added up
@@ -204,30 +204,30 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Remove a segment from the list; its files are `doomed`. It is removed even if this raises OSError."""
+        """Remove a segment from the list; its files go to `deleted_files`. It is removed even at an OSError."""
         index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:
             self.active = self.items[-1]
         self._sealed_size = None
-        self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
+        self.deleted_files.add(segment, segment.mark_deleted(), config, now_ms)
 
     def remove_first(self, count: int, config: LogConfig, now_ms: int) -> list[Segment]:
         """Remove the first `count` segments, not including the active one, as `remove` does.
 
         If a file cannot be renamed, its segment and those after it stay, for another attempt. Raises OSError.
         """
-        gone: list[Segment] = []
+        removed: list[Segment] = []
         try:
             for segment in self.items[:count]:
-                self.doomed.add(segment, segment.mark_deleted(), config, now_ms)
-                gone.append(segment)
+                self.deleted_files.add(segment, segment.mark_deleted(), config, now_ms)
+                removed.append(segment)
         finally:
-            del self.items[: len(gone)], self.bases[: len(gone)]
+            del self.items[: len(removed)], self.bases[: len(removed)]
             if self._sealed_size is not None:
-                self._sealed_size -= sum(segment.size for segment in gone)
+                self._sealed_size -= sum(segment.size for segment in removed)
             del self._aborting[: bisect_left(self._aborting, self.bases[0])]
-        return gone
+        return removed
 
     def remove_behind(self, index: int) -> None:
         """Remove all segments after one, and their files at once."""
@@ -239,10 +239,10 @@ class Segments:
         if self.items:
             self.active = self.items[-1]
 
-    def replace(self, old: list[Segment], doomed: list[list[str]], config: LogConfig, now_ms: int) -> None:
+    def replace(self, old: list[Segment], renamed: list[list[str]], config: LogConfig, now_ms: int) -> None:
         """Replace `old`, which are neighbours, by the segment whose files now have the base of the first one.
 
-        `doomed` contains the current names of each one's files, which are removed like those of deleted segments.
+        `renamed` has the current names of each one's files, which are removed like those of deleted segments.
         Raises OSError.
         """
         index, base = self.index_of(old[0]), old[0].base_offset
@@ -250,8 +250,8 @@ class Segments:
         self.items[index : index + len(old)] = [self._watched(segment)]
         self.bases[index : index + len(old)] = [base]
         self._sealed_size = None
-        for segment, paths in zip(old, doomed, strict=True):
-            self.doomed.add(segment, paths, config, now_ms)
+        for segment, paths in zip(old, renamed, strict=True):
+            self.deleted_files.add(segment, paths, config, now_ms)
         self.directory_changed = True
 
     # -- retention --------------------------------------------------------------------------------------------
@@ -321,4 +321,4 @@ class Segments:
         self._directory = directory
         for segment in self.items:
             segment.move(directory)
-        self.doomed.clear()  # they are removed with the directory
+        self.deleted_files.clear()  # they are removed with the directory

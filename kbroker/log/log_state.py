@@ -50,7 +50,7 @@ class FlushTask:
     It holds names, and the one open file that is being written; its log gets the result from the owner of the log.
     There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its segment
     was deleted, or compacted into another one that is on disk, or the log was truncated, which makes the task void. The
-    kernel reports a failed write that nobody has seen to the next opener of the file.
+    kernel reports a failed write that has not been reported yet to the next opener of the file.
     """
 
     active: FileHandle
@@ -98,7 +98,7 @@ class LogHost:
     """The owner of a log's directory, which may be the owner of other logs."""
 
     on_disk_error: Callable[[OSError], None] = lambda _error: None
-    """Called at every failure of the disk after the opening; decides what it means for the other logs."""
+    """Called at every failure of the disk after the opening; decides the consequences for the other logs."""
     files: OpenFiles | None = None
     """Bounds how many segments have files open, of all these logs; without it the log has its own bound."""
     later: Callable[[Work], None] = lambda make: whole(make())
@@ -287,7 +287,7 @@ class LogState:
             self.leader_epochs.synced(task.epoch_writes)
             self.recovery_point = max(self.recovery_point, task.end_offset)
             if outlived := self._snapshots.synced(task.snapshots):
-                self.segments.doomed.add_garbage(outlived)
+                self.segments.deleted_files.add_garbage(outlived)
 
     def flush(self, now_ms: int = 0, *, snapshots: bool = True) -> None:
         """Write everything to disk, or all but the producers' snapshots; raises AppendError(KAFKA_STORAGE_ERROR)."""
@@ -349,12 +349,12 @@ class LogState:
             segments.active.truncate_to(offset)
             self._set_end(segments.active.become_active())
         except OSError as error:
-            self._cut_half_way(error)
+            self._refuse_after_cut(error)
             raise
 
-    def _cut_half_way(self, error: OSError) -> None:
-        # This process no longer knows what is left; an append after the removed part would leave a hole.
-        self.refuse_appends(f"a truncation did not come to its end: {error}")
+    def _refuse_after_cut(self, error: OSError) -> None:
+        # The content on disk is unknown now; an append after the removed part would leave a hole.
+        self.refuse_appends(f"a truncation was interrupted: {error}")
 
     def truncate_fully(self, offset: int, now_ms: int = 0) -> None:
         """Remove everything and restart at `offset`."""
@@ -370,8 +370,10 @@ class LogState:
         while len(self.segments) > AT_ONCE:
             self.log_start_offset = self.segments.bases[AT_ONCE]
             self.set_high_watermark(self.high_watermark)
-            gone = self.segments.remove_first(AT_ONCE, self.config, now_ms)
-            self.segments.doomed.add_garbage([self._snapshots.forget(segment.base_offset) for segment in gone])
+            removed = self.segments.remove_first(AT_ONCE, self.config, now_ms)
+            self.segments.deleted_files.add_garbage(
+                [self._snapshots.forget(segment.base_offset) for segment in removed]
+            )
             await turn
         self.truncate_fully(offset, now_ms)
 
@@ -390,7 +392,7 @@ class LogState:
             self._set_end(offset)
             self.leader_epochs.clear()
         except OSError as error:
-            self._cut_half_way(error)
+            self._refuse_after_cut(error)
             raise
 
     def _set_end(self, offset: int) -> None:

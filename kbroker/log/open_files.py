@@ -25,7 +25,7 @@ from weakref import WeakSet
 _PER_SEGMENT: Final = 3
 _MOST: Final = 16_000  # two mappings each leave half of vm.max_map_count to others
 _FEWEST: Final = 16
-_SPARED_AT_ONCE: Final = 64  # of those checked in one go, which bounds the time however many are in use
+_KEPT_AT_ONCE: Final = 64  # of those checked in one go, which bounds the time however many are in use
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class OpenFiles:
     def __init__(self, most: int | None = None) -> None:
         """Derive `most` from the process's current limit of descriptors, unless it is given."""
         self.most = most or most_segments(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-        self._ring: dict[Holder, None] = {}  # the next one to check comes first
+        self._ring: dict[Holder, None] = {}  # the next one to check is first
         self._kept: WeakSet[Holder] = WeakSet()
         self._thread = 0
         with _all_lock:
@@ -86,13 +86,13 @@ class OpenFiles:
 
     def _give_up_one(self) -> None:
         ring = self._ring
-        spared = 0
+        kept = 0
         while len(ring) > 1:
             oldest = next(iter(ring))
             del ring[oldest]
-            if spared < _SPARED_AT_ONCE and oldest.was_used():
+            if kept < _KEPT_AT_ONCE and oldest.was_used():
                 ring[oldest] = None
-                spared += 1
+                kept += 1
             else:
                 with contextlib.suppress(OSError):  # an index that could not be trimmed is checked when it is opened
                     oldest.release()

@@ -391,7 +391,7 @@ class PartitionLog(LogState):
 
     # -- housekeeping -----------------------------------------------------------------------------------------
 
-    async def delete_what_is_due(self, now_ms: int) -> int:
+    async def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention by start offset, size and time, in pieces; returns the number of deleted segments.
 
         Nothing >= HW is touched.
@@ -401,10 +401,10 @@ class PartitionLog(LogState):
             due = AT_ONCE
             while due == AT_ONCE and self.config.delete:
                 due = count_due(self.config, self.log_end_offset, self.high_watermark, now_ms, AT_ONCE)
-                gone = self._delete_first(due, now_ms)
-                deleted += gone
+                removed = self._delete_first(due, now_ms)
+                deleted += removed
                 await turn
-                if not gone:
+                if not removed:
                     break  # for now
         return deleted
 
@@ -437,15 +437,15 @@ class PartitionLog(LogState):
             below = min(below, self.segments.index_at(self._snapshots.newest_synced))
         if not below:
             return 0
-        gone = self.segments.remove_first(min(below, AT_ONCE), self.config, now_ms)
-        snapshots = self._snapshots.forget_with_segments([segment.base_offset for segment in gone])
+        removed = self.segments.remove_first(min(below, AT_ONCE), self.config, now_ms)
+        snapshots = self._snapshots.forget_with_segments([segment.base_offset for segment in removed])
         if snapshots:
-            self.segments.doomed.add_garbage(snapshots)
-        untold = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
-        if untold and self.producers.taking is None:
+            self.segments.deleted_files.add_garbage(snapshots)
+        is_uncovered = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
+        if is_uncovered and self.producers.taking is None:
             # The snapshot due there has failed, and now the log does not contain its producers either.
             self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
-        return len(gone)
+        return len(removed)
 
     def replace_segments(self, old: list[Segment], now_ms: int) -> None:
         """Swap in the `.cleaned` segment with the first one's base; `old` are neighbours in the log. Raises OSError.
@@ -463,11 +463,11 @@ class PartitionLog(LogState):
             raise
         # The first one's indexes have been replaced.
         garbage = [path for _, indexes in marked[1:] for path in indexes]
-        self.segments.doomed.add_garbage(garbage + snapshots)
+        self.segments.deleted_files.add_garbage(garbage + snapshots)
 
-    def take_doomed(self, now_ms: int, most: int) -> list[str]:
+    def take_deleted(self, now_ms: int, most: int) -> list[str]:
         """Return the files of at most `most` deleted segments that are due, for the caller to remove now."""
-        return self.segments.doomed.take(self.config, now_ms, most)
+        return self.segments.deleted_files.take(self.config, now_ms, most)
 
     def active_producers(self) -> list[ProducerEntry]:
         return list(self.producers.entries.values())

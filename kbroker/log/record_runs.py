@@ -18,15 +18,15 @@ from typing import Final, NamedTuple
 
 from kbroker.protocol.errors import Malformed
 
-_FIRST_LOOK: Final = 64  # records that must be alike before the rest of the batch is compared
+_FIRST_COMPARED: Final = 64  # records that must be alike before the rest of the batch is compared
 _WORTH_A_RUN: Final = 8  # records; fewer are read one by one
-_NEXT_LOOK: Final = 32  # records to read one by one before looking for a run again
+_NEXT_COMPARED: Final = 32  # records to read one by one before looking for a run again
 _FEW: Final = 6  # runs of a batch whose shape is worth keeping
 _MOST_SHAPES: Final = 256
 _MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
-_LOOK_ON: Final = 16  # how many times further to look as long as records are alike
+_GROWTH: Final = 16  # how many times further to look as long as records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint continues after the byte
-_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size says that it is negative: null
+_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size has the sign bit: null
 _MANY_HEADERS: Final = 16  # of a record, which is then not worth comparing with others
 _U64: Final = 2**64 - 1
 _U32: Final = 2**32 - 1
@@ -288,7 +288,7 @@ def _divide(data: bytes, count: int) -> list[Part]:
                     parts.pop()
                 else:
                     last = Scattered(position)
-                last.read(data, min(count - last.number, _NEXT_LOOK))
+                last.read(data, min(count - last.number, _NEXT_COMPARED))
                 part = last
             parts.append(part)
             count -= part.number
@@ -390,11 +390,11 @@ def _extend(data: bytes, run: Run, left: int) -> Run:
         return run
     most = min(left, (len(data) - run.position) // run.stride, _DELTA_LIMITS[size - 1] - run.delta)
     # Step by step: comparing everything left for each run of a few records would take quadratic time.
-    look = min(most, _FIRST_LOOK)
-    alike = _alike(data, run, look, size_at, size)
-    while alike == look < most:
-        look = min(most, look * _LOOK_ON)
-        alike = _alike(data, run, look, size_at, size)
+    compared = min(most, _FIRST_COMPARED)
+    alike = _alike(data, run, compared, size_at, size)
+    while alike == compared < most:
+        compared = min(most, compared * _GROWTH)
+        alike = _alike(data, run, compared, size_at, size)
     return run._replace(number=max(alike, 1))
 
 

@@ -68,7 +68,7 @@ class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
 
 
 class _Allowance(threading.local):
-    """The time that may be spent at once on opening batches, by all on one thread: its loop is theirs together."""
+    """The time that may be spent at once on opening batches, by all on one thread: they share its loop."""
 
     def __init__(self) -> None:
         self._left = _AT_ONCE_SECONDS
@@ -170,7 +170,7 @@ async def open_batch(
     if header.record_count > rules.max_records:
         detail = f"batch of {header.record_count} records, of which {rules.max_records} may be"
         raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)
-    look = _Look(header, rules, now_ms)
+    findings = _Findings(header, rules, now_ms)
     target = header.codec if rules.codec < 0 else rules.codec
     kept: list[bytes] = []
     try:
@@ -178,33 +178,33 @@ async def open_batch(
             records, header, rules.max_decompressed, rules.max_records, kept if target != header.codec else None
         ):
             if found is not None:
-                look.take(found, judge=origin is CLIENT)
+                findings.take(found, judge=origin is CLIENT)
             await turn
     except Malformed as error:
         # Kafka's validator does not expect these two, so its clients know them under this code.
         unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
         raise AppendError(code, detail=str(error)) from error
-    look.refuse()
+    findings.refuse()
     if target == header.codec:
-        if look.in_order:
-            return Opened(_with_true_timestamp(records, header, look, rules), rules)
+        if findings.in_order:
+            return Opened(_with_true_timestamp(records, header, findings, rules), rules)
         if header.codec:
             raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail="offsets of compressed records are not in order")
-    elif look.smallest < _NO_TIMESTAMP:
-        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail=f"no batch can be built with time {look.smallest}")
-    times = (look.first, look.largest)
-    if look.in_order and look.begins_at_base:
-        rebuilt = await rebuild(records, header, target, rules, look.size, times, kept)
+    elif findings.smallest < _NO_TIMESTAMP:
+        raise AppendError(ErrorCode.UNKNOWN_SERVER_ERROR, detail=f"no batch can be built with time {findings.smallest}")
+    times = (findings.first, findings.largest)
+    if findings.in_order and findings.begins_at_base:
+        rebuilt = await rebuild(records, header, target, rules, findings.size, times, kept)
     else:
-        rebuilt = await renumber(records, header, target, rules, look.size, times)
+        rebuilt = await renumber(records, header, target, rules, findings.size, times)
     if rebuilt is None:
         detail = f"batch in codec {CODEC_NAMES[target]} exceeds max.message.bytes {rules.max_size}"
         raise AppendError(ErrorCode.MESSAGE_TOO_LARGE, detail=detail)
     return Opened(memoryview(rebuilt), rules)
 
 
-class _Look:
+class _Findings:
     """The results for one batch's records so far."""
 
     def __init__(self, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
@@ -266,26 +266,26 @@ class _Look:
             offset = header.base_offset + delta
             timestamp = header.max_timestamp if header.timestamp_type else wrap(header.base_timestamp + stamp)
             if rules.compact and key < 0:
-                if self._may_say_more():
+                if self._has_room_for_text():
                     text = f"Compacted topic cannot accept message without key in topic partition {rules.name}"
                     self._errors.append((index, text))
             elif not rules.log_append_time and timestamp != _NO_TIMESTAMP:
                 if not self._earliest <= timestamp <= self._latest:
                     self._bad_timestamp = True
-                    if self._may_say_more():
+                    if self._has_room_for_text():
                         text = f"Timestamp {timestamp} of message with offset {offset} is out of range. "
                         text += f"The timestamp should be within [{self._earliest}, {self._latest}]"
                         self._errors.append((index, text))
             elif header.timestamp_type:
                 self._bad_timestamp = True
-                if self._may_say_more():
+                if self._has_room_for_text():
                     text = (
                         f"Invalid timestamp type in message DefaultRecord(offset={offset}, timestamp={timestamp}, "
                         f"key={max(key, 0)} bytes, value={max(value, 0)} bytes). "
                     )
                     self._errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
 
-    def _may_say_more(self) -> bool:
+    def _has_room_for_text(self) -> bool:
         """Count an error; return whether there is room for its text."""
         self._error_count += 1
         return self._error_count <= MOST_ERRORS
@@ -306,9 +306,11 @@ class _Look:
         raise AppendError(ErrorCode.INVALID_RECORD, text, errors)
 
 
-def _with_true_timestamp(records: memoryview, header: BatchHeader, look: _Look, rules: BatchRules) -> memoryview:
+def _with_true_timestamp(
+    records: memoryview, header: BatchHeader, findings: _Findings, rules: BatchRules
+) -> memoryview:
     if rules.log_append_time:
         return records  # stamped later
-    if look.largest == header.max_timestamp and not header.timestamp_type:
+    if findings.largest == header.max_timestamp and not header.timestamp_type:
         return records
-    return rewrite(records, header.attributes & ~TIMESTAMP_TYPE_BIT, look.largest)
+    return rewrite(records, header.attributes & ~TIMESTAMP_TYPE_BIT, findings.largest)

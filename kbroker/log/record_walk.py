@@ -28,7 +28,7 @@ _AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond i
 _NUMBER: Final = 10  # bytes of the longest
 _MOST: Final = 512  # records in a slice that are read one by one: some hundred us
 _MOST_ALIKE: Final = 4096  # in a slice of records that are compared together
-_FIRST_LOOK: Final = 32  # records to read one by one before looking for neighbours that are alike again
+_FIRST_READ: Final = 32  # records to read one by one before looking for neighbours that are alike again
 _HEADERS: Final = 512  # of a large record, read in one step
 _HEADER_BYTES: Final = 8192  # of small records' headers, likewise
 
@@ -225,7 +225,7 @@ def _keep(pieces: Iterator[bytes], kept: list[bytes]) -> Iterator[bytes]:
 class _Window:
     """The unpacked part of a batch's records that is not read yet. `size` of all, if known."""
 
-    __slots__ = ("_before", "_data", "_ended", "_look", "_pieces", "_position", "size")
+    __slots__ = ("_before", "_data", "_ended", "_next_count", "_pieces", "_position", "size")
 
     def __init__(self, pieces: Iterator[bytes], size: int | None) -> None:
         self._pieces = pieces
@@ -234,7 +234,7 @@ class _Window:
         self._position = 0
         self._before = 0
         self._ended = False
-        self._look = _FIRST_LOOK
+        self._next_count = _FIRST_READ
 
     @property
     def place(self) -> int:
@@ -273,12 +273,12 @@ class _Window:
             return self._read(1)
         run = find_run(self._data, self._position, min(most, _MOST_ALIKE), _LARGE)
         if run is not None:
-            self._look = _FIRST_LOOK
+            self._next_count = _FIRST_READ
             self._position = run.end
             return AlikeRecords(run, self._data)
-        look = self._look
-        self._look = min(look * 2, _MOST)
-        return self._read(min(most, look))
+        count = self._next_count
+        self._next_count = min(count * 2, _MOST)
+        return self._read(min(most, count))
 
     def _read(self, most: int) -> RecordSlice | None:
         stop = len(self._data) if self._ended else len(self._data) - _AHEAD
@@ -304,7 +304,7 @@ class _Window:
 
 
 def _read_records(data: bytes, position: int, stop: int, most: int) -> tuple[RecordSlice, int]:
-    """Read records that begin at `stop` at the latest, up to a large one; raises Malformed, IndexError."""
+    """Read records that begin at or before `stop`, up to a large one; raises Malformed, IndexError."""
     deltas: list[int] = []
     stamps: list[int] = []
     keys: list[int] = []
@@ -409,7 +409,7 @@ def _large_record(window: _Window, most_headers: int) -> Generator[None, None, R
     except Undecodable:
         raise
     except Malformed:
-        # Like a reader that unpacks a record before parsing it: an unpacking error comes before a parsing error.
+        # Like a reader that unpacks a record before parsing it: an unpacking error precedes a parsing error.
         yield from _skip(window, end - window.place)
         raise
     if window.place != end:

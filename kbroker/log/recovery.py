@@ -1,7 +1,7 @@
-"""Opens a partition's directory, whatever state it is in.
+"""Opens a partition's directory, in any state.
 
 Owns the order of the steps (Kafka's LogLoader): leftovers of interrupted work, segments, the search for the first bad
-batch after an unclean stop, producers. Never runs once the log is open, and never goes below the recovery point.
+batch after an unclean stop, producers. Never runs once the log is open, and never reads below the recovery point.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _OPEN_WHILE_LOADING = 4
-"""Segments with open files while a log is loaded: loading goes from one to the next, and reads neighbours."""
+"""Segments with open files while a log is loaded: loading reads one after the other, and neighbours."""
 
 logger = logging.getLogger(__name__)
 
@@ -181,7 +181,7 @@ class _Loader:
             gapless = not self._compacted and is_known
             follows = gapless or (is_known and index > first and was_whole and self._is_uncompacted(index - 1))
             if follows and index > first and segment.base_offset > end:
-                logger.warning("%s does not follow on what is before it, and is removed", segment.path())
+                logger.warning("%s does not continue the segment before it, and is removed", segment.path())
                 self._remove_behind(index - 1)
                 break
             end = max(end, segment.base_offset)

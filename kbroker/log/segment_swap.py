@@ -7,8 +7,8 @@ crash interrupted. After a crash at any point, the next start ends with either t
     2  NNN.log, MMM.log         ->  NNN.log.deleted ...    every `.swap` exists: the next start does the remaining steps
     3  NNN.log.swap ...         ->  NNN.log ...
 
-The log file goes first in 1 and 3, so that the new segment never has an index without a log file. The files are on disk
-before step 1; the caller makes the renames durable.
+The log file is the first in 1 and 3, so that the new segment never has an index without a log file. The files are on
+disk before step 1; the caller makes the renames durable.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def _version() -> str:
         return "unknown"
 
 
-_VERSION: Final = _version()  # read once, because it comes from files
+_VERSION: Final = _version()  # read once, because it is stored in files
 
 
 async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
@@ -74,13 +74,13 @@ async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
 
 
 async def _topics(node: Node, values: Values) -> None:
-    by_topic, gone = node.replicas.traffic.now()
+    by_topic, removed = node.replicas.traffic.now()
     for count, (topic, traffic) in enumerate(by_topic):
         if count < MOST_TOPICS:
             _traffic(values, traffic, _TRAFFIC, {"topic": topic})
-        gone.add(traffic)
+        removed.add(traffic)
         await turn
-    _traffic(values, gone, _TRAFFIC | _REPLICATION, {})
+    _traffic(values, removed, _TRAFFIC | _REPLICATION, {})
     put(values, "kbroker_left_out", max(len(by_topic) - MOST_TOPICS, 0), {"kind": "topics"})
 
 
@@ -96,11 +96,11 @@ async def _requests(node: Node, values: Values) -> None:
     for (key, number), tally in sorted(times.tallies.items()):
         if key not in names or not tally.requests:
             continue
-        told = {names[key]: tally.requests}
+        counts = {names[key]: tally.requests}
         if key == FETCH:
-            told["FetchFollower"] = followers[number]
-            told["FetchConsumer"] = max(tally.requests - followers[number], 0)
-        for name, count in told.items():
+            counts["FetchFollower"] = followers[number]
+            counts["FetchConsumer"] = max(tally.requests - followers[number], 0)
+        for name, count in counts.items():
             labels = {"request": name, "version": str(number)}
             put(values, "kafka_network_requestmetrics_requests_total", count, labels)
             sums[name] = sums.get(name, 0) + count
@@ -230,7 +230,7 @@ async def quotas(node: Node, values: Values, most: int) -> None:
     """Add the use of each quota, by the quota's user and client id, for at most `most` of them."""
     clients = node.quotas.clients
     now_ms = clients.now_ms()
-    told = 0
+    reported = 0
     by_resource: dict[str, RateQuota | MutationQuota] = {
         "Produce": clients.produced,
         "Fetch": clients.fetched,
@@ -238,7 +238,7 @@ async def quotas(node: Node, values: Values, most: int) -> None:
         "ControllerMutation": clients.mutated,
     }
     for resource, quota in by_resource.items():
-        for used in quota.used(now_ms, most - told):
+        for used in quota.used(now_ms, most - reported):
             labels = {"resource": resource}
             if used.user is not None:
                 labels["user"] = used.user
@@ -246,7 +246,7 @@ async def quotas(node: Node, values: Values, most: int) -> None:
                 labels["clientId"] = used.client_id
             put(values, f"kafka_server_quota_{_NAMES[resource]}", used.amount, labels)
             put(values, "kafka_server_quota_throttle_time", used.pause_ms, labels)
-            told += 1
+            reported += 1
             await turn
     known = len(clients.produced) + len(clients.fetched) + len(clients.worked) + len(clients.mutated)
-    put(values, "kbroker_left_out", max(known - told, 0), {"kind": "quotas"})
+    put(values, "kbroker_left_out", max(known - reported, 0), {"kind": "quotas"})

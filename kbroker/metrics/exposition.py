@@ -20,7 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from kbroker.long_work import Breaks
+from kbroker.long_work import Pauses
 from kbroker.metrics.values import Values, put_all
 
 _COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"
@@ -70,11 +70,11 @@ if TYPE_CHECKING:  # needs an extra
 HELP = "Pushed by clients (KIP-714)"
 
 
-def _samples(breaks: Breaks, name: str, values: Iterable[tuple[str, dict[str, str], float]]) -> list[Sample]:
+def _samples(pauses: Pauses, name: str, values: Iterable[tuple[str, dict[str, str], float]]) -> list[Sample]:
     def made() -> Iterator[Sample]:
         for ending, labels, value in values:
             yield Sample(name + ending, labels, value)
-            breaks.rest()
+            pauses.rest()
 
     # Iterated once and in order, so that it need not be a list.
     return cast("list[Sample]", made())
@@ -88,17 +88,17 @@ class _Collected(Collector):
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        breaks = Breaks()
+        pauses = Pauses()
         put_all(self._values, "kafka_server_kafkaserver_linux_disk", _disk_bytes())
         for name, values in self._values.items():
             known = BY_NAME[name]
             family = Metric(name.removesuffix("_total"), known.help, known.kind)
-            family.samples = _samples(breaks, name, (("", *each) for each in values))
+            family.samples = _samples(pauses, name, (("", *each) for each in values))
             yield family
         for pushed in self._families:
             bare = pushed.name.removesuffix("_total") if pushed.kind == "counter" else pushed.name
             family = Metric(bare, HELP, pushed.kind)
-            family.samples = _samples(breaks, pushed.name, pushed.samples)
+            family.samples = _samples(pauses, pushed.name, pushed.samples)
             yield family
         yield from ProcessCollector(registry=None).collect()
 

@@ -56,11 +56,11 @@ async def readiness(
         await turn
     if strict and too_few:
         reasons.append("partitions have fewer replicas in sync than min.insync.replicas")
-    said: dict[str, Any] = {"status": "not ready" if reasons else "ready"}
+    body: dict[str, Any] = {"status": "not ready" if reasons else "ready"}
     if reasons:
-        said["reasons"] = reasons
-    said["under_min_isr"] = {"count": too_few, "partitions": named}
-    return not reasons, said
+        body["reasons"] = reasons
+    body["under_min_isr"] = {"count": too_few, "partitions": named}
+    return not reasons, body
 
 
 def _start(logs: LogManager | None) -> str:

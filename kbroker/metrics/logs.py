@@ -49,8 +49,8 @@ async def logs(found: LogManager, now_ms: int, values: Values) -> None:
     put(values, "kafka_log_logmanager_offlinelogdirectorycount", len(found.managers) - len(found.online))
     put(values, "kbroker_full_log_directories", len(found.full))
     cleaners = [each.cleaner.done for each in found.managers]
-    looked_ms = max((each.looked_ms for each in cleaners if each.looked_ms is not None), default=now_ms)
-    put(values, "kafka_log_logcleanermanager_time_since_last_run_ms", max(now_ms - looked_ms, 0))
+    checked_ms = max((each.checked_ms for each in cleaners if each.checked_ms is not None), default=now_ms)
+    put(values, "kafka_log_logcleanermanager_time_since_last_run_ms", max(now_ms - checked_ms, 0))
     put(
         values,
         "kafka_log_logcleaner_cleaner_recopy_percent",

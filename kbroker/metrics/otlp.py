@@ -30,14 +30,14 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import (
 )
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
-from kbroker.long_work import Breaks
+from kbroker.long_work import Pauses
 from kbroker.protocol.errors import Malformed
 
 MOST_POINTS: Final = 1_000
 """The most points of one push; further ones are left out."""
 MOST_FIELDS: Final = 100_000
 """The most fields in the outer messages of one push: it may have millions of meaningless ones. More is Malformed."""
-MOST_LOOKED_AT: Final = 5_000
+MOST_CHECKED: Final = 5_000
 """The most metrics and points examined in one push, whatever the result; further ones are left out."""
 MOST_ATTRIBUTES: Final = 16
 """The most attributes of one point, with those of its resource; a point with more is left out."""
@@ -95,9 +95,9 @@ class _Walk:
     """The progress through a push, with rests in between."""
 
     def __init__(self) -> None:
-        self._breaks = Breaks()
+        self._pauses = Pauses()
         self._fields = 0
-        self.left = MOST_LOOKED_AT
+        self.left = MOST_CHECKED
         """How many metrics and points may still be examined."""
 
     def field(self) -> None:
@@ -105,12 +105,12 @@ class _Walk:
         self._fields += 1
         if self._fields > MOST_FIELDS:
             raise Malformed(f"more than {MOST_FIELDS} fields")
-        self._breaks.rest()
+        self._pauses.rest()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Count one more metric or point."""
         self.left -= 1
-        self._breaks.rest()
+        self._pauses.rest()
 
 
 def read_metrics(data: bytes | bytearray | memoryview) -> Read:
@@ -142,7 +142,7 @@ def _take(read: Read, raw: memoryview, resource: dict[str, str] | None, walk: _W
     if resource is None or len(raw) > _MOST_METRIC_BYTES or room <= 0 or walk.left <= 0:
         read.left_out += 1
         return
-    walk.look()
+    walk.check()
     metric = Metric.FromString(bytes(raw))
     kind = metric.WhichOneof("data")
     if kind is None:
@@ -150,7 +150,7 @@ def _take(read: Read, raw: memoryview, resource: dict[str, str] | None, walk: _W
     count = len(getattr(metric, kind).data_points)
     known = 0
     for point in islice(_points(metric, kind, resource), min(count, walk.left)):
-        walk.look()
+        walk.check()
         if point is not None:
             read.points.append(point)
             known += 1

@@ -41,7 +41,7 @@ async def partitions(node: Node, values: Values, most: int) -> Sums:
         lacks, too_few = leads and in_sync < replicas, int(is_under_min_isr(partition))
         at_min = int(leads and in_sync == partition.min_isr)
         if sums.hosted < most:
-            _tell(partition, values, leads * in_sync, leads * replicas, too_few, int(lacks), at_min)
+            _put_lags(partition, values, leads * in_sync, leads * replicas, too_few, int(lacks), at_min)
         sums.hosted += 1
         sums.led += leads
         sums.under_replicated += lacks
@@ -53,7 +53,7 @@ async def partitions(node: Node, values: Values, most: int) -> Sums:
     return sums
 
 
-def _tell(
+def _put_lags(
     partition: Partition,
     values: Values,
     in_sync: int,

@@ -32,7 +32,7 @@ MOST_SERIES: Final = 20_000
 MOST_OF_ONE: Final = 5_000
 """The most series of one client."""
 MOST_WAITING: Final = 64
-"""The most pushes that wait for the thread, of all clients; one more is told to retry with the next interval."""
+"""The most pushes that wait for the thread, of all clients; one more has to retry with the next interval."""
 _ENDINGS: Final = {
     "counter": ("", "_total", "_created"),
     "gauge": ("",),
@@ -69,7 +69,7 @@ class PushedMetrics:
         self._clock = clock
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is the last
         self._series = 0
-        self._gone: OrderedDict[bytes, float] = OrderedDict()
+        self._left_out: OrderedDict[bytes, float] = OrderedDict()
         """Clients that were dropped for lack of room, until they would have expired."""
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
@@ -90,7 +90,7 @@ class PushedMetrics:
         self._waiting += 1
         reading = asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
         reading.add_done_callback(self._was_read)
-        # The thread still reads the push when the waiting request is gone, as after a closed connection.
+        # The thread still reads the push when the waiting request has ended, as after a closed connection.
         read = await asyncio.shield(reading)
         if push.terminating:
             self.forget(client.instance_id)
@@ -114,7 +114,7 @@ class PushedMetrics:
         now_ms = self._clock.monotonic_ms()
         kept = self._kept.setdefault(client.instance_id, _Kept(client))
         self._kept.move_to_end(client.instance_id)
-        self._gone.pop(client.instance_id, None)
+        self._left_out.pop(client.instance_id, None)
         kept.client, kept.left_out = client, read.left_out
         kept.expires_ms = now_ms + max(EXPIRY_MS, 3 * push.interval_ms)
         while len(self._kept) > MOST_CLIENTS:
@@ -139,9 +139,9 @@ class PushedMetrics:
         instance_id, kept = next(iter(self._kept.items()))
         self.forget(instance_id)
         if kept.expires_ms > now_ms:
-            self._gone[instance_id] = kept.expires_ms
-            if len(self._gone) > MOST_CLIENTS:
-                self._gone.popitem(last=False)
+            self._left_out[instance_id] = kept.expires_ms
+            if len(self._left_out) > MOST_CLIENTS:
+                self._left_out.popitem(last=False)
 
     async def collect(self, values: Values) -> list[Family]:
         """Return the families to show, and add to `values` the clients and the numbers of points left out."""
@@ -150,7 +150,7 @@ class PushedMetrics:
             if kept.expires_ms <= now_ms:
                 self.forget(instance_id)
             await turn
-        self._gone = OrderedDict((each, until) for each, until in self._gone.items() if until > now_ms)
+        self._left_out = OrderedDict((each, until) for each, until in self._left_out.items() if until > now_ms)
         families: dict[str, Family] = {}
         taken: set[str] = set()
         left_out = 0
@@ -165,7 +165,7 @@ class PushedMetrics:
                 else:
                     family.samples += _samples(point, own)
                 await turn
-        put(values, "kbroker_left_out", len(self._gone), {"kind": "client instances"})
+        put(values, "kbroker_left_out", len(self._left_out), {"kind": "client instances"})
         put(values, "kbroker_left_out", left_out, {"kind": "client metrics"})
         return list(families.values())
 

@@ -48,7 +48,7 @@ _STOP_S: Final = 5.0
 _T = TypeVar("_T")
 
 
-class NoAnswer(Exception):  # noqa: N818 - what happened
+class NoAnswer(Exception):  # noqa: N818 - an outcome
     """The event loop did not answer in time."""
 
 
@@ -139,7 +139,7 @@ class MetricsServer:
             sock.settimeout(_IDLE_S)
             _Handler(self, sock, address)
         except OSError:
-            pass  # the client is gone
+            pass  # the connection is broken
         except Exception:
             log.exception("a request for metrics has failed")
         finally:
@@ -154,7 +154,7 @@ class MetricsServer:
     # -- the requests
 
     def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
-        """Return the status, the type and the text of the page; raises NoAnswer, or OSError if the client is gone."""
+        """Return the status, the type and the text of the page; raises NoAnswer, or OSError for a broken connection."""
         with self._collecting:  # concurrent ones would only take turns
             if asker not in self._connections:
                 raise ConnectionAbortedError
@@ -176,20 +176,20 @@ class MetricsServer:
     def ready(self, *, strict: bool) -> tuple[bool, dict[str, Any]]:
         """Return whether the broker is ready, and its state; raises NoAnswer."""
 
-        async def look(_lag_s: float) -> tuple[bool, dict[str, Any]]:
+        async def measure(_lag_s: float) -> tuple[bool, dict[str, Any]]:
             return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
         with self._looking:  # or all requests would take their share of every turn of the loop
-            return self._ask(look, LOOP_S)
+            return self._ask(measure, LOOP_S)
 
     def lag_s(self) -> float:
         """Return how long the event loop took to respond; raises NoAnswer."""
 
-        async def look(lag_s: float) -> float:
+        async def measure(lag_s: float) -> float:
             await turn
             return lag_s
 
-        return self._ask(look, LOOP_S)
+        return self._ask(measure, LOOP_S)
 
     def _ask(self, work: Callable[[float], Coroutine[Any, Any, _T]], patience_s: float) -> _T:
         """Run work in the loop, and wait for its result."""
@@ -234,8 +234,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer_json(200, {"status": "alive", "loop_lag_seconds": round(self._metrics.lag_s(), 6)})
             elif asked.path == "/readyz":
                 strict = "strict" in parse_qs(asked.query, keep_blank_values=True)
-                is_ready, said = self._metrics.ready(strict=strict)
-                self._answer_json(200 if is_ready else 503, said)
+                is_ready, body = self._metrics.ready(strict=strict)
+                self._answer_json(200 if is_ready else 503, body)
             else:
                 self._answer_json(404, {"paths": ["/metrics", "/healthz", "/readyz"]})
         except NoAnswer:
@@ -247,8 +247,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - as it is called
 
-    def _answer_json(self, status: int, said: dict[str, Any]) -> None:
-        self._answer(status, "application/json", json.dumps(said).encode() + b"\n")
+    def _answer_json(self, status: int, body: dict[str, Any]) -> None:
+        self._answer(status, "application/json", json.dumps(body).encode() + b"\n")
 
     def _answer(self, status: int, content_type: str, body: bytes) -> None:
         self.send_response(status)

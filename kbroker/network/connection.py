@@ -2,7 +2,7 @@
 
 Owns reading: requests in their order of arrival, their responses in the same order, and pausing a client that sends
 faster than it is served. It works on one request of a connection at a time (as Kafka mutes a channel), so a parked
-Fetch or JoinGroup holds back the requests behind it. Never knows what a request means.
+Fetch or JoinGroup holds back the requests behind it. Never interprets a request.
 
 A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
 request, which yields (long_work.py). Memory: all connections receive into one buffer that the server owns; a connection
@@ -49,7 +49,7 @@ class State(Enum):
     """The state of a connection.
 
     SERVING   runs requests as they arrive; waits only for the client
-    TOLD      as SERVING, and waits for its turn to read what the client has sent
+    READABLE  as SERVING, and waits for its turn to read what the client has sent
     QUEUED    has a request, or the rest of one, and waits for its turn of the loop
     WAITING   one request waits for something to happen
     SENDING   a response is not completely sent yet
@@ -61,7 +61,7 @@ class State(Enum):
     """
 
     SERVING = 1
-    TOLD = 2
+    READABLE = 2
     QUEUED = 3
     WAITING = 4
     SENDING = 5
@@ -71,7 +71,7 @@ class State(Enum):
 
 
 # Looked up once: a member of an enum costs more than a global name.
-_SERVING, _TOLD, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
+_SERVING, _READABLE, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
 class Owner(Protocol):
@@ -107,8 +107,8 @@ class Connection:
     """One client; see the module's docstring."""
 
     __slots__ = (
-        "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_out",
-        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_tellings", "_times",
+        "_context", "_fd", "_frames", "_held", "_long", "_loop", "_mark", "_memory", "_mute", "_notifications", "_out",
+        "_outbox", "_owner", "_parked", "_polls", "_reading", "_recv", "_sock", "_spill", "_times",
         "_turns", "_work", "active", "idle_since", "listener", "peer", "run", "state",
     )  # fmt: skip
 
@@ -148,7 +148,7 @@ class Connection:
         self._long = False
         self._reading = False
         self._mark = 0
-        self._tellings = 0
+        self._notifications = 0
         self._mute: asyncio.TimerHandle | None = None
         self.state = _SERVING
         self.active = True
@@ -212,7 +212,7 @@ class Connection:
         if self._turns.latest is self:
             self._turns.latest = None
         # With the outbox's, the only reference cycles: nothing is left for the garbage collector.
-        self._context.forms = None
+        self._context.known_requests = None
         on_closed, self._context.on_closed = self._context.on_closed, None
         if on_closed is not None:
             on_closed()
@@ -242,15 +242,15 @@ class Connection:
 
     def _readable(self) -> None:
         turns, state = self._turns, self.state
-        if state is _TOLD:
-            self._tellings += 1
-            if self._tellings == _OFTEN:
+        if state is _READABLE:
+            self._notifications += 1
+            if self._notifications == _OFTEN:
                 self._stop_reading()
             return
         if turns.spent >= TURN or (self._long and turns.latest is not self):
             if state is _SERVING:
-                self.state = _TOLD
-                self._tellings = 0
+                self.state = _READABLE
+                self._notifications = 0
                 (turns.put if self._long else turns.put_short)(self)
                 return
             if turns.spent >= TURN:
@@ -330,7 +330,7 @@ class Connection:
     def _ended_by_client(self) -> None:
         """Close it after finishing the current request (acks=0) and sending its response: the end is reported again.
 
-        A request that waits, with nothing behind it, is abandoned: nobody will read its response.
+        A request that waits, with nothing behind it, is abandoned: its response would not be read.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
@@ -383,7 +383,7 @@ class Connection:
                     try:
                         if out:
                             self._flush()
-                    finally:  # if the client is gone, too: a coroutine that never ran cannot be closed silently
+                    finally:  # also after a lost connection: a coroutine that never ran cannot be closed silently
                         self._work_on(deadline)
                     keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
                     if shared and keeps and self._work is not None:
@@ -403,7 +403,7 @@ class Connection:
             self._fail(err)
             return
         except OSError as err:
-            self._gone(err)
+            self._lost(err)
             return
         except Exception:
             log.exception("closing the connection from %s", self.peer)
@@ -413,7 +413,7 @@ class Connection:
             try:
                 self._flush()
             except OSError as err:
-                self._gone(err)
+                self._lost(err)
                 return
         if frames.consumed < len(data) or self._held or self.state is not _SERVING:
             self._leave(data, stopped)
@@ -436,7 +436,7 @@ class Connection:
         try:
             if self._work is not None:
                 self._work_on(deadline)
-            elif self.state is _TOLD:
+            elif self.state is _READABLE:
                 self._read_in_turn(deadline)
                 return
             elif self.state is _QUEUED:
@@ -489,7 +489,7 @@ class Connection:
             self._work = None
             self._fail(err)
             return
-        except asyncio.CancelledError:  # of what it awaits, as in `_unpark`
+        except asyncio.CancelledError:  # of its awaited future, as in `_unpark`
             self.abort()
             return
         except Exception:
@@ -530,7 +530,7 @@ class Connection:
             try:
                 self._flush()
             except OSError as err:
-                self._gone(err)
+                self._lost(err)
                 return
             if work.metering is not None:
                 work.metering.sent(now() - self._outbox.asked_s - before)
@@ -541,7 +541,7 @@ class Connection:
         if work.pause_ms:
             self._mute_for(work.pause_ms)
         if self._held:
-            self._memory.starts_anew(self)
+            self._memory.restart_time(self)
 
     def _mute_for(self, pause_ms: int) -> None:
         """Read nothing from the client for a while, and process only bytes that are already kept."""
@@ -566,7 +566,7 @@ class Connection:
         self.state = _QUEUED
         self.active = True
         if self._held:
-            self._memory.starts_anew(self)
+            self._memory.restart_time(self)
         turns = self._turns
         if turns.spent >= TURN:  # as when many were muted together
             turns.put_short(self)
@@ -587,7 +587,7 @@ class Connection:
         if done.cancelled():
             self.abort()
             return
-        done.exception()  # retrieved here, as the connection may end before the work goes on
+        done.exception()  # retrieved here, as the connection may end before the work continues
         if self.state is _CLOSED:
             return
         turns = self._turns
@@ -612,7 +612,7 @@ class Connection:
     # --- answers
 
     def _flush(self) -> None:
-        """Send the finished responses. Raises OSError if the client is gone."""
+        """Send the finished responses. Raises OSError if the connection is broken."""
         out, spill = self._out, self._spill
         if not out:
             return
@@ -634,7 +634,7 @@ class Connection:
     def _sent(self, error: OSError | None) -> None:
         """Continue after all waiting bytes were sent."""
         if error is not None:
-            self._gone(error)
+            self._lost(error)
             return
         self.active = True
         if self.state is _ENDING:
@@ -644,12 +644,12 @@ class Connection:
             self._account()
         elif self.state is _SENDING:
             if self._held:
-                self._memory.starts_anew(self)
+                self._memory.restart_time(self)
             self.state = _SERVING
             self.go_on(now() + SLICE)
         else:
             self._account()
 
-    def _gone(self, err: OSError) -> None:
+    def _lost(self, err: OSError) -> None:
         log.debug("closing the connection from %s: %s", self.peer, err)
         self.abort()

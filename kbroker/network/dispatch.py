@@ -22,7 +22,7 @@ from types import CoroutineType
 from typing import Any, cast
 from weakref import WeakSet
 
-from kbroker.handlers.express_produce import Forms
+from kbroker.handlers.express_produce import KnownRequests
 from kbroker.handlers.fetch_attempt import is_of_follower
 from kbroker.handlers.from_brokers import BrokerHosts, only_from_brokers
 from kbroker.handlers.metering import BETWEEN_BROKERS, Metering
@@ -194,9 +194,9 @@ class Dispatcher:
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._brokers = brokers
-        self._forms: WeakSet[Forms] = WeakSet()
+        self._known_requests: WeakSet[KnownRequests] = WeakSet()
         if authorizer is not None:
-            authorizer.on_change(self._forget_forms)
+            authorizer.on_change(self._forget_requests)
         self._quotas = quotas
         self._metered = self._observed = self._logged = self._timed = self._express = False
         self._sink: Sink | None = None
@@ -204,11 +204,11 @@ class Dispatcher:
         self._draw = Random().random
         self._sampled = False
         """Whether the current request is one of those passed to the sink."""
-        self.look_anew()
+        self.refresh()
         self.entrance: Run = self.run
         """The function to which connections pass their frames: `run`, or one before it (Server.divert)."""
         if quotas is not None:
-            quotas.on_activity = self.look_anew
+            quotas.on_activity = self.refresh
 
     @property
     def apis(self) -> list[str]:
@@ -220,10 +220,10 @@ class Dispatcher:
         """Return the names of the served APIs by their keys."""
         return {key: each.name for key, each in self._apis.items()}
 
-    def look_anew(self) -> None:
-        """Decide what is measured and logged of requests; called after a change of loggers, quotas or the trace sink.
+    def refresh(self) -> None:
+        """Decide which requests are measured and logged; called after a change of loggers, quotas or the trace sink.
 
-        Not once a request: with all of it off, requests cost nothing more.
+        Not called per request: with all of it off, requests cost nothing more.
         """
         self._metered = self._quotas is not None and self._quotas.active
         self._logged = self._observed = request_log.enabled()
@@ -254,10 +254,10 @@ class Dispatcher:
             known = context.limited = (quotas.generation, principal, client_id, is_limited)
         return known[3]
 
-    def _forget_forms(self) -> None:
-        """Forget the forms of all connections: a principal that could write by them may have lost the right."""
-        for forms in self._forms:
-            forms.forget()
+    def _forget_requests(self) -> None:
+        """Forget the known requests of all connections: a principal may have lost the right to write."""
+        for known_requests in self._known_requests:
+            known_requests.forget()
 
     def _handler(self, api: Api) -> Handler:
         handler = api.handler
@@ -270,7 +270,7 @@ class Dispatcher:
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
         """Pass a share of the requests to `sink`, in the loop, after each is answered; None: pass none."""
         self._sink, self._ratio, self._sampled = sink, ratio, False
-        self.look_anew()
+        self.refresh()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
         """Run one frame: append its response to `out` and `spill`, or return the work that is left until there is one.
@@ -283,9 +283,9 @@ class Dispatcher:
             raise CloseConnection("a request shorter than its header") from None
         if (
             key == PRODUCE_KEY
-            and context.forms is not None
+            and context.known_requests is not None
             and (self._express or self._is_express_for(context))
-            and context.forms.answer(frame, version, correlation_id, out)
+            and context.known_requests.answer(frame, version, correlation_id, out)
         ):
             self._expressed[version].requests += 1
             return None
@@ -305,7 +305,7 @@ class Dispatcher:
             context.set_client_id(None)
         context.version = version
         if since is not None:
-            if self._sink is not None and (key != PRODUCE_KEY or context.forms is None):  # else decided above
+            if self._sink is not None and (key != PRODUCE_KEY or context.known_requests is None):  # else decided above
                 self._sample()
             if self._metered and self._is_limited(context):
                 self._begin_metering(context, len(frame), since)
@@ -336,11 +336,11 @@ class Dispatcher:
         if answer.__class__ is entry.response:
             encode_answer(entry, correlation_id, answer, out, spill)
             if entry.produces and (self._express or self._is_express_for(context)):
-                if context.forms is None:
-                    context.forms = Forms()
+                if context.known_requests is None:
+                    context.known_requests = KnownRequests()
                     if self._authorizer is not None:
-                        self._forms.add(context.forms)
-                context.forms.learn(context, frame, position, request, answer)
+                        self._known_requests.add(context.known_requests)
+                context.known_requests.learn(context, frame, position, request, answer)
             return None
         if answer is None:
             return None

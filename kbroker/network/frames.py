@@ -15,7 +15,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 
-from kbroker.security.tls.session import spoken_in_clear
+from kbroker.security.tls.session import plain_protocol
 
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
@@ -27,7 +27,7 @@ _ORDINARY = 1024 * 1024 + FIRST_GROWTH
 """Bytes of a claimed size trusted once FIRST_GROWTH bytes have arrived: a producer's largest request by default."""
 
 
-class BadFrame(Exception):  # noqa: N818 - named after what came
+class BadFrame(Exception):  # noqa: N818 - named after the frame
     """The size of a frame is impossible or over the limit: nothing behind it can be read."""
 
 
@@ -140,5 +140,5 @@ class FrameBuffer:
 
     def _bad(self, size: int) -> BadFrame:
         text = f"a frame of {size} bytes (socket.request.max.bytes={self.limit})"
-        spoken = spoken_in_clear(_PACK_SIZE(size))
-        return BadFrame(f"{text}, which looks like {spoken}" if spoken else text)
+        protocol = plain_protocol(_PACK_SIZE(size))
+        return BadFrame(f"{text}, which looks like {protocol}" if protocol else text)

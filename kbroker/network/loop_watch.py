@@ -51,9 +51,9 @@ class LoopWatch:
         self._due = 0.0
         self._worked = 0.0  # the thread's time on a processor, at the last tick
         self._tick: asyncio.TimerHandle | None = None
-        self._told = 0.0
+        self._logged = 0.0
         self._collecting = self._worked_before = 0.0
-        self._untold = 0
+        self._unlogged = 0
         self.held = 0
         """Number of holds longer than HELD_LONG."""
         self.longest_ms = 0.0
@@ -63,12 +63,12 @@ class LoopWatch:
     def start(self) -> None:
         """Begin to watch."""
         gc.callbacks.append(self._collection)
-        self._look_later()
+        self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         self._due = self._loop.time() + _TICK
         self._worked = time.thread_time()
-        self._tick = self._loop.call_at(self._due, self._look)
+        self._tick = self._loop.call_at(self._due, self._check)
 
     def close(self) -> None:
         """Stop watching."""
@@ -83,16 +83,16 @@ class LoopWatch:
     def work(self, name: str, size: int, context: Any, seconds: float) -> None:
         """Count a step of a long request: its API, its size in bytes, and for how long it held the loop."""
         self._due = self._loop.time() + _TICK  # this explains the late tick
-        self._tell(
+        self._log(
             seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"
         )
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         late = self._loop.time() - self._due
         if late > HELD_LONG:
             only_waited = late < WAITED_LONG and time.thread_time() - self._worked < HELD_LONG
-            self._tell(late, "something that is no request", quietly=only_waited)
-        self._look_later()
+            self._log(late, "something that is no request", quietly=only_waited)
+        self._check_later()
 
     def _collection(self, phase: str, _found: dict[str, int]) -> None:
         if phase == "start":
@@ -101,20 +101,20 @@ class LoopWatch:
         took = time.perf_counter() - self._collecting
         if took > HELD_LONG:
             self._due += took
-            self._tell(took, "Python, collecting garbage", self._worked_before)  # by any thread
+            self._log(took, "Python, collecting garbage", self._worked_before)  # by any thread
 
-    def _tell(self, seconds: float, who: str, worked_before: float | None = None, *, quietly: bool = False) -> None:
+    def _log(self, seconds: float, cause: str, worked_before: float | None = None, *, quietly: bool = False) -> None:
         self.held += 1
         self.longest_ms = max(self.longest_ms, seconds * 1000)
         now = time.monotonic()
-        if now - self._told < _LINES_EACH and not quietly:
-            self._untold += 1
+        if now - self._logged < _LINES_EACH and not quietly:
+            self._unlogged += 1
             return
         worked = min(time.thread_time() - (self._worked if worked_before is None else worked_before), seconds)
         text = "the event loop was held for %d ms, at most %d ms of them on a processor, by %s%s"
         if quietly:
-            log.debug(text, seconds * 1000, worked * 1000, who, "")
+            log.debug(text, seconds * 1000, worked * 1000, cause, "")
             return
-        more = f" (and {self._untold} times since the last line)" if self._untold else ""
-        log.log(self.level, text, seconds * 1000, worked * 1000, who, more)
-        self._told, self._untold = now, 0
+        more = f" (and {self._unlogged} times since the last line)" if self._unlogged else ""
+        log.log(self.level, text, seconds * 1000, worked * 1000, cause, more)
+        self._logged, self._unlogged = now, 0

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
 """Seconds after which a connection that holds memory for the same request is closed, if others wait."""
-_LOOK = 1.0
+_CHECK_SECONDS = 1.0
 
 
 class Holder(Protocol):
@@ -45,7 +45,7 @@ class Memory:
         self._held: dict[Holder, tuple[int, float]] = {}
         """Bytes, and the time since when they are held; oldest first."""
         self._waiting: dict[Holder, None] = {}
-        self._look: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def held_by(self, holder: Holder) -> int:
         """Return how many bytes a connection holds."""
@@ -72,9 +72,9 @@ class Memory:
         if size < before:
             self._offer()
         elif self.used > self.limit:
-            self._look_soon()
+            self._check_soon()
 
-    def starts_anew(self, holder: Holder) -> None:
+    def restart_time(self, holder: Holder) -> None:
         """Note that a connection has finished a request: its time begins again."""
         held = self._held.pop(holder, None)
         if held is not None:
@@ -83,7 +83,7 @@ class Memory:
     def wait(self, holder: Holder) -> None:
         """Call a connection's `go_on_reading` when there may be room."""
         self._waiting[holder] = None
-        self._look_soon()
+        self._check_soon()
 
     def forget(self, holder: Holder) -> None:
         """Remove a closed connection."""
@@ -92,8 +92,8 @@ class Memory:
 
     def close(self) -> None:
         """Stop the timer."""
-        if self._look is not None:
-            self._look.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _offer(self) -> None:
         """Let waiting connections retry: first the one that may always hold more, then in order until one fails."""
@@ -109,13 +109,13 @@ class Memory:
             if first in waiting:
                 break
 
-    def _look_soon(self) -> None:
-        if self._look is None:
-            self._look = asyncio.get_running_loop().call_later(_LOOK, self._relieve)
+    def _check_soon(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_CHECK_SECONDS, self._relieve)
 
     def _relieve(self) -> None:
         """Close the longest holders of memory, while others wait for it or the sum is over the limit."""
-        self._look = None
+        self._timer = None
         longest = time.monotonic() - PATIENCE
         for holder, (size, since) in list(self._held.items()):
             if not (self._waiting or self.used > self.limit) or (since > longest and self.used < 2 * self.limit):
@@ -123,4 +123,4 @@ class Memory:
             log.warning("closing the connection from %s: it holds %d bytes that others wait for", holder.peer, size)
             holder.abort()
         if self._waiting or self.used > self.limit:
-            self._look_soon()
+            self._check_soon()

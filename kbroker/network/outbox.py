@@ -2,7 +2,7 @@
 
 Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
 of them in Python. A full socket is retried, or the loop reports when it has room: `Patience` decides, by how soon the
-client takes the sent bytes. Never knows what a response means.
+client takes the sent bytes. Never interprets a response.
 
 The bytes of a response before a range are sent at once, and not together with it (MSG_MORE): their own packet wakes the
 client while the range is being sent, and a client that is awake is cheaper to send to. Measured over loopback with one
@@ -10,9 +10,9 @@ Fetch of 1 MB in flight: 0.315 s of CPU a GB beside 0.345, of 256 kB 0.58 beside
 in flight it is 0.30 beside 0.32 to 0.37; the throughput was the same twice, and once a fifth lower.
 
 A client that reads on the same machine empties its socket within 25 to 50 us. Waiting for that in the poller costs a
-sleep and a wake-up, while the client waits, too. A Fetch of 1 MB is more than four times what a socket takes at once
-(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's): it took some 700 us that way and takes
-some 450, medians of one in flight over loopback, for a fifth less CPU time. A client that is slow, or further away than
+sleep and a wake-up, while the client waits, too. A Fetch of 1 MB is more than four times the bytes that a socket takes
+(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's): it took some 700 us then and takes some
+450, medians of one in flight over loopback, for a fifth less CPU time. A client that is slow, or further away than
 that, empties nothing meanwhile: after the first failed retry, one full socket is not retried, then three, seven and so
 on.
 """
@@ -88,7 +88,7 @@ TINY_BYTES = 1024
 _LEAST_COST = 8 * 1024
 """Bytes that could be sent in the time that any range takes, whatever its size."""
 _AT_ONCE = 4 * 1024 * 1024
-"""Most bytes for a client that takes them as fast as they come, before other connections have a turn."""
+"""Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 
@@ -141,7 +141,8 @@ class Outbox:
     """The sending side of one connection."""
 
     __slots__ = (
-        "__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_patience", "_pieces", "_sock", "_told", "_turns",
+        "__weakref__", "_armed", "_done", "_fd", "_loop", "_offset", "_patience", "_pieces", "_queued", "_sock",
+        "_turns",
     )  # fmt: skip
 
     def __init__(
@@ -151,10 +152,10 @@ class Outbox:
         sock: socket.socket,
         done: Callable[[OSError | None], None],
     ) -> None:
-        """`done` is called when the kernel has taken all waiting bytes, or with an error when the client is gone."""
+        """`done` is called when the kernel has taken all waiting bytes, or with the error of a broken connection."""
         self._loop = loop
         self._turns = turns
-        self._told = False
+        self._queued = False
         self._armed = False
         """Whether the loop is to report when the socket has room."""
         self._sock = sock
@@ -189,7 +190,7 @@ class Outbox:
         return size
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as many as the socket takes. Raises OSError if the client is gone."""
+        """Send bytes, or as many as the socket takes. Raises OSError if the connection is broken."""
         if self._pieces:
             self._pieces.append(data)
             return
@@ -203,7 +204,7 @@ class Outbox:
             self._wait()
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError if the client is gone."""
+        """Send bytes and ranges of files in order. Raises OSError if the connection is broken."""
         if self._pieces:
             self._pieces.extend(pieces)
             return
@@ -232,8 +233,8 @@ class Outbox:
     def _writable(self) -> None:
         turns = self._turns
         if turns.spent >= TURN:
-            if not self._told:
-                self._told = True
+            if not self._queued:
+                self._queued = True
                 turns.put(self)
             return
         started = now()
@@ -243,7 +244,7 @@ class Outbox:
 
     def go_on(self, _deadline: float) -> None:
         """Send what the socket takes, after waiting for a turn."""
-        self._told = False
+        self._queued = False
         if self.waiting:
             self._turns.serves(self._fd, now())
             self._send_on()

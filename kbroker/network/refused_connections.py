@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 """Seconds between two lines for the same reason."""
-_DESCRIPTORS_SPARED = 64
+_DESCRIPTORS_RESERVED = 64
 """Descriptors that connections leave for other uses: a roll, a checkpoint, a segment that is read."""
 NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
 """The reason to refuse a connection with the descriptor `last_descriptor`, or a higher one."""
@@ -24,7 +24,7 @@ NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
 
 def last_descriptor() -> int:
     """Return the lowest descriptor refused to connections: the system assigns the lowest free one, so some stay."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_SPARED
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_RESERVED
 
 
 class Limits(Protocol):
@@ -51,14 +51,14 @@ def why_too_many(limits: Limits, host: str, own: int, of_all: int) -> str | None
 
 
 class Refusals:
-    """Logs refusals by reason. Reasons are few: they name what an operator may change."""
+    """Logs refusals by reason. Reasons are few: each names a setting that an operator may change."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._counts: dict[str, int] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
-    def tell(self, peer: str, reason: str) -> None:
+    def log(self, peer: str, reason: str) -> None:
         """Count and log a refusal."""
         if reason in self._timers:
             self._counts[reason] = self._counts.get(reason, 0) + 1

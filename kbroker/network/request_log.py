@@ -102,7 +102,7 @@ def _timed(
         total = perf_counter() - since
         found = Measured(*facts, answered, _milliseconds(total), _milliseconds(local), work.pause_ms, work.error_code)
         if enabled():
-            _tell(found)
+            _log(found)
         if sink is not None:
             sink(found)
         return end.value
@@ -114,7 +114,7 @@ def _milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
-def _tell(found: Measured) -> None:
+def _log(found: Measured) -> None:
     facts = tuple(getattr(found, name) for name in _FIELDS)
     log.debug(_LINE, *facts, extra=dict(zip(_FIELDS, facts, strict=True)))
 

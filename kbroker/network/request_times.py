@@ -1,8 +1,8 @@
 """Counts the requests of each API and version, and keeps the times of the latest.
 
 Owns the numbers. Counting is one addition a request. Times are measured for the first hundred requests of each API and
-version, and after that for one in sixteen, since whoever measures a request must know its API. The latest thousand
-times of each API are kept, as Kafka keeps a sample of about as many.
+version, and after that for one in sixteen, since a measurement needs the request's API. The latest thousand times of
+each API are kept, as Kafka keeps a sample of about as many.
 
 A request's time is from its first run to the moment when its response is passed to the socket: it includes waiting for
 other brokers and for the log, but not for the request's turn, nor for the client to take the response.

@@ -135,7 +135,7 @@ class SaslGate:
         except MechanismChanged as failed:
             return self._refuse(entry, str(failed), b"")
         except AuthenticationFailed as failed:
-            text = self._authentication.told(failed)
+            text = self._authentication.client_message(failed)
             answer = SaslAuthenticateResponse(error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text)
             return self._refuse(entry, str(failed), _framed(entry, correlation_id, answer))
         answer = SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)

@@ -119,7 +119,7 @@ class Server:
         self._refusals = Refusals(loop)
         patience = min(HANDSHAKE_SECONDS, limits.max_idle_ms / 1000) if limits.max_idle_ms >= 0 else HANDSHAKE_SECONDS
         self._ports = {
-            name: TlsPort(loop, self.turns, each, self._refusals.tell, patience) for name, each in (tls or {}).items()
+            name: TlsPort(loop, self.turns, each, self._refusals.log, patience) for name, each in (tls or {}).items()
         }
         self._loop = loop
         self._last_descriptor = last_descriptor()
@@ -137,7 +137,7 @@ class Server:
         self._not_served: list[tuple[socket.socket, str]] = []
         self._paused: asyncio.TimerHandle | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        self._gone: asyncio.Future[None] | None = None
+        self._all_closed: asyncio.Future[None] | None = None
         self.count_opened = 0
         """Number of connections so far."""
         self.refuses = False
@@ -193,13 +193,13 @@ class Server:
                 self._cannot_accept(listening, name, err)
                 return
             if sock.fileno() >= self._last_descriptor:
-                self._refusals.tell(address[0], NO_DESCRIPTOR)
+                self._refusals.log(address[0], NO_DESCRIPTOR)
                 sock.close()
                 continue
             try:
                 sock.setblocking(False)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            except OSError:  # the client is gone again
+            except OSError:  # the client has closed it again
                 sock.close()
                 continue
             # A listener for both families has IPv4 addresses in the form of IPv6.
@@ -237,7 +237,7 @@ class Server:
         if not held_ms:
             Connection(self, self._loop, sock, peer, name, self._ports.get(name))
             return
-        self._refusals.tell(peer, "too many new connections of one address (connection_creation_rate)")
+        self._refusals.log(peer, "too many new connections of one address (connection_creation_rate)")
         if len(self._held) < _MOST_HELD:
             self._held[sock] = self._loop.call_later(held_ms / 1000, self._let_go, sock)
         else:
@@ -278,8 +278,8 @@ class Server:
         for connection in list(self._connections):
             connection.close()
         if self._connections:
-            self._gone = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._gone], timeout=_LINGER_SECONDS)
+            self._all_closed = asyncio.get_running_loop().create_future()
+            await asyncio.wait([self._all_closed], timeout=_LINGER_SECONDS)
         for connection in list(self._connections):
             connection.abort()
 
@@ -324,7 +324,7 @@ class Server:
         host = connection.peer.rpartition(":")[0]
         reason = self._why_too_many(host)
         if reason is not None:
-            self._refusals.tell(connection.peer, reason)
+            self._refusals.log(connection.peer, reason)
             return None
         self._connections[connection] = None
         self.count_opened += 1
@@ -356,13 +356,13 @@ class Server:
             return
         del self._connections[connection]
         self.by_listener[connection.listener] -= 1
-        log.debug("%s is gone", connection.peer)
+        log.debug("%s has disconnected", connection.peer)
         host = self._hosts.pop(connection)
         self._per_ip[host] -= 1
         if not self._per_ip[host]:
             del self._per_ip[host]
-        if self._gone is not None and not self._connections and not self._gone.done():
-            self._gone.set_result(None)
+        if self._all_closed is not None and not self._connections and not self._all_closed.done():
+            self._all_closed.set_result(None)
 
     def _schedule_sweep(self) -> None:
         max_idle_ms = self.limits.max_idle_ms
@@ -441,7 +441,7 @@ def process_on(port: int) -> str | None:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = " ".join(file.read(200).decode("utf-8", "replace").split("\0")).strip()
         except OSError:
-            continue  # not readable for us, or gone
+            continue  # not readable for us, or removed
         return f"process {pid} ({''.join(c if c.isprintable() else '?' for c in command)})"
     return None
 

@@ -40,7 +40,7 @@ _WASTED_BYTES = 20 * 1024
 _UNREAD_BYTES = 64 * 1024
 """Most bytes of TLS itself (responses to key updates) that wait for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""Most bytes for a client that takes them as fast as they come, before other connections have a turn."""
+"""Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
@@ -67,24 +67,24 @@ class Tls(Protocol):
 class TlsPort:
     """The common part of the channels of one listener.
 
-    `tell` is called with a client's address and the reason of its failed handshake; `seconds` is the time for a
+    `report` is called with a client's address and the reason of its failed handshake; `seconds` is the time for a
     handshake.
     """
 
-    __slots__ = ("loop", "received", "seconds", "tell", "tls", "turns")
+    __slots__ = ("loop", "received", "report", "seconds", "tls", "turns")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         turns: Turns,
         tls: Tls,
-        tell: Callable[[str, str], None],
+        report: Callable[[str, str], None],
         seconds: float = HANDSHAKE_SECONDS,
     ) -> None:
         self.loop = loop
         self.turns = turns
         self.tls = tls
-        self.tell = tell
+        self.report = report
         self.seconds = seconds
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
         """Received bytes are decrypted at once, so one buffer serves all channels."""
@@ -130,26 +130,26 @@ class TlsChannel(Outbox):
         self._callback = callback
         self._loop.add_reader(fd, callback if self._is_ready else self._shaken)
         if self._is_ready:
-            self._tell_again()
+            self._notify_later()
 
     def remove_reader(self, fd: int) -> None:
         """Stop calling the callback."""
         self._callback = None
         self._loop.remove_reader(fd)
 
-    def _tell_again(self) -> None:
+    def _notify_later(self) -> None:
         """Schedule a notification of bytes that no poller sees, as they are received already."""
         session = self._session
         if not self._scheduled and self._callback is not None and session is not None and session.has_more:
             self._scheduled = True
-            self._loop.call_soon(self._tell_now)
+            self._loop.call_soon(self._notify)
 
-    def _tell_now(self) -> None:
+    def _notify(self) -> None:
         self._scheduled = False
         session = self._session
         if self._callback is not None and session is not None and session.has_more:
             self._callback()
-            self._tell_again()
+            self._notify_later()
 
     # --- the handshake
 
@@ -161,7 +161,7 @@ class TlsChannel(Outbox):
 
     def go_on(self, deadline: float) -> None:
         """Do the next step of the handshake, or send bytes that waited for a turn."""
-        if self._told:
+        if self._queued:
             super().go_on(deadline)
         if not self._waits_for_turn:
             return
@@ -187,7 +187,7 @@ class TlsChannel(Outbox):
         assert client is not None
         if not count:
             if self._session is not None:
-                raise Broken("the client went away")
+                raise Broken("the client closed the connection")
             client.abort()  # it sent nothing: a check whether the port is open
             return
         if self._session is None:
@@ -215,8 +215,8 @@ class TlsChannel(Outbox):
     def _refuse(self, why: str) -> None:
         client = self._client
         if client is not None:
-            said = "".join(char if char.isprintable() else "?" for char in why)  # may have names from the client
-            self._port.tell(client.peer, f"the TLS handshake failed: {said}")
+            reason = "".join(char if char.isprintable() else "?" for char in why)  # may have names from the client
+            self._port.report(client.peer, f"the TLS handshake failed: {reason}")
             client.abort()
 
     def _too_late(self) -> None:
@@ -249,7 +249,7 @@ class TlsChannel(Outbox):
                 self._pass_on()
         except Broken as err:
             self._lose(str(err))
-        self._tell_again()
+        self._notify_later()
         if not filled and not self._ended and not session.ended:
             raise BlockingIOError
         return filled
@@ -285,11 +285,11 @@ class TlsChannel(Outbox):
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as many as the socket takes. Raises OSError if the client is gone."""
+        """Send bytes, or as many as the socket takes. Raises OSError if the connection is broken."""
         self.send_pieces([data])
 
     def send_pieces(self, pieces: list[Piece]) -> None:
-        """Send bytes and ranges of files in order. Raises OSError if the client is gone."""
+        """Send bytes and ranges of files in order. Raises OSError if the connection is broken."""
         waited = self.waiting
         if self._pieces:
             self._pieces.extend(pieces)
@@ -308,7 +308,7 @@ class TlsChannel(Outbox):
         if self._sealed:
             self._sealed, self._offset = self._sealed[self._offset :] + data, 0
             if len(self._sealed) > SEALED_BYTES + _UNREAD_BYTES:
-                raise Broken("it does not read what TLS has to say to it")
+                raise Broken("it does not read the messages of TLS")
             return
         waited = self.waiting
         self._sealed = data
@@ -371,12 +371,12 @@ class TlsChannel(Outbox):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._say_goodbye()
+        self._send_alert()
         self._sealed = b""
         super().close()
         self._client = self._callback = None
 
-    def _say_goodbye(self) -> None:
+    def _send_alert(self) -> None:
         """Send the alert that ends TLS, or reports an error, if nothing waits before it. Never waits for the socket."""
         session, self._session = self._session, None
         if session is not None and not self.waiting:

@@ -3,7 +3,7 @@
 Owns the queues of connections that could continue, the time used in a turn, and whether one connection alone has been
 served lately. Never knows the work.
 
-Short work goes before long work: one request is short work for most clients, and a client that sends as fast as it can
+Short work precedes long work: one request is short work for most clients, and a client that sends as fast as it can
 does not notice a pause. One turn of the loop first serves the waiting short work, oldest first, for TURN at most. Then
 it serves the long work, for TURN or, with more short work behind it, for a slice; and then, if no short work is left,
 the sockets that the poller reports, for TURN again. Long work continues for a slice at a time; with many waiting a
@@ -123,7 +123,7 @@ class Turns:
             self.note()
 
     def put(self, runner: Runner) -> None:
-        """Let `runner` go on when its turn comes. It must not be waiting already."""
+        """Continue `runner` in its turn. It must not be waiting already."""
         self._long.append(runner)
         self.note()
 
@@ -145,7 +145,7 @@ class Turns:
             end = self._serve(self._short, started, started + TURN)
             self._serve(self._long, end, end + (SLICE if self._short else TURN))
         finally:  # there is a next turn in any case
-            self.spent = TURN if self._short else 0.0  # new work comes after the waiting work
+            self.spent = TURN if self._short else 0.0  # new work waits behind the waiting work
             if self._short or self._long:
                 self.note()
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from kbroker.config.model import ConfigError
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.connections import (
@@ -77,24 +77,24 @@ class TcpPeer:
 
     async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
         if self._closed:
-            raise PeerGone("closed")
+            raise PeerUnavailable("closed")
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 frames = self._frames
-                if frames is None or frames.is_gone or asyncio.get_running_loop().time() >= self._log_in_at:
+                if frames is None or frames.is_lost or asyncio.get_running_loop().time() >= self._log_in_at:
                     frames = await self._connected()
                 body = await frames.exchange(self._framed(request, version), self._correlation)
         except TimeoutError:
             # The response may still arrive, and must not be taken for the next one.
             self._drop("no answer in time")
-            raise PeerGone(f"no answer from {self} within {timeout_ms:.0f} ms") from None
+            raise PeerUnavailable(f"no answer from {self} within {timeout_ms:.0f} ms") from None
         except OSError as error:
-            raise PeerGone(f"{self} cannot be reached: {error}") from None
+            raise PeerUnavailable(f"{self} cannot be reached: {error}") from None
         try:
             return decode(answer, version, body[_header_bytes(request, version, body) :])
         except (Malformed, IndexError) as error:
             self._drop("an answer that cannot be read")
-            raise PeerGone(f"{self} sent what cannot be read: {error}") from None
+            raise PeerUnavailable(f"{self} sent what cannot be read: {error}") from None
 
     def close(self) -> None:
         self._closed = True
@@ -125,14 +125,14 @@ class TcpPeer:
             # suppressed.
             task = asyncio.current_task()
             if self._closed and (task is None or not task.cancelling()):
-                raise PeerGone("closed") from None
+                raise PeerUnavailable("closed") from None
             raise
 
     async def _connect(self) -> _Frames:
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 frames = self._frames
-                if frames is None or frames.is_gone:
+                if frames is None or frames.is_lost:
                     frames = await self._reached()
                 if self._login is not None:
                     try:
@@ -166,22 +166,24 @@ class TcpPeer:
         raise OSError("the name has no address")
 
     async def _authenticate(self, frames: _Frames, login: Login) -> None:
-        """Log in; raises PeerGone if the other broker refuses."""
+        """Log in; raises PeerUnavailable if the other broker refuses."""
         try:
             mechanism, client = login()
             answer = await self._exchange(frames, SaslHandshakeRequest(mechanism), 1, SaslHandshakeResponse)
             if answer.error_code:
-                raise PeerGone(f"{self} does not offer {mechanism}, but {', '.join(answer.mechanisms) or 'nothing'}")
+                raise PeerUnavailable(
+                    f"{self} does not offer {mechanism}, but {', '.join(answer.mechanisms) or 'nothing'}"
+                )
             token: bytes | None = client.first()
             while token is not None:
-                said = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
-                if said.error_code:
-                    raise PeerGone(f"{self} does not let this broker in: {said.error_message}")
+                response = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
+                if response.error_code:
+                    raise PeerUnavailable(f"{self} does not let this broker in: {response.error_message}")
                 # Salting a password takes some ms, in which others are served.
-                token = await asyncio.to_thread(client.respond, bytes(said.auth_bytes))
+                token = await asyncio.to_thread(client.respond, bytes(response.auth_bytes))
         except (AuthenticationFailed, ConfigError) as error:
-            raise PeerGone(f"{self} could not be logged in to: {error}") from None
-        again_after_s = log_in_again_after_s(said.session_lifetime_ms)
+            raise PeerUnavailable(f"{self} could not be logged in to: {error}") from None
+        again_after_s = log_in_again_after_s(response.session_lifetime_ms)
         self._log_in_at = asyncio.get_running_loop().time() + again_after_s
 
     async def _exchange(self, frames: _Frames, request: Any, version: int, answer: type[Answer]) -> Answer:
@@ -189,7 +191,7 @@ class TcpPeer:
         try:
             return decode(answer, version, body[_header_bytes(request, version, body) :])
         except (Malformed, IndexError) as error:
-            raise PeerGone(f"{self} sent what cannot be read: {error}") from None
+            raise PeerUnavailable(f"{self} sent what cannot be read: {error}") from None
 
     def _drop(self, why: str) -> None:
         if self._frames is not None:
@@ -206,7 +208,7 @@ class _Frames(asyncio.BufferedProtocol):
         self._buffer = memoryview(bytearray(_LENGTH.size))
         self._filled = 0
         self._in_length = True
-        self.is_gone = False
+        self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by its class
@@ -215,9 +217,9 @@ class _Frames(asyncio.BufferedProtocol):
         self.end(str(exc) if exc else "the connection was closed")
 
     def exchange(self, frame: bytes, correlation: int) -> asyncio.Future[memoryview]:
-        """Send a frame; return a future of the response. Raises PeerGone."""
-        if self.is_gone or self._transport is None:
-            raise PeerGone("the connection was closed")
+        """Send a frame; return a future of the response. Raises PeerUnavailable."""
+        if self.is_lost or self._transport is None:
+            raise PeerUnavailable("the connection was closed")
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         self._waiting.append((correlation, future))
         self._transport.write(frame)
@@ -253,13 +255,13 @@ class _Frames(asyncio.BufferedProtocol):
 
     def end(self, why: str) -> None:
         """Close the connection; waiting callers get `why`."""
-        self.is_gone = True
+        self.is_lost = True
         if self._transport is not None:
             self._transport.abort()
         while self._waiting:
             future = self._waiting.popleft()[1]
             if not future.done():
-                future.set_exception(PeerGone(why))
+                future.set_exception(PeerUnavailable(why))
 
 
 def _header_bytes(request: Any, version: int, body: memoryview) -> int:

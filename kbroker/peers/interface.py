@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 Answer = TypeVar("Answer")
 
 
-class PeerGone(Exception):  # noqa: N818 - an outcome to be handled, not a fault
+class PeerUnavailable(Exception):  # noqa: N818 - an outcome to be handled, not a fault
     """No response arrived: not connected, cut off, or too late. Whether the request was carried out is unknown."""
 
 
@@ -20,14 +20,14 @@ class Peer(Protocol):
     """A connection to one broker. Requests arrive in the order of sending, and are answered in it."""
 
     async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Send a message of kbroker.protocol and return its response; raises PeerGone.
+        """Send a message of kbroker.protocol and return its response; raises PeerUnavailable.
 
         Connects if necessary. Requests in flight are lost when a connection ends. A `records` field of the response may
         be a view on the received data.
         """
 
     def close(self) -> None:
-        """Stop all requests; waiting callers get PeerGone."""
+        """Stop all requests; waiting callers get PeerUnavailable."""
 
 
 class Peers(Protocol):
@@ -54,7 +54,7 @@ class PeersByNode:
         return self._endpoint_of(node_id) is not None
 
     async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Do the same as Peer.ask; raises PeerGone also for an unknown broker."""
+        """Do the same as Peer.ask; raises PeerUnavailable also for an unknown broker."""
         endpoint = self._endpoint_of(node_id)
         known = self._known.get(node_id)
         if known is not None and known[0] != endpoint:
@@ -62,13 +62,13 @@ class PeersByNode:
             del self._known[node_id]
             known = None
         if endpoint is None:
-            raise PeerGone(f"broker {node_id} is not known to live")
+            raise PeerUnavailable(f"broker {node_id} is not known to live")
         if known is None:
             known = self._known[node_id] = endpoint, self._peers.peer(*endpoint, self._client_id)
         return await known[1].ask(request, version, answer, timeout_ms)
 
     def close(self) -> None:
-        """Stop all requests; waiting callers get PeerGone."""
+        """Stop all requests; waiting callers get PeerUnavailable."""
         for _, peer in self._known.values():
             peer.close()
         self._known.clear()

@@ -3,8 +3,8 @@
 Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never interprets
 the bytes. decompression.py reads a codec piece by piece.
 
-Snappy has a module of its own (snappy_format.py). Lz4 is the frame format with independent blocks, the only form that
-Java's reader accepts.
+Snappy has its module, snappy_format.py. Lz4 is the frame format with independent blocks, the only form that Java's
+reader accepts.
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class DecoderSource(FunctionSource):
             self.flush()
             self.add(f"{value}.append({element})")
             if self.divided:
-                self.give_way(number)
+                self.yield_turn(number)
             self.depth -= 1
         self.depth -= 1
         self.null_branch(spec.name, value, nullable)

@@ -3,8 +3,7 @@
 Owns the limits of one step of each codec: a step reads some kilobytes, returns some hundred at most, and may return
 nothing. Never keeps returned bytes, never interprets them, and has no limit on all steps together: the caller counts.
 
-Snappy has a module of its own (snappy_format.py). Zstd frames are cut at their blocks, which decompress to at most
-128 kB each.
+Snappy has its module, snappy_format.py. Zstd frames are cut at their blocks, which decompress to at most 128 kB each.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ class EncoderSource(FunctionSource):
                 self.struct(spec.kind, element)
             self.flush()
             if self.divided:
-                self.give_way(number)
+                self.yield_turn(number)
             self.depth -= 1
         if nullable:
             self.depth -= 1

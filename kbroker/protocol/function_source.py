@@ -1,7 +1,7 @@
 """A generated function under construction: its lines, its constants, and its compilation.
 
-Owns what decoders and encoders share: names, indentation, and the fields of a version. Never knows what the lines do.
-The source is registered with `linecache`, so tracebacks show it.
+Owns the common parts of decoders and encoders: names, indentation, and the fields of a version. Never interprets the
+lines. The source is registered with `linecache`, so tracebacks show it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class FunctionSource:
     def add(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
 
-    def give_way(self, number: str) -> None:
+    def yield_turn(self, number: str) -> None:
         """Yield before each eighth element of a list; `number` is the variable that counts them."""
         self.add(f"if not {number} & 7:")
         self.add("    await turn")

@@ -7,7 +7,7 @@ batch (that is the log's task), and never touches the CRC except to build a batc
     last_offset_delta i32 | base_timestamp i64 | max_timestamp i64 | producer_id i64 | producer_epoch i16 |
     base_sequence i32 | count i32 | records
 
-batch_length counts what follows it. The CRC-32C covers attributes to end, so base offset and leader epoch may be
+batch_length counts the bytes after it. The CRC-32C covers attributes to end, so base offset and leader epoch may be
 rewritten freely. Attributes: bits 0-2 codec, 3 timestamp type (1 LogAppendTime), 4 transactional, 5 control, 6 delete
 horizon.
 A record is: length varint | attributes i8 | timestamp delta varlong | offset delta varint | key | value | headers.
@@ -41,7 +41,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """A record to write: timestamp in ms, key, value, headers."""
 
-_AHEAD: Final = 16448  # bytes to decompress before a record is read: their errors come first
+_AHEAD: Final = 16448  # bytes to decompress before a record is read: their errors have precedence
 _PASSED_AT_ONCE: Final = 255
 """Records less one, a power of two, that are skipped between two yields."""
 _NUMBERS: Final = 64  # most bytes that the numbers of a broken record may reach beyond its end

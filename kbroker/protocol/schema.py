@@ -5,8 +5,8 @@
         transactional_id: str | None = f("3+", nullable="3+")
         acks: i16 = f()
 
-Owns the decorators, the field types and what they record about a field (`FieldSpec`). Never touches bytes: compiler.py
-turns a declaration into code. Every field has a default (Kafka's, or zero / empty / false), so absent fields read as
+Owns the decorators, the field types, and their record of a field (`FieldSpec`). Never touches bytes: compiler.py turns
+a declaration into code. Every field has a default (Kafka's, or zero / empty / false), so absent fields read as
 in Kafka. A tagged struct that is absent reads as None.
 
 Classes are built without the dataclass machinery: four hundred of them must not cost a broker's start 100 ms.

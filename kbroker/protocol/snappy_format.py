@@ -138,7 +138,7 @@ def _elements(block: memoryview, position: int, size: int) -> Iterator[bytes]:
                 offset |= tag >> 5 << 8
                 length = (tag >> 2 & 7) + 4
             if not 0 < offset <= len(out) or length > size - before - len(out):
-                raise Undecodable("broken snappy data: copy of what is not there")
+                raise Undecodable("broken snappy data: a copy of bytes that are not written yet")
             start = len(out) - offset
             if offset >= length:
                 out += out[start : start + length]

@@ -147,7 +147,7 @@ def stored_text(key: str, value: float) -> str:
 
 
 def values_of(entity: Entity, configs: Mapping[str, str]) -> dict[str, float]:
-    """Return the limits in an entity's configs; invalid ones are ignored, whoever wrote them."""
+    """Return the limits in an entity's configs; invalid ones are ignored."""
     found = {}
     for key in CLIENT_KEYS if entity.ip is None else IP_KEYS:
         if key in configs:

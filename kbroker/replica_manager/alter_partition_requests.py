@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from kbroker.long_work import in_slices, turn
-from kbroker.peers.interface import Peer, PeerGone, Peers
+from kbroker.peers.interface import Peer, Peers, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.inter_broker import (
     AlteredPartition,
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _VERSION: Final = 3
 _RETRY_MS: Final = 50
-_LOOK_MS: Final = 100
+_CHECK_MS: Final = 100
 """Pause between two look-ups of the controller."""
 _AT_ONCE: Final = 1000
 """Partitions in one request."""
@@ -101,7 +101,7 @@ class InSyncChanges:
                     await in_slices(self._send_some())
                 except Exception:
                     log.exception("AlterPartition failed, and is tried again")
-                    await asyncio.sleep(_LOOK_MS / 1000)
+                    await asyncio.sleep(_CHECK_MS / 1000)
         finally:
             self._sending = None
 
@@ -130,20 +130,20 @@ class InSyncChanges:
             return None
         peer = self._controller()
         if peer is None:
-            await asyncio.sleep(_LOOK_MS / 1000)
+            await asyncio.sleep(_CHECK_MS / 1000)
             return None
         request = AlterPartitionRequest(self._node_id, self._broker_epoch(), _topics(batch))
         try:
             answer = await peer.ask(request, _VERSION, AlterPartitionResponse, self._timeout_ms)
-        except PeerGone as error:
+        except PeerUnavailable as error:
             self._log_trouble(str(error))
-            await asyncio.sleep(_LOOK_MS / 1000)
+            await asyncio.sleep(_CHECK_MS / 1000)
             return None
         if answer.error_code == ErrorCode.NONE:
             self._logged = ""
             return answer
         self._log_trouble(f"error {answer.error_code}")
-        pause_ms = _LOOK_MS if answer.error_code == ErrorCode.NOT_CONTROLLER else _RETRY_MS
+        pause_ms = _CHECK_MS if answer.error_code == ErrorCode.NOT_CONTROLLER else _RETRY_MS
         await asyncio.sleep(pause_ms / 1000)
         return None
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from kbroker.clock import Clock
 from kbroker.log.append_info import AppendError
 from kbroker.long_work import in_slices, step, turn
-from kbroker.peers.interface import Peer, PeerGone, Peers
+from kbroker.peers.interface import Peer, Peers, PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.fetch import (
     FetchPartition,
@@ -69,12 +69,12 @@ Endpoint = tuple[str, int]
 class Followed:
     """A partition that is copied; a new object each time that it begins to follow."""
 
-    __slots__ = ("partition", "pause_ms", "said", "way")
+    __slots__ = ("logged_error", "partition", "pause_ms", "state")
 
-    def __init__(self, partition: ReplicatedPartition, way: Following) -> None:
+    def __init__(self, partition: ReplicatedPartition, state: Following) -> None:
         self.partition = partition
-        self.way = way
-        self.said = ErrorCode.NONE
+        self.state = state
+        self.logged_error = ErrorCode.NONE
         """The last logged error."""
         self.pause_ms = _FIRST_PAUSE_MS
         """The length of its next pause."""
@@ -85,12 +85,12 @@ class Followed:
 
     def request(self, max_bytes: int) -> FetchPartition:
         """Return the partition's part of a fetch request."""
-        way = self.way
+        state = self.state
         return FetchPartition(
             partition=self.partition.index,
-            current_leader_epoch=way.leader_epoch,
-            fetch_offset=way.fetch_offset,
-            last_fetched_epoch=way.last_fetched_epoch,
+            current_leader_epoch=state.leader_epoch,
+            fetch_offset=state.fetch_offset,
+            last_fetched_epoch=state.last_fetched_epoch,
             log_start_offset=self.partition.log.log_start_offset,
             partition_max_bytes=max_bytes,
         )
@@ -202,7 +202,7 @@ class Fetcher:
                         await in_slices(self._fetch())
                         pause_ms = _FIRST_PAUSE_MS
                         continue
-                    except PeerGone as error:
+                    except PeerUnavailable as error:
                         log.info("%s: broker %d: %s", self._name, self.source, error)
                     except Exception:
                         log.exception("%s: fetching from broker %d failed", self._name, self.source)
@@ -231,10 +231,10 @@ class Fetcher:
         return max(min(self._resting.values()) - self._clock.monotonic_ms(), 0)
 
     def _leader(self) -> Peer:
-        """Return the leader's peer, a new one if it has moved; raises PeerGone if it cannot be found."""
+        """Return the leader's peer, a new one if it has moved; raises PeerUnavailable if it cannot be found."""
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:
-            raise PeerGone("nobody knows where it is")
+            raise PeerUnavailable("its address is not known")
         if self._peer is None or endpoint != self._endpoint:
             if self._peer is not None:
                 self._peer.close()
@@ -259,7 +259,7 @@ class Fetcher:
         if self._session.answered(answer):
             await self._take(peer, answer)
         elif answer.error_code not in SESSION_ERRORS:
-            raise PeerGone(f"it answers error {answer.error_code}")
+            raise PeerUnavailable(f"it answers error {answer.error_code}")
 
     # --- responses
 
@@ -308,7 +308,7 @@ class Fetcher:
             return partition_log.proven_epochs().end_offset_for(epoch, partition_log.log_end_offset)
 
         parts = data.diverging_epoch
-        return followed.way.answered(
+        return followed.state.answered(
             asked.fetch_offset,
             asked.current_leader_epoch,
             _code(data.error_code),
@@ -319,9 +319,9 @@ class Fetcher:
 
     async def _do(self, followed: Followed, step: Step, code: ErrorCode) -> None:
         """Do a step that is not an append."""
-        way, partition_log = followed.way, followed.partition.log
+        state, partition_log = followed.state, followed.partition.log
         if isinstance(step, Truncate | Restart):
-            before = partition_log.log_end_offset, way.last_fetched_epoch
+            before = partition_log.log_end_offset, state.last_fetched_epoch
             if isinstance(step, Restart):
                 log.warning("%s: %s begins again at %d, where its leader's log does", self._name, followed, step.offset)
                 work = partition_log.truncate_fully_in_pieces(step.offset, self._clock.now_ms())
@@ -329,10 +329,10 @@ class Fetcher:
                 work = self._truncation(followed, step.offset)
             if not await self._is_carried_out(followed, work):
                 return
-            way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._session.renew()
             self._ask_for(followed)
-            if before == (partition_log.log_end_offset, way.last_fetched_epoch):
+            if before == (partition_log.log_end_offset, state.last_fetched_epoch):
                 self._rest(followed)  # otherwise the same request and response would repeat for ever
         elif isinstance(step, BackOff):
             self._log_trouble(followed, code, "")
@@ -364,13 +364,13 @@ class Fetcher:
 
     def _fail(self, followed: Followed) -> None:
         """Stop copying a partition until the controller names its leader again."""
-        followed.way.broken()
+        followed.state.broken()
         if self._is_current(followed):
             self._session.drop(followed.id)
 
     def _log_trouble(self, followed: Followed, code: ErrorCode, text: str) -> None:
-        if code is not followed.said:
-            followed.said = code
+        if code is not followed.logged_error:
+            followed.logged_error = code
             log.info("%s: %s from broker %d: %s %s", self._name, followed, self.source, code.name, text)
 
     # --- appending
@@ -386,7 +386,7 @@ class Fetcher:
                 if size < HEADER_SIZE:
                     raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"a batch of {size} bytes")
                 epoch = int.from_bytes(view[position + 12 : position + 16], signed=True)
-                if position + size > len(view) or epoch > followed.way.leader_epoch:
+                if position + size > len(view) or epoch > followed.state.leader_epoch:
                     break  # cut off; or written by a later leader, which the controller will name
                 followed.partition.log.append_as_follower(view[position : position + size], now_ms)
                 followed.partition.traffic.replicated_in += size
@@ -404,7 +404,7 @@ class Fetcher:
         self._take_offsets(followed, data)
         self._throttle(followed, len(view), data.high_watermark)
         followed.pause_ms = _FIRST_PAUSE_MS
-        followed.said = ErrorCode.NONE
+        followed.logged_error = ErrorCode.NONE
         if followed.partition.log.log_start_offset != asked.log_start_offset and followed.id not in self._resting:
             self._ask_for(followed)
 
@@ -420,9 +420,9 @@ class Fetcher:
             self._session.drop(followed.id)
 
     def _appended(self, followed: Followed) -> None:
-        way, partition_log = followed.way, followed.partition.log
-        if way.fetch_offset != partition_log.log_end_offset:
-            way.appended(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+        state, partition_log = followed.state, followed.partition.log
+        if state.fetch_offset != partition_log.log_end_offset:
+            state.appended(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._ask_for(followed)
 
     def _take_offsets(self, followed: Followed, data: PartitionData) -> None:
@@ -448,7 +448,7 @@ class Fetcher:
             starts = await self._list_offsets(peer, lost, _EARLIEST)
         except Exception:
             for followed in lost:
-                followed.way.offsets_received(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
+                followed.state.offsets_received(ErrorCode.NETWORK_EXCEPTION, -1, -1, -1)
                 self._rest(followed)
             raise
         missing = ErrorCode.UNKNOWN_SERVER_ERROR, -1
@@ -462,7 +462,7 @@ class Fetcher:
 
     async def _go_on(self, followed: Followed, code: ErrorCode, leader_start: int, leader_end: int) -> None:
         partition_log = followed.partition.log
-        step = followed.way.offsets_received(code, leader_start, leader_end, partition_log.log_end_offset)
+        step = followed.state.offsets_received(code, leader_start, leader_end, partition_log.log_end_offset)
         try:
             await self._do(followed, step, code)
         except (OSError, ApiError) as error:
@@ -474,7 +474,7 @@ class Fetcher:
         except Exception:
             # It may have been truncated or not: its position is determined anew, and the others must continue.
             log.exception("%s: %s is not copied for a while", self._name, followed)
-            followed.way.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
+            followed.state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)
             return
         if isinstance(step, Ignore):
@@ -485,7 +485,7 @@ class Fetcher:
     ) -> dict[tuple[str, int], tuple[ErrorCode, int]]:
         topics: dict[str, list[ListOffsetsPartition]] = {}
         for followed in lost:
-            wanted = ListOffsetsPartition(followed.partition.index, followed.way.leader_epoch, timestamp)
+            wanted = ListOffsetsPartition(followed.partition.index, followed.state.leader_epoch, timestamp)
             topics.setdefault(followed.partition.topic, []).append(wanted)
         request = ListOffsetsRequest(
             replica_id=self._node_id,

@@ -70,7 +70,7 @@ class Fetchers:
         """
         self._follow(partition, leader, "")
 
-    def _follow(self, partition: ReplicatedPartition, leader: int, said: str) -> None:
+    def _follow(self, partition: ReplicatedPartition, leader: int, logged_error: str) -> None:
         self._later.pop(partition.key, None)
         if self._closed:
             return
@@ -78,7 +78,7 @@ class Fetchers:
         try:
             last_epoch = self._last_epoch(partition_log)
         except Exception as error:  # noqa: BLE001 - logged below, and retried in any case
-            if str(error) != said:
+            if str(error) != logged_error:
                 log.error("%s-%d cannot be followed yet: %r", partition.topic, partition.index, error)
             again = partial(self._follow, partition, leader, str(error))
             loop = asyncio.get_running_loop()
@@ -86,8 +86,8 @@ class Fetchers:
             if isinstance(error, OSError):
                 partition_log.report_failure(error)
             return
-        way = Following(leader, partition.leader_epoch, partition_log.log_end_offset, last_epoch)
-        followed = Followed(partition, way)
+        state = Following(leader, partition.leader_epoch, partition_log.log_end_offset, last_epoch)
+        followed = Followed(partition, state)
         fetcher = self._fetcher(leader, partition.key)
         fetcher.add(followed)
         self._where[partition.key] = fetcher, followed
@@ -136,10 +136,10 @@ class Fetchers:
         self._count = count
         for key, place in list(self._where.items()):
             fetcher, followed = place
-            is_failed = followed.way.condition is Condition.FAILED
+            is_failed = followed.state.condition is Condition.FAILED
             if not is_failed and fetcher.number != self._number(key) and self._where.get(key) is place:
                 self.remove(key)
-                self.follow(followed.partition, followed.way.leader)
+                self.follow(followed.partition, followed.state.leader)
             await turn
 
     def _number(self, key: Key) -> int:

@@ -40,7 +40,7 @@ class FollowerSession(Generic[Owner]):
     def __init__(self) -> None:
         self._id = 0
         self._epoch = _INITIAL
-        self._anew = False
+        self._must_renew = False
         self._wanted: dict[Key, Wanted[Owner]] = {}
         self._changed: set[Key] = set()
         self._sent: dict[Key, Wanted[Owner]] = {}
@@ -67,8 +67,8 @@ class FollowerSession(Generic[Owner]):
 
     def put_into(self, request: FetchRequest) -> None:
         """Put the wanted partitions into a request."""
-        if self._anew:
-            self._epoch, self._anew = _INITIAL, False
+        if self._must_renew:
+            self._epoch, self._must_renew = _INITIAL, False
         request.session_id, request.session_epoch = self._id, self._epoch
         if self._epoch == _INITIAL:
             self._sent = dict(self._wanted)
@@ -77,12 +77,12 @@ class FollowerSession(Generic[Owner]):
         else:
             # In the order in which they are wanted, so that no partition is always last.
             fresh = {key: self._wanted[key] for key in self._changed if key in self._wanted}
-            gone = [key for key in self._changed if key not in self._wanted and key in self._sent]
+            dropped = [key for key in self._changed if key not in self._wanted and key in self._sent]
             self._sent.update(fresh)
-            for key in gone:
+            for key in dropped:
                 del self._sent[key]
             request.topics = _topics(fresh)
-            request.forgotten_topics_data = _forgotten(gone)
+            request.forgotten_topics_data = _forgotten(dropped)
         self._changed.clear()
 
     def answered(self, answer: FetchResponse) -> bool:
@@ -102,14 +102,14 @@ class FollowerSession(Generic[Owner]):
 
     def lost(self) -> None:
         """Handle a missing response: the leader may have processed the request or not."""
-        self._anew = True
+        self._must_renew = True
 
     def renew(self) -> None:
         """Repeat everything with the next request, since a partition's part of a response was not applied.
 
         Otherwise the leader would not repeat a high watermark that it has sent before.
         """
-        self._anew = True
+        self._must_renew = True
 
     def restart(self) -> None:
         """Start again, with another broker process."""

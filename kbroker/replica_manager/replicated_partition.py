@@ -190,8 +190,8 @@ class ReplicatedPartition(Partition):
         end = self.log.log_end_offset
         # Epochs in between may have had other leaders, unknown to this broker. The known end offsets of the followers
         # are then out of date, and the followers may have been truncated since.
-        anew = not self.leading or state.leader_epoch > self.leader_epoch + 1
-        begins = self.leadership.lead(state, replicas, end, around.now_ms(), anew=anew)
+        is_new_leader = not self.leading or state.leader_epoch > self.leader_epoch + 1
+        begins = self.leadership.lead(state, replicas, end, around.now_ms(), is_new_leader=is_new_leader)
         if begins:
             self.log.leader_epochs.begin(state.leader_epoch, end)
         self.leader_epoch = state.leader_epoch

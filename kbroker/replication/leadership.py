@@ -55,7 +55,7 @@ class Follower:
         """Whether it has everything, or had everything at most `max_lag_ms` ago."""
         return self.end_offset == end_offset or now_ms - self.caught_up_ms <= max_lag_ms
 
-    def may_come_in(self, high_watermark: int, epoch_start: int) -> bool:
+    def may_join(self, high_watermark: int, epoch_start: int) -> bool:
         """Whether it has caught up with the high watermark, and with the leader epoch.
 
         A follower that has not reached the epoch's start may lack committed records above the high watermark known
@@ -76,10 +76,10 @@ class Follower:
         self.fetched_ms = now_ms
 
 
-def at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, anew: bool) -> Follower:
+def at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, is_new_leader: bool) -> Follower:
     """Return the state of a follower at the start of a leader epoch: an in-sync one gets the full lag time."""
     caught_up = now_ms if in_sync else NEVER
-    if anew:
+    if is_new_leader:
         return Follower(caught_up_ms=caught_up)
     return Follower(known.end_offset, known.log_start_offset, end_offset, caught_up, caught_up)
 
@@ -155,11 +155,13 @@ class Leadership:
         """All replicas that the controller may count as in sync by now."""
         return self.isr if self.proposed is None else self.isr | self.proposed.isr
 
-    def lead(self, state: Granted, replicas: tuple[int, ...], end_offset: int, now_ms: int, *, anew: bool) -> bool:
+    def lead(
+        self, state: Granted, replicas: tuple[int, ...], end_offset: int, now_ms: int, *, is_new_leader: bool
+    ) -> bool:
         """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
-        `anew` means that another broker has led, or none, since this one did: the known state of followers is out of
-        date. An older state than the known one changes nothing, and the result is false.
+        `is_new_leader` means that another broker has led, or none, since this one did: the known state of followers is
+        out of date. An older state than the known one changes nothing, and the result is false.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
@@ -175,7 +177,9 @@ class Leadership:
         self.proposed = None
         if begins:
             for each, follower in self._followers.items():
-                self._followers[each] = at_the_start(follower, end_offset, now_ms, each in state.isr, anew=anew)
+                self._followers[each] = at_the_start(
+                    follower, end_offset, now_ms, each in state.isr, is_new_leader=is_new_leader
+                )
             self.leader_epoch = state.leader_epoch
             self.epoch_start = end_offset
         self.partition_epoch = state.partition_epoch
@@ -214,7 +218,7 @@ class Leadership:
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None
-        if not follower.may_come_in(high_watermark, self.epoch_start):
+        if not follower.may_join(high_watermark, self.epoch_start):
             return None
         return self._propose(self.isr | {replica})
 
@@ -248,11 +252,11 @@ class Leadership:
         if error in _NOT_DONE:
             self.proposed = None
             if error == ErrorCode.INELIGIBLE_REPLICA:
-                self._wait_for_nobody_in(proposal.isr - self.isr)
+                self._stop_waiting_for(proposal.isr - self.isr)
             return False
         return error not in _AWAIT_THE_CONTROLLER
 
-    def _wait_for_nobody_in(self, refused: frozenset[int]) -> None:
+    def _stop_waiting_for(self, refused: frozenset[int]) -> None:
         """Stop waiting for replicas that may not join: they are about to stop, and may have fetched for the last time.
 
         (Kafka's leaders wait for such a replica until it has been gone for replica.lag.time.max.ms.)

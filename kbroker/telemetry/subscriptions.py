@@ -123,7 +123,7 @@ def _match(patterns: Value) -> Match:
     assert isinstance(patterns, tuple)
     try:
         return parse_match(patterns)
-    except InvalidConfig:  # stored by a later version: matching nobody is safer than everybody
+    except InvalidConfig:  # stored by a later version: matching no client is safer than all
         return {"": lambda _text: None}
 
 

@@ -1,8 +1,8 @@
 """The process that makes and exports spans: `python -m kbroker.traces.process URL ABOUT`, started by the broker.
 
-Owns its input: lists of measurements of requests, in marshal's format (traces.py). When the broker is gone, killed or
-not, the input ends; the process then exports the rest and ends, too. It ignores signals meant for the broker, and runs
-at a low priority.
+Owns its input: lists of measurements of requests, in marshal's format (traces.py). When the broker ends, killed or not,
+the input ends; the process then exports the rest and ends, too. It ignores signals meant for the broker, and runs at a
+low priority.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def make(take: Callable[[Measured, int], None], source: BinaryIO) -> None:
     while True:
         try:
             found = marshal.load(source)
-        except (EOFError, ValueError, TypeError):  # the broker is gone, perhaps in the middle of a write
+        except (EOFError, ValueError, TypeError):  # the broker has ended, perhaps in the middle of a write
             return
         for ended_ns, facts in found:
             take(Measured(*facts), ended_ns)

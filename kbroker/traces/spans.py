@@ -38,15 +38,15 @@ class Spans:
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("kbroker")
 
-    def take(self, told: Measured, ended_ns: int) -> None:
+    def take(self, measured: Measured, ended_ns: int) -> None:
         """Make the span of one request."""
         try:
-            make_span(self._tracer, told, ended_ns)
+            make_span(self._tracer, measured, ended_ns)
         except Exception:
             log.exception("a span could not be made")
 
     def close(self) -> None:
-        """Export the rest, for some seconds at most; what is left then ends with the process."""
+        """Export the rest, for some seconds at most; the rest ends with the process."""
         ending = threading.Thread(target=self._provider.shutdown, name="kbroker-traces-end", daemon=True)
         ending.start()
         ending.join(STOP_S)
@@ -54,27 +54,27 @@ class Spans:
             log.warning("the last spans could not be exported within %.0f s", STOP_S)
 
 
-def make_span(tracer: Tracer, told: Measured, ended_ns: int) -> None:
+def make_span(tracer: Tracer, measured: Measured, ended_ns: int) -> None:
     """Make the span of one request."""
     attributes: dict[str, str | int | float] = {
         "messaging.system": "kafka",
-        "client.address": told.client_host,
-        "kafka.api.key": told.api_key,
-        "kafka.api.version": told.api_version,
-        "kafka.correlation_id": told.correlation_id,
-        "kafka.listener": told.listener,
-        "kafka.principal": told.principal or "",
-        "kafka.request.bytes": told.request_bytes,
-        "kafka.response.bytes": told.response_bytes,
-        "kafka.work_ms": told.local_ms,
-        "kafka.throttle_ms": told.throttle_ms,
+        "client.address": measured.client_host,
+        "kafka.api.key": measured.api_key,
+        "kafka.api.version": measured.api_version,
+        "kafka.correlation_id": measured.correlation_id,
+        "kafka.listener": measured.listener,
+        "kafka.principal": measured.principal or "",
+        "kafka.request.bytes": measured.request_bytes,
+        "kafka.response.bytes": measured.response_bytes,
+        "kafka.work_ms": measured.local_ms,
+        "kafka.throttle_ms": measured.throttle_ms,
     }
-    if told.client_id is not None:
-        attributes["messaging.client.id"] = told.client_id
-    began_ns = ended_ns - int(told.total_ms * 1_000_000)
-    span = tracer.start_span(told.api, kind=SpanKind.SERVER, attributes=attributes, start_time=began_ns)
-    if told.error_code:
-        name = _error_name(told.error_code)
+    if measured.client_id is not None:
+        attributes["messaging.client.id"] = measured.client_id
+    began_ns = ended_ns - int(measured.total_ms * 1_000_000)
+    span = tracer.start_span(measured.api, kind=SpanKind.SERVER, attributes=attributes, start_time=began_ns)
+    if measured.error_code:
+        name = _error_name(measured.error_code)
         span.set_attribute("error.type", name)
         span.set_status(Status(StatusCode.ERROR, name))
     span.end(ended_ns)

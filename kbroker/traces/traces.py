@@ -49,7 +49,7 @@ class Traces:
         self.dropped = 0
         """The number of requests without a span, because too many waited."""
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
-        # A session of its own: the terminal's Ctrl-C is for the broker.
+        # A separate session: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -69,12 +69,12 @@ class Traces:
     def pid(self) -> int:
         return self._process.pid
 
-    def note(self, told: Measured) -> None:
+    def note(self, measured: Measured) -> None:
         """Queue the measurement of a request that has just been answered; called in the event loop."""
         if len(self._waiting) >= MOST_WAITING:
             self.dropped += 1
             return
-        self._waiting.append((time.time_ns(), told))
+        self._waiting.append((time.time_ns(), measured))
 
     def close(self) -> None:
         """Have the queue exported, for some seconds at most; not in the event loop."""
@@ -92,7 +92,7 @@ class Traces:
 
     def _run(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process is gone: `_listen` logs it
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process has ended: `_listen` logs it
             while not self._ending.wait(_EVERY_S):
                 self._write_all(pipe)
             self._write_all(pipe)
@@ -101,7 +101,7 @@ class Traces:
         while self._waiting:
             count = min(len(self._waiting), AT_ONCE)
             taken = [self._waiting.popleft() for _ in range(count)]
-            pipe.write(marshal.dumps([(ended_ns, tuple(told)) for ended_ns, told in taken]))
+            pipe.write(marshal.dumps([(ended_ns, tuple(measured)) for ended_ns, measured in taken]))
             pipe.flush()
 
     def _listen(self) -> None:

@@ -20,7 +20,7 @@ from kbroker.failpoints import passed
 from kbroker.long_work import then
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.txn.marker_sender import RETRY_MS, MarkerWriter, Marking
-from kbroker.txn.shard import NOBODY, Identity, ProducerIdSupply, TransactionConfig, TransactionShard
+from kbroker.txn.shard import NO_IDENTITY, Identity, ProducerIdSupply, TransactionConfig, TransactionShard
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     """An error code, or the producer's identity without an error."""
 
     code: ErrorCode
-    producer: Identity = NOBODY
+    producer: Identity = NO_IDENTITY
 
 
 class TransactionCoordinator(CoordinatorService[TransactionShard]):
@@ -85,7 +85,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
             return Answer(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
         def finish(answer: Answer) -> Answer:
-            if answer.code is ErrorCode.NONE and answer.producer is NOBODY:
+            if answer.code is ErrorCode.NONE and answer.producer is NO_IDENTITY:
                 return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
             return answer
 
@@ -179,4 +179,4 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
 def _answered(answer: Identity | Answer | None) -> Answer:
     if isinstance(answer, Answer):
         return answer
-    return Answer(ErrorCode.NONE, answer if answer is not None else NOBODY)
+    return Answer(ErrorCode.NONE, answer if answer is not None else NO_IDENTITY)

@@ -18,7 +18,7 @@ from kbroker.txn.transaction import ONGOING, PREPARED, TopicPartition, Transacti
 
 log = logging.getLogger(__name__)
 
-_LOOKED_AT_ONCE = 1_000
+_CHECKED_AT_ONCE = 1_000
 NAMED = 20
 """How many are named individually."""
 
@@ -72,7 +72,7 @@ async def find_hanging(
             for count, entry in enumerate(list(producers.entries.values())):
                 if entry.current_txn_first_offset >= 0:
                     seem_open.append((partition, producers, entry.producer_id))
-                if count % _LOOKED_AT_ONCE == 0:
+                if count % _CHECKED_AT_ONCE == 0:
                     await turn
         await turn
     if not seem_open:

@@ -263,7 +263,7 @@ class Marking:
         try:
             self._note(name, txn, progress)
         except Exception:
-            log.exception("what is known of the markers of %s could not be noted", name.transactional_id)
+            log.exception("the progress of the markers of %s could not be recorded", name.transactional_id)
             self._try_again(name)
 
     def _note(self, name: _Name, txn: Transaction, progress: Progress) -> None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from kbroker.peers.interface import PeerGone, PeersByNode
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 VERSION: Final = 5
 _AT_ONCE: Final = 200
 """Transactions in a request."""
-_TOLD_AT_ONCE: Final = 20
+_REQUESTS_AT_ONCE: Final = 20
 """Transactions whose results are delivered before others have a turn."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
@@ -120,8 +120,8 @@ class OtherCoordinators:
         request = AddPartitionsToTxnRequest(transactions=[_transaction(name, each) for name, each in asked.items()])
         try:
             answer = await self._by_node.ask(node_id, request, VERSION, AddPartitionsToTxnResponse, self._timeout_ms)
-        except PeerGone as gone:
-            log.info("broker %d did not answer about transactions: %s", node_id, gone)
+        except PeerUnavailable as error:
+            log.info("broker %d did not answer about transactions: %s", node_id, error)
             return
         if answer.error_code:
             code = _code(answer.error_code)
@@ -132,7 +132,7 @@ class OtherCoordinators:
                 question.finish(code)
             return
         for number, result in enumerate(answer.results_by_transaction, 1):
-            if number % _TOLD_AT_ONCE == 0:
+            if number % _REQUESTS_AT_ONCE == 0:
                 await asyncio.sleep(0)  # each result leads to an append
             question_of = asked.get(result.transactional_id)
             if question_of is None or question_of.answer.done():

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable
 from typing import Final, NamedTuple
 
-from kbroker.peers.interface import PeerGone, PeersByNode
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     WritableTxnMarker,
@@ -30,7 +30,7 @@ VERSION: Final = 1
 _AT_ONCE: Final = 500
 """Partitions in a request: building it, and processing its response, blocks the loop for a millisecond."""
 
-_TOLD_AT_ONCE: Final = 20
+_REQUESTS_AT_ONCE: Final = 20
 """Transactions whose results are delivered before others have a turn."""
 
 
@@ -98,8 +98,8 @@ class PeerMarkers:
             response = await self._by_node.ask(
                 self._node_id, request, VERSION, WriteTxnMarkersResponse, self._timeout_ms
             )
-        except PeerGone as gone:
-            log.info("markers for broker %d were not answered: %s", self._node_id, gone)
+        except PeerUnavailable as error:
+            log.info("markers for broker %d were not answered: %s", self._node_id, error)
             return {}
         except Exception:
             # The waiting callers must retry, and later markers must be sent.
@@ -164,7 +164,7 @@ def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
 async def _finish(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
     """Deliver the codes, some at a time: each may complete a transaction, which is then written."""
     for number, (marker, answer) in enumerate(sent, 1):
-        if number % _TOLD_AT_ONCE == 0:
+        if number % _REQUESTS_AT_ONCE == 0:
             await asyncio.sleep(0)
         if not answer.done():
             unknown = ErrorCode.NETWORK_EXCEPTION

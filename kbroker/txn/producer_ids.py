@@ -16,7 +16,7 @@ from typing import Final
 
 from kbroker.clock import Clock
 from kbroker.log.producers.producer_state import CREDIBLE_IDS
-from kbroker.peers.interface import PeerGone, PeersByNode
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 
@@ -140,8 +140,8 @@ class ProducerIdBlocks:
         try:
             answer = await self._peers.ask(controller, request, VERSION, AllocateProducerIdsResponse, self._timeout_ms)
             self._spare = self._block(answer)
-        except PeerGone as gone:
-            log.warning("the controller gave no producer ids: %s", gone)
+        except PeerUnavailable as error:
+            log.warning("the controller gave no producer ids: %s", error)
         finally:
             if self._asking is asyncio.current_task():  # otherwise another controller was asked meanwhile
                 self._asking = None

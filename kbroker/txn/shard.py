@@ -27,7 +27,7 @@ from kbroker.txn.unused_ids import UnusedIds
 
 log = logging.getLogger(__name__)
 
-_LOOKS = 2_000
+_CHECKED_AT_ONCE = 2_000
 """How many ids one search for overdue transactions checks at a time."""
 _ROOM_NEEDED = 61 + 25 + 128
 """Bytes around a key and value in a batch, and the most by which a decided transaction may exceed an open one."""
@@ -44,7 +44,7 @@ class Identity(NamedTuple):
     epoch: int = NO_EPOCH
 
 
-NOBODY = Identity()
+NO_IDENTITY = Identity()
 
 
 class ProducerIdSupply(Protocol):
@@ -143,7 +143,7 @@ class TransactionShard:
             if txn.is_prepared:
                 self._put(replace(txn, ending=next(_ENDINGS)))
                 self._on_prepared(txn.transactional_id)
-        return Outcome(timers=[self._next_timeouts(), self._unused.next_look()])
+        return Outcome(timers=[self._next_timeouts(), self._unused.next_search()])
 
     def on_unloaded(self, now_ms: int) -> Outcome:  # noqa: ARG002
         """Stop serving; no request is parked here."""
@@ -264,10 +264,10 @@ class TransactionShard:
         verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
         answers = client_version >= BUMPS_EPOCH_SINCE
         if verdict is Verdict.DONE_ALREADY:
-            return Outcome(reply=Identity(txn.producer_id, txn.producer_epoch) if answers else NOBODY)
+            return Outcome(reply=Identity(txn.producer_id, txn.producer_epoch) if answers else NO_IDENTITY)
         new = txn.prepared(commit, client_version, self._id_after(txn) if answers else NO_PRODUCER_ID, now_ms)
         after = new.completed(now_ms)
-        return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NOBODY)
+        return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NO_IDENTITY)
 
     def _id_after(self, txn: Transaction) -> int:
         """Return the next producer id if this end exhausts the epochs."""
@@ -277,8 +277,8 @@ class TransactionShard:
         """Abort an open transaction against its producer's will; no producer gets the new epoch."""
         level = self._level()
         if level >= BUMPS_EPOCH_SINCE:
-            return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NOBODY)
-        return self._move(txn.fenced(now_ms), NOBODY)
+            return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NO_IDENTITY)
+        return self._move(txn.fenced(now_ms), NO_IDENTITY)
 
     def abandon(self, transactional_id: str, now_ms: int) -> Outcome:
         """Abort an open transaction, as if it had timed out."""
@@ -322,7 +322,7 @@ class TransactionShard:
         if self.to_mark(name):
             return Outcome(timers=[Schedule(("markers", name), self._marker_retry_ms)])
         if txn.partitions:
-            log.warning("the transaction of %s has been taken over, what is left of its markers is given up", name)
+            log.warning("the transaction of %s has been taken over, its remaining markers are dropped", name)
             return Outcome()
         if name in self._pending:
             return Outcome()
@@ -343,7 +343,7 @@ class TransactionShard:
                     self._on_prepared(transactional_id)
                 return Outcome()
             case ("expire",):
-                return self._unused.look(now_ms)
+                return self._unused.expire(now_ms)
         raise ValueError(f"no timer {key!r}")
 
     def _next_timeouts(self) -> Schedule:
@@ -354,7 +354,7 @@ class TransactionShard:
         if not self._to_time:
             self._to_time.extend(self._ongoing)
         due = []
-        for _ in range(min(_LOOKS, len(self._to_time))):
+        for _ in range(min(_CHECKED_AT_ONCE, len(self._to_time))):
             name = self._to_time.popleft()
             if name in self._ongoing and self._is_overdue(self.transactions[name], now_ms):
                 due.append(name)

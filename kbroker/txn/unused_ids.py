@@ -18,7 +18,7 @@ from kbroker.txn.transaction import AT_REST, Transaction
 
 log = logging.getLogger(__name__)
 
-_LOOKS: Final = 2_000
+_CHECKED_AT_ONCE: Final = 2_000
 """How many ids one search checks at a time."""
 _TOMBSTONES, _TOMBSTONE_BYTES = 500, 64 << 10
 """How many ids are deleted in one batch, and the largest total size of their keys."""
@@ -45,11 +45,11 @@ class UnusedIds:
         self._left: deque[str] = deque()  # ids that the search has not checked yet
         self._tombstone_bytes = _TOMBSTONE_BYTES
 
-    def next_look(self) -> Schedule:
+    def next_search(self) -> Schedule:
         """Return when to search again."""
         return Schedule(_EXPIRE, self._interval_ms)
 
-    def look(self, now_ms: int) -> Outcome:
+    def expire(self, now_ms: int) -> Outcome:
         """Delete ids that were not used for long, in batches of moderate size."""
         if not self._left:
             self._left.extend(self._transactions)
@@ -81,7 +81,7 @@ class UnusedIds:
         """Check some thousand ids; return those to delete in one batch, with their tombstones."""
         batch: list[tuple[str, CoordinatorRecord]] = []
         size = 0
-        for _ in range(min(_LOOKS, len(self._left))):
+        for _ in range(min(_CHECKED_AT_ONCE, len(self._left))):
             name = self._left[0]
             if self._is_unused(self._transactions.get(name), oldest):
                 tombstone = records.transaction_tombstone(name)
@@ -101,4 +101,4 @@ class UnusedIds:
         )
 
     def _go_on(self) -> Outcome:
-        return Outcome(timers=[Schedule(_EXPIRE, 0) if self._left else self.next_look()])
+        return Outcome(timers=[Schedule(_EXPIRE, 0) if self._left else self.next_search()])

@@ -41,7 +41,7 @@ class Controller:
 
 async def leave(
     controller: Controller,
-    hurried: asyncio.Event,
+    second_signal: asyncio.Event,
     away: asyncio.Event | None = None,
     is_alone: Callable[[], bool] = lambda: False,
     config: BrokerConfig = CONFIG,
@@ -52,7 +52,7 @@ async def leave(
         controller,
         lambda: 5,
         lambda: where,
-        hurried,
+        second_signal,
         away or asyncio.Event(),
         is_alone,  # type: ignore[arg-type]
     )
@@ -69,12 +69,12 @@ def test_it_asks_until_the_controller_is_content() -> None:
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_who_is_in_a_hurry_waits_for_no_controller(when: str) -> None:
     async def story() -> None:
-        hurried, controller = asyncio.Event(), Controller()
+        second_signal, controller = asyncio.Event(), Controller()
         if when == "before":
-            hurried.set()
+            second_signal.set()
         else:
-            asyncio.get_running_loop().call_later(0.05, hurried.set)
-        await leave(controller, hurried)
+            asyncio.get_running_loop().call_later(0.05, second_signal.set)
+        await leave(controller, second_signal)
         await asyncio.sleep(0)
         assert controller.asked == controller.closed
         assert len(asyncio.all_tasks()) == 1

@@ -187,7 +187,7 @@ def test_who_could_not_come():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic": "orders"}, "say who: allow_principal or deny_principal"),
+        ({"topic": "orders"}, "say whose: allow_principal or deny_principal"),
         ({"allow_principal": "alice", "topic": "orders"}, "'alice' is not a principal like User:alice"),
         ({"allow_principal": "User:alice"}, "say which resource: topic, group, cluster, transactional_id"),
         ({"allow_principal": "User:alice", "consumer": True, "topic": "a"}, "consumer topic and group"),

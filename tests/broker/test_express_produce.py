@@ -168,7 +168,7 @@ def test_any_request_is_answered_the_same(tmp_path, version, monkeypatch):
     rng = random.Random(SEED + version)
     print(f"seed {SEED + version}")
     by_express = 0
-    answer = express_produce.Forms.answer
+    answer = express_produce.KnownRequests.answer
 
     def counted(*arguments):
         nonlocal by_express
@@ -176,7 +176,7 @@ def test_any_request_is_answered_the_same(tmp_path, version, monkeypatch):
         by_express += done
         return done
 
-    monkeypatch.setattr(express_produce.Forms, "answer", counted)
+    monkeypatch.setattr(express_produce.KnownRequests, "answer", counted)
 
     async def story(express, reference):
         for number in range(tries(1500)):

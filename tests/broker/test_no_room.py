@@ -43,7 +43,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
     monkeypatch.setattr(os, "pwrite", made.refusing(os.pwrite))
     monkeypatch.setattr(os, "posix_fallocate", made.refusing(os.posix_fallocate))
-    monkeypatch.setattr(room, "_LOOK_MS", 100)
+    monkeypatch.setattr(room, "_CHECK_MS", 100)
     return made
 
 
@@ -88,17 +88,17 @@ def test_a_disk_that_cannot_be_asked_is_asked_again(tmp_path: Path) -> None:
     """Its failure is not the periodic work's."""
     gone = room.Room(str(tmp_path / "gone"))
     with ThreadPoolExecutor(1) as pool:
-        gone.hear(OSError(errno.ENOSPC, "full"))
-        for now_ms in range(room._LOOK_MS, 10 * room._LOOK_MS, room._LOOK_MS):
-            gone.look(now_ms, pool)
-            if gone._looking is not None:
-                wait([gone._looking], WAIT_S)
+        gone.on_error(OSError(errno.ENOSPC, "full"))
+        for now_ms in range(room._CHECK_MS, 10 * room._CHECK_MS, room._CHECK_MS):
+            gone.check(now_ms, pool)
+            if gone._checking is not None:
+                wait([gone._checking], WAIT_S)
         assert gone.lacking
         (tmp_path / "gone").mkdir()
-        for now_ms in range(10 * room._LOOK_MS, 14 * room._LOOK_MS, room._LOOK_MS):
-            gone.look(now_ms, pool)
-            if gone._looking is not None:
-                wait([gone._looking], WAIT_S)
+        for now_ms in range(10 * room._CHECK_MS, 14 * room._CHECK_MS, room._CHECK_MS):
+            gone.check(now_ms, pool)
+            if gone._checking is not None:
+                wait([gone._checking], WAIT_S)
         assert not gone.lacking
 
 

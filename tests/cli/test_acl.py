@@ -66,7 +66,7 @@ def test_the_life_of_acls(guarded):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["add", "--topic", "a"], "say who"),
+        (["add", "--topic", "a"], "say whose"),
         (["add", "--allow-principal", "User:a"], "say which resource"),
         (["remove"], "say which resource"),
         (["add", "--allow-principal", "alice", "--topic", "a"], "not a principal"),

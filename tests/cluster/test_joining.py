@@ -14,7 +14,7 @@ from kbroker.controller.tree.memory import MemoryEnsemble
 from kbroker.controller.znodes import Endpoint, Registration
 from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from tests.cluster.test_start_fails import free_port
 
@@ -46,7 +46,7 @@ def test_nobody_is_served_before_the_broker_is_registered(tmp_path):
         peer = TcpPeers().peer("127.0.0.1", port, "controller")
         said = ""
         while "no answer" not in said:  # refused until it listens, and silent from then on
-            with pytest.raises(PeerGone) as gone:
+            with pytest.raises(PeerUnavailable) as gone:
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, 300)
             said = str(gone.value)
             await asyncio.sleep(0)

@@ -58,7 +58,7 @@ def serial(cluster, files):
 
 
 def stored(cluster):
-    node, _ = cluster.ensemble.look("/config/brokers/1")
+    node, _ = cluster.ensemble.read("/config/brokers/1")
     return node.data.decode()
 
 
@@ -92,4 +92,4 @@ def test_without_a_secret_passwords_are_refused(config, files):
         with pytest.raises(KafkaException, match="Password encoder secret not configured") as caught:
             alter(cluster, configs)
         assert PASSWORD not in str(caught.value)
-        assert cluster.ensemble.look("/config/brokers/1") is None
+        assert cluster.ensemble.read("/config/brokers/1") is None

@@ -129,10 +129,10 @@ def test_a_new_secret() -> None:
     old = BrokerConfig({**CLUSTER, "password.encoder.secret": "old"})
     new = BrokerConfig({**CLUSTER, "password.encoder.secret": "new", "password.encoder.old.secret": "old"})
     stored = old.stored.write({NAME: PASSWORD, "message.max.bytes": "5000"}, {})
-    anew = new.stored.encrypted_anew(stored)
+    anew = new.stored.reencrypted(stored)
     assert new.stored.read(anew) == {NAME: PASSWORD, "message.max.bytes": "5000"}
-    assert new.stored.encrypted_anew(anew) == anew
-    assert old.stored.encrypted_anew(stored) == stored
+    assert new.stored.reencrypted(anew) == anew
+    assert old.stored.reencrypted(stored) == stored
 
 
 def test_a_variable_is_stored_as_one(tmp_path: Path) -> None:

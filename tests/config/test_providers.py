@@ -93,7 +93,7 @@ def test_only_allowed_paths_are_read(secrets: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"config.providers": "vault"}, "config.providers.vault.class does not say"),
+        ({"config.providers": "vault"}, "config.providers.vault.class is missing"),
         ({"config.providers": "x", "config.providers.x.class": "org.example.Vault"}, "runs no Java class"),
         ({**FILE, "config.providers.file.param.allowed.path": "/etc"}, "is no parameter of"),
         ({**FILE, "config.providers.file.param.allowed.paths": "etc"}, "path etc is not absolute"),
@@ -161,7 +161,7 @@ def test_dynamic_configs_are_looked_up_and_shown_as_they_were_set(secrets: Path)
     assert (entries[LOCATION].value, entries[LOCATION].synonyms[0][1]) == (hidden, hidden)
     assert "file-secret" not in described(config)
     secrets.write_text("password=new")
-    config.look_up_again()
+    config.resolve_again()
     assert config.dynamic_broker == {LOCATION: "new"}
 
 

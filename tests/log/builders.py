@@ -48,12 +48,12 @@ def largest(log: PartitionLog) -> tuple[int, int, int] | None:
 
 def delete_due(log: PartitionLog, now_ms: int) -> int:
     """Apply retention; return the number of deleted segments."""
-    return whole(log.delete_what_is_due(now_ms))
+    return whole(log.delete_old_segments(now_ms))
 
 
 def purge(log: PartitionLog, now_ms: int) -> int:
     """Remove the due files of deleted segments; return their number."""
-    paths = log.take_doomed(now_ms, sys.maxsize)
+    paths = log.take_deleted(now_ms, sys.maxsize)
     for path in paths:
         remove_quietly(path)
     return len(paths)

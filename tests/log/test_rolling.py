@@ -255,7 +255,7 @@ def test_deleting_segments_removes_no_file_at_once(tmp_path: Path, monkeypatch: 
         assert log.advance_log_start(4, NOW)
     assert removed == []
     assert log.segments.bases == [4, 5]
-    names = {os.path.basename(path) for path in log.take_doomed(NOW, 100)}
+    names = {os.path.basename(path) for path in log.take_deleted(NOW, 100)}
     assert names == {f"{base:020}.snapshot" for base in (1, 2, 3)}
 
 

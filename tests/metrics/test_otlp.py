@@ -148,7 +148,7 @@ def wrapped(number: int, body: bytes, times: int = 1) -> bytes:
 
 
 def test_what_is_looked_at_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(otlp, "MOST_LOOKED_AT", 10)
+    monkeypatch.setattr(otlp, "MOST_CHECKED", 10)
     looked: list[Point | None] = []
     look_at = otlp._point
 

@@ -454,7 +454,7 @@ def test_what_is_told_of_in_a_turn_that_is_used_up_is_read_in_its_turn(play):
         server.turns._scheduled = True  # so that no turn ends meanwhile
         client.sock.send(framed(b"a", b"b"))
         await settled()
-        assert (connection.state, client.look()) == (State.TOLD, b"")
+        assert (connection.state, client.look()) == (State.READABLE, b"")
         server.turns.spent = 0.0  # another turn began, which did not come to this one
         connection._readable()  # told of once more
         assert client.look() == b""
@@ -475,7 +475,7 @@ def test_who_leaves_before_its_turn_is_forgotten(play, leave):
         server.turns._scheduled = True
         client.sock.send(framed(b"a"))
         await settled()
-        assert connection.state is State.TOLD
+        assert connection.state is State.READABLE
         if leave == "client":
             client.sock.close()
         else:
@@ -501,7 +501,7 @@ def test_who_needs_much_waits_while_others_are_there(play):
             server.turns._scheduled = latest is None
             client.sock.send(framed(b"b"))
             await settled()
-            assert connection.state is (State.TOLD if latest is None else State.SERVING)
+            assert connection.state is (State.READABLE if latest is None else State.SERVING)
             if latest is None:
                 server.turns._turn()
             assert client.look() == b"b"
@@ -690,12 +690,12 @@ def test_who_waits_for_a_turn_is_not_told_of_the_same_bytes_for_ever(play):
         waiting = []
         connection._turns = SimpleNamespace(spent=TURN, latest=None, put_short=waiting.append, note=lambda: None)
         await client.feed(framed(b"a"))
-        assert (connection.state, waiting) == (State.TOLD, [connection])
+        assert (connection.state, waiting) == (State.READABLE, [connection])
         deadline = now() + DEADLINE
         while connection._reading:
             assert now() < deadline
             await asyncio.sleep(0)
-        assert connection._tellings < 100
+        assert connection._notifications < 100
         connection._turns = server.turns
         connection.go_on(now() + 1)
         assert (connection.state, connection._reading) == (State.SERVING, True)

@@ -51,7 +51,7 @@ def test_many_in_one_second_are_one_line(lines):
     async def story(watch):
         for _ in range(5):
             watch.work("Fetch v11", 1, CLIENT, 0.1)
-        watch._told -= 2
+        watch._logged -= 2
         watch.work("Fetch v11", 1, CLIENT, 0.1)
         assert watch.held == 6
 

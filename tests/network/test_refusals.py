@@ -36,21 +36,21 @@ def test_many_are_one_line_a_second(caplog):
     refusals = Refusals(loop)
     with caplog.at_level(logging.INFO, "kbroker.network"):
         for port in range(1000):
-            refusals.tell(f"127.0.0.1:{port}", "too many")
-        refusals.tell("127.0.0.1:1", "another reason")
+            refusals.log(f"127.0.0.1:{port}", "too many")
+        refusals.log("127.0.0.1:1", "another reason")
         assert caplog.messages == [
             "refusing a connection from 127.0.0.1:0: too many",
             "refusing a connection from 127.0.0.1:1: another reason",
         ]
         loop.go_off()
         assert caplog.messages[2:] == ["refused 999 more connections: too many"]
-        refusals.tell("127.0.0.1:2", "too many")
+        refusals.log("127.0.0.1:2", "too many")
         refusals.close()
         assert caplog.messages[3:] == ["refused 1 more connections: too many"]
         assert not loop.timers
     loop = Loop()
     refusals = Refusals(loop)
-    refusals.tell("127.0.0.1:1", "too many")
+    refusals.log("127.0.0.1:1", "too many")
     loop.go_off()
     assert not loop.timers
     assert not refusals._counts

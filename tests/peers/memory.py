@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.compiler import decode, encode
 
 Endpoint = tuple[str, int]
@@ -31,7 +31,7 @@ class Asked:
         self.future.set_exception(error)
 
     def lose(self) -> None:
-        self.future.set_exception(PeerGone("lost on purpose"))
+        self.future.set_exception(PeerUnavailable("lost on purpose"))
 
 
 class MemoryPeers:
@@ -68,7 +68,7 @@ class MemoryPeer:
         self._net.closed.append(self._endpoint)
         for future in self._mine:
             if not future.done():
-                future.set_exception(PeerGone("closed"))
+                future.set_exception(PeerUnavailable("closed"))
 
 
 async def turns(count: int = 10) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from kbroker.peers.interface import PeerGone, PeersByNode
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 
 from .memory import MemoryPeers
@@ -34,13 +34,13 @@ def test_a_broker_that_moves_is_asked_where_it_is() -> None:
         asked = await net.next()
         assert asked.endpoint == ("b", 2)
         assert net.closed == [("a", 1)]
-        with pytest.raises(PeerGone):
+        with pytest.raises(PeerUnavailable):
             await waiting
         asked.answer(ApiVersionsResponse())
         await moved
         del where[1]
         assert not ways.knows(1)
-        with pytest.raises(PeerGone, match="broker 1 is not known to live"):
+        with pytest.raises(PeerUnavailable, match="broker 1 is not known to live"):
             await ask()
         assert net.closed == [("a", 1), ("b", 2)]
 

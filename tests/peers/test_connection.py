@@ -12,7 +12,7 @@ import pytest
 from kbroker import Broker
 from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 
@@ -76,7 +76,7 @@ def test_a_broker_that_is_not_there():
     async def ask():
         async with serving(lambda _reader, _writer: None) as peer:
             pass
-        with pytest.raises(PeerGone):
+        with pytest.raises(PeerUnavailable):
             await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
     run(ask())
@@ -96,7 +96,7 @@ def test_no_answer_in_time_ends_the_connection_and_the_next_question_has_another
 
     async def ask():
         async with serving(silent_at_first) as peer:
-            with pytest.raises(PeerGone):
+            with pytest.raises(PeerUnavailable):
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, 50)
             return await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
@@ -121,7 +121,7 @@ def test_what_cannot_be_an_answer(frame):
 
     async def ask():
         async with serving(nonsense) as peer:
-            with pytest.raises(PeerGone):
+            with pytest.raises(PeerUnavailable):
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
     run(ask())
@@ -136,9 +136,9 @@ def test_closing_tells_who_waits():
             asked = asyncio.create_task(peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS))
             await asyncio.sleep(0)
             peer.close()
-            with pytest.raises(PeerGone):
+            with pytest.raises(PeerUnavailable):
                 await asked
-            with pytest.raises(PeerGone):
+            with pytest.raises(PeerUnavailable):
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
 
     run(ask())
@@ -170,7 +170,7 @@ def test_a_way_that_fails_when_nobody_waits_for_it_any_more_is_no_news(monkeypat
 
         monkeypatch.setattr(loop, "create_connection", slow)
         peer = TcpPeers().peer("127.0.0.1", 1, "test")
-        with pytest.raises(PeerGone):
+        with pytest.raises(PeerUnavailable):
             await peer.ask(MetadataRequest(), 12, MetadataResponse, 20)
         refused.set()
         for _ in range(5):

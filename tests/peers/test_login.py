@@ -12,7 +12,7 @@ from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
 from kbroker.security.sasl.add_scram import parse_user
 from kbroker.security.sasl.plain import PlainClient
@@ -84,7 +84,7 @@ def test_a_broker_logs_in_once_for_all_that_is_asked(secured, login):
 )
 def test_whom_others_do_not_let_in_hears_why(secured, login, why):
     for outcome in ask(secured, login, 3):
-        assert isinstance(outcome, PeerGone)
+        assert isinstance(outcome, PeerUnavailable)
         assert why in str(outcome)
         assert "wrong" not in str(outcome)
 

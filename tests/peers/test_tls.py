@@ -11,7 +11,7 @@ from kbroker import Broker
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.loop_watch import new_event_loop
 from kbroker.peers.connection import TcpPeers
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersionsResponse
 from kbroker.security.tls.of_broker import TlsListeners
 from tests.security.tls.conftest import Files
@@ -46,7 +46,7 @@ def ask(broker: Broker, settings: dict[str, str], host: str = "127.0.0.1") -> st
         try:
             for _ in range(3):
                 await peer.ask(ApiVersionsRequest(), 0, ApiVersionsResponse, PATIENCE_MS)
-        except PeerGone as error:
+        except PeerUnavailable as error:
             return str(error)
         finally:
             peer.close()

@@ -24,7 +24,7 @@ from kbroker.log.directories.log_manager import LogManager
 from kbroker.log.log_config import LogConfig
 from kbroker.long_work import in_slices
 from kbroker.network.dispatch import Dispatcher
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.connections import RequestHeader
@@ -93,10 +93,10 @@ class Network:
         return target in self.served and source in self.served and (source, target) not in self.cut
 
     async def ask(self, source: str, target: str, request: Any, version: int, answer: type[Any], ms: float) -> Any:
-        """Carry a request and its answer; PeerGone where either is lost."""
+        """Carry a request and its answer; PeerUnavailable where either is lost."""
         if not self.reaches(source, target):
             await asyncio.sleep(0.001)
-            raise PeerGone(f"{target} cannot be reached from {source}")
+            raise PeerUnavailable(f"{target} cannot be reached from {source}")
         serve = self.served[target]
         if (source, target) in self.delay_s:
             await asyncio.sleep(self.delay_s[source, target])
@@ -110,9 +110,9 @@ class Network:
                     await asyncio.wait((work, changed), return_when=asyncio.FIRST_COMPLETED)
                     changed.cancel()
                     if not self.reaches(source, target) or self.served[target] is not serve:
-                        raise PeerGone(f"{target} is gone")
+                        raise PeerUnavailable(f"{target} is gone")
         except TimeoutError:
-            raise PeerGone(f"no answer of {target} in time") from None
+            raise PeerUnavailable(f"no answer of {target} in time") from None
         finally:
             work.cancel()
         return work.result()
@@ -125,7 +125,7 @@ class MemoryPeer:
 
     async def ask(self, request: Any, version: int, answer: type[Any], timeout_ms: float) -> Any:
         if self._closed:
-            raise PeerGone("closed")
+            raise PeerUnavailable("closed")
         return await self._network.ask(self._source, self._target, request, version, answer, timeout_ms)
 
     def close(self) -> None:
@@ -456,7 +456,7 @@ class Cluster:
                 try:
                     await self.network.ask(CONTROLLER, f"broker{broker}", request, 7, LeaderAndIsrResponse, 1000)
                     break
-                except PeerGone:
+                except PeerUnavailable:
                     await asyncio.sleep(0.1)
             queue.task_done()
 

@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.inter_broker import AlteredPartition, AlteredTopic, AlterPartitionResponse
 from kbroker.replica_manager.alter_partition_requests import InSyncChanges
@@ -29,7 +29,7 @@ class Controller:
         self.asked.set()
         if self.frozen:
             await asyncio.wait((self.gone,), timeout=timeout_ms / 1000)
-            raise PeerGone("no answer")
+            raise PeerUnavailable("no answer")
         (topic,) = request.topics
         (wanted,) = topic.partitions
         isr = [each.broker_id for each in wanted.new_isr_with_epochs]

@@ -14,7 +14,7 @@ ALL = (1, 2, 3)
 def leading(isr: tuple[int, ...] = ALL, end: int = 10, epoch: int = 5, now: int = 0) -> Leadership:
     """Return broker 1, leading from offset `end` on."""
     leadership = Leadership(1)
-    assert leadership.lead(Granted(epoch, 7, frozenset(isr)), ALL, end, now, anew=True)
+    assert leadership.lead(Granted(epoch, 7, frozenset(isr)), ALL, end, now, is_new_leader=True)
     return leadership
 
 
@@ -48,17 +48,17 @@ def test_the_high_watermark_waits_for_who_was_moved_away_and_is_in_sync_still() 
     leadership = leading(isr=(1, 2, 3))
     for follower in (2, 3):
         leadership.fetched(follower, 12, 0, 12, 0)
-    assert not leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 12, 0, anew=False)
+    assert not leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 12, 0, is_new_leader=False)
     leadership.fetched(3, 14, 0, 14, 1)
     assert mark(leadership, 14, now=1) == 12
-    assert not leadership.lead(Granted(5, 9, frozenset((1, 3))), (1, 3), 14, 1, anew=False)
+    assert not leadership.lead(Granted(5, 9, frozenset((1, 3))), (1, 3), 14, 1, is_new_leader=False)
     assert mark(leadership, 14, now=1) == 14
     assert leadership.to_let_in(2, 12, ALL) is None
 
 
 def test_who_was_moved_away_and_let_out_by_its_leader_does_not_come_in_again() -> None:
     leadership = leading(isr=(1, 2, 3))
-    leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 10, 0, anew=False)
+    leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 10, 0, is_new_leader=False)
     leadership.fetched(3, 10, 0, 10, 2 * LAG)
     proposed = leadership.to_let_out(10, 3 * LAG, 2 * LAG)
     assert proposed is not None
@@ -72,7 +72,7 @@ def test_the_high_watermark_stays_while_too_few_are_in_sync() -> None:
     leadership = leading(isr=(1,))
     assert mark(leadership, 12, min_isr=2) is None
     assert mark(leadership, 12, min_isr=1) == 12
-    leadership.lead(Granted(5, 8, frozenset((1,))), (1,), 12, 0, anew=False)
+    leadership.lead(Granted(5, 8, frozenset((1,))), (1,), 12, 0, is_new_leader=False)
     assert mark(leadership, 12, min_isr=2) == 12  # there is no second replica to wait for
 
 
@@ -171,10 +171,12 @@ def test_what_is_older_than_known_changes_nothing() -> None:
     assert proposal is not None
     assert not leadership.granted(proposal, Granted(6, 9, frozenset((1,))))  # of a later leader epoch
     assert not leadership.granted(proposal, Granted(5, 6, frozenset((1,))))
-    assert not leadership.lead(Granted(6, 6, frozenset((1,))), ALL, 11, 0, anew=False)
+    assert not leadership.lead(Granted(6, 6, frozenset((1,))), ALL, 11, 0, is_new_leader=False)
     assert not leadership.follow(Granted(6, 6, frozenset((1,))), ALL)
     assert (leadership.leader_epoch, leadership.isr, leadership.proposed) == (5, frozenset((1, 2)), proposal)
-    assert not leadership.lead(Granted(5, 8, frozenset(ALL)), ALL, 11, 0, anew=False)  # the same epoch, another set
+    assert not leadership.lead(
+        Granted(5, 8, frozenset(ALL)), ALL, 11, 0, is_new_leader=False
+    )  # the same epoch, another set
     assert (leadership.isr, leadership.proposed, leadership.epoch_start) == (frozenset(ALL), None, 10)
     assert not leadership.granted(proposal, Granted(5, 9, frozenset((1,))))
 
@@ -183,12 +185,12 @@ def test_a_new_epoch_gives_who_is_in_sync_its_time_from_now() -> None:
     leadership = leading(isr=ALL, end=10)
     leadership.fetched(2, 10, 0, 12, 0)
     leadership.fetched(3, 10, 0, 12, 0)
-    assert leadership.lead(Granted(6, 8, frozenset((1, 2))), ALL, 12, 50 * LAG, anew=False)
+    assert leadership.lead(Granted(6, 8, frozenset((1, 2))), ALL, 12, 50 * LAG, is_new_leader=False)
     assert leadership.epoch_start == 12
     assert leadership.to_let_out(12, 51 * LAG, LAG) is None
     assert leadership.to_let_out(12, 51 * LAG + 1, LAG) is not None
     assert dict(leadership.followers)[2].end_offset == 10  # led all along: what is known still holds
-    assert leadership.lead(Granted(7, 9, frozenset(ALL)), ALL, 12, 99 * LAG, anew=True)
+    assert leadership.lead(Granted(7, 9, frozenset(ALL)), ALL, 12, 99 * LAG, is_new_leader=True)
     assert dict(leadership.followers)[2].end_offset == -1
 
 
@@ -205,7 +207,7 @@ def test_acks_of_all() -> None:
     assert leadership.enough(2)
     assert leadership.verdict(11, 10, 2) is None
     assert leadership.verdict(11, 11, 2) is ErrorCode.NONE
-    leadership.lead(Granted(5, 8, frozenset((1,))), ALL, 11, 0, anew=False)
+    leadership.lead(Granted(5, 8, frozenset((1,))), ALL, 11, 0, is_new_leader=False)
     assert not leadership.enough(2)
     assert leadership.verdict(11, 11, 2) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert leadership.verdict(11, 10, 2) is None

@@ -191,8 +191,8 @@ class World:
             return
         node.told_epoch = granted.leader_epoch
         if leader == node.id:
-            anew = not node.leading
-            if node.leadership.lead(granted, NODES, node.end, self.now_ms, anew=anew):
+            is_new_leader = not node.leading
+            if node.leadership.lead(granted, NODES, node.end, self.now_ms, is_new_leader=is_new_leader):
                 node.epochs.assign(granted.leader_epoch, node.end)
             node.leading, node.following = True, None
             self._advance(node)

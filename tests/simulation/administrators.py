@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kbroker.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kbroker.protocol.messages.topics import (
@@ -47,7 +47,7 @@ class Administrator(Client):
             self.controller = self.random.choice(self._brokers)
         try:
             return await self.ask(self.controller, request, version, answer, 2 * _TIMEOUT_MS)
-        except PeerGone:
+        except PeerUnavailable:
             self.controller = -1
             await self.rest()
             return None

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from kbroker.peers.connection import TcpPeer, TcpPeers
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
@@ -105,7 +105,7 @@ class Client:
             peer = self._peers[broker] = TcpPeers().peer(f"broker{broker}", PORT, self.name)
         try:
             return await peer.ask(request, version, answer, timeout_ms)
-        except PeerGone as gone:
+        except PeerUnavailable as gone:
             self.trouble = f"{self.loop.time():.3f} {type(request).__name__} to {broker}: {gone}"
             raise
 
@@ -117,7 +117,7 @@ class Client:
         request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
         try:
             found = await self.ask(self.random.choice(self._brokers), request, 9, MetadataResponse)
-        except PeerGone:
+        except PeerUnavailable:
             await self.rest()
             return
         for each in found.topics[0].partitions:
@@ -134,7 +134,7 @@ class Client:
             return None
         try:
             return await self.ask(leader, request, version, answer)
-        except PeerGone:
+        except PeerUnavailable:
             self.leaders.pop((topic, index), None)
             await self.rest()
             return None
@@ -151,7 +151,7 @@ class Client:
                     return None
                 self.coordinator = found.node_id
             return await self.ask(self.coordinator, request, version, answer)
-        except PeerGone:
+        except PeerUnavailable:
             self.coordinator = -1
             await self.rest()
             return None

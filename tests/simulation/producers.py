@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -62,7 +62,7 @@ class Producer(Client):
             if transactional_id is None:
                 try:
                     answer = await self.ask(self.random.choice(self._brokers), request, 4, InitProducerIdResponse)
-                except PeerGone:
+                except PeerUnavailable:
                     await self.rest()
                     continue
             else:

@@ -92,7 +92,7 @@ class States:
     # --- states
 
     def _stated(self, session: int, topic: str, index: int) -> None:
-        found = self._ensemble.look(state_path(topic, index))
+        found = self._ensemble.read(state_path(topic, index))
         assignment = self._assignments.get(topic)
         assert found is not None
         if assignment is None:  # the topic was deleted meanwhile
@@ -112,7 +112,7 @@ class States:
 
     def _judge_controller(self, key: Key, state: LeaderAndIsr) -> None:
         """Only the newest controller writes."""
-        newest = self._ensemble.look(CONTROLLER_EPOCH)
+        newest = self._ensemble.read(CONTROLLER_EPOCH)
         epoch = -1 if newest is None else int(newest[0].data)
         if state.controller_epoch != epoch:
             raise Violation(
@@ -155,7 +155,7 @@ class States:
     # --- assignments
 
     def _assigned(self, topic: str) -> None:
-        found = self._ensemble.look(topic_path(topic))
+        found = self._ensemble.read(topic_path(topic))
         assert found is not None
         assignment = Assignment.decode(json.loads(found[0].data))
         before = self._assignments.get(topic)

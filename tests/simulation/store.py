@@ -59,7 +59,7 @@ class SimTree:
         def look() -> Znode | None:
             if changed is not None:
                 self._watched.setdefault((path, False), {})[changed] = None
-            found = self._ensemble.look(path)
+            found = self._ensemble.read(path)
             return found and found[0]
 
         found: Znode | None = await self._ask(look)
@@ -67,7 +67,7 @@ class SimTree:
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
         def look() -> list[str]:
-            found = self._ensemble.look(path)
+            found = self._ensemble.read(path)
             if found is None:
                 raise Refused(0, path, Reason.NO_NODE)
             if changed is not None:
@@ -134,7 +134,7 @@ class SimTree:
         else:
             future.set_exception(error)
 
-    def tell(self, path: str, children: bool) -> None:
+    def fire_watches(self, path: str, children: bool) -> None:
         """Hear from the ensemble that a node has changed."""
         for changed in self._watched.pop((path or "/", children), {}):
             self._told[changed] = None
@@ -144,9 +144,9 @@ class SimTree:
         if connection == self._connection and self._told.pop(changed, self) is None:
             self._loop.call_soon(changed, context=self._life.context)
 
-    def _hear(self, what: Session) -> None:
+    def _notify_session(self, session: Session) -> None:
         for listener in self._listeners:
-            listener(what)
+            listener(session)
 
     # --- the connection and the session
 
@@ -165,7 +165,7 @@ class SimTree:
         for future in asked:
             if not future.done():
                 future.set_exception(Unreachable("the connection was lost"))
-        self._loop.call_soon(self._hear, Session.UNREACHABLE, context=self._life.context)
+        self._loop.call_soon(self._notify_session, Session.UNREACHABLE, context=self._life.context)
         for changed in dict.fromkeys(watched):
             self._loop.call_soon(changed, context=self._life.context)
         self._connect_later()
@@ -184,10 +184,10 @@ class SimTree:
             self._connect_later()
             return
         if not self._is_live():
-            self._hear(Session.EXPIRED)
+            self._notify_session(Session.EXPIRED)
             self.session_id = self._ensemble.begin(self)  # type: ignore[arg-type]
         self._connected = True
-        self._hear(Session.LIVE)
+        self._notify_session(Session.LIVE)
 
     def break_connection(self) -> None:
         """Lose the connection; another one is made as soon as there is a way."""

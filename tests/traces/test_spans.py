@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from compat_tests.wire.client import WireClient
 from compat_tests.wire.exchanges.produce import request as produce_request
 from kbroker import Broker
-from kbroker.handlers.express_produce import Forms
+from kbroker.handlers.express_produce import KnownRequests
 from kbroker.network.dispatch import Dispatcher
 from kbroker.network.request_log import Measured
 from kbroker.protocol.errors import ErrorCode
@@ -28,7 +28,7 @@ from kbroker.traces import spans as spans_module
 from kbroker.traces.spans import Spans, exporter_to
 from tests.traces.collector import attributes_of, collecting
 
-TOLD = Measured("Fetch", 1, 13, 7, "app", "10.0.0.7", "PLAINTEXT", "User:alice", 100, 200, 12.5, 0.25, 0, 0)
+MEASURED = Measured("Fetch", 1, 13, 7, "app", "10.0.0.7", "PLAINTEXT", "User:alice", 100, 200, 12.5, 0.25, 0, 0)
 
 
 @pytest.fixture
@@ -132,13 +132,13 @@ def test_of_produce_requests_too_and_the_others_take_the_express_way(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expressed: list[bool] = []
-    answer = Forms.answer
+    answer = KnownRequests.answer
 
-    def counting(forms: Forms, *given: Any) -> bool:
-        expressed.append(answer(forms, *given))
+    def counting(known_requests: KnownRequests, *given: Any) -> bool:
+        expressed.append(answer(known_requests, *given))
         return expressed[-1]
 
-    monkeypatch.setattr(Forms, "answer", counting)
+    monkeypatch.setattr(KnownRequests, "answer", counting)
     broker.topics.create("t")
     found: list[Measured] = []
     lots = [0.9, 0.9, 0.9, 0.1, 0.9, 0.1]  # of the first, which is learned from, one more
@@ -175,7 +175,7 @@ def test_a_collector_that_takes_nothing_is_given_up(
     monkeypatch.setattr(spans_module, "STOP_S", 0.1)
     stuck = Stuck()
     spans = Spans(stuck)
-    spans.take(TOLD, time.time_ns())
+    spans.take(MEASURED, time.time_ns())
     spans.close()
     assert "could not be exported" in caplog.text
     stuck.may_go_on.set()
@@ -183,7 +183,7 @@ def test_a_collector_that_takes_nothing_is_given_up(
 
 def test_an_error_that_has_no_name_is_a_number(exporter: InMemorySpanExporter) -> None:
     spans = Spans(exporter)
-    spans.take(TOLD._replace(error_code=9999), time.time_ns())
+    spans.take(MEASURED._replace(error_code=9999), time.time_ns())
     spans.close()
     (span,) = exporter.get_finished_spans()
     assert span.attributes is not None
@@ -196,7 +196,7 @@ def test_an_error_that_has_no_name_is_a_number(exporter: InMemorySpanExporter) -
 def test_spans_come_to_a_collector_with_what_describes_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         spans = Spans(exporter_to(collector.url), about={"service.instance.id": "7"})
-        spans.take(TOLD, time.time_ns())
+        spans.take(MEASURED, time.time_ns())
         spans.close()
         (span,) = collector.spans()
         assert (span.name, attributes_of(span)["kafka.principal"]) == ("Fetch", "User:alice")
@@ -207,12 +207,12 @@ def test_spans_come_to_a_collector_with_what_describes_the_broker(monkeypatch: p
     with collecting() as collector:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
         spans = Spans(exporter_to(""))
-        spans.take(TOLD, time.time_ns())
+        spans.take(MEASURED, time.time_ns())
         spans.close()
         assert collector.resource()["service.name"] == "orders-broker"
         assert collector.paths == {"/v1/traces"}
     with collecting() as collector:
         spans = Spans(exporter_to(f"{collector.url}/else/where"))
-        spans.take(TOLD, time.time_ns())
+        spans.take(MEASURED, time.time_ns())
         spans.close()
         assert collector.paths == {"/else/where"}

@@ -16,7 +16,7 @@ from kbroker.traces import traces as module
 from kbroker.traces.process import make
 from kbroker.traces.traces import Traces, exporting_to
 from tests.traces.collector import attributes_of, collecting
-from tests.traces.test_spans import TOLD
+from tests.traces.test_spans import MEASURED
 
 PATIENCE_S = 30.0
 
@@ -37,7 +37,7 @@ def test_what_is_noted_comes_to_a_collector() -> None:
         traces = Traces(exporting_to(collector.url, {"service.instance.id": "7"}))
         began = time.time_ns()
         for number in range(600):
-            traces.note(TOLD._replace(correlation_id=number, client_id=None if number else "\udc80"))
+            traces.note(MEASURED._replace(correlation_id=number, client_id=None if number else "\udc80"))
         traces.close()
         found = sorted(collector.spans(), key=lambda span: attributes_of(span)["kafka.correlation_id"])
         assert [attributes_of(span)["kafka.correlation_id"] for span in found] == list(range(600))
@@ -47,9 +47,9 @@ def test_what_is_noted_comes_to_a_collector() -> None:
 
 def test_what_is_written_is_what_is_read() -> None:
     found: list[tuple[Measured, int]] = []
-    whole = marshal.dumps([(1, tuple(TOLD)), (2, tuple(TOLD))])
+    whole = marshal.dumps([(1, tuple(MEASURED)), (2, tuple(MEASURED))])
     make(lambda told, ended_ns: found.append((told, ended_ns)), io.BytesIO(whole + whole))
-    assert found == [(TOLD, 1), (TOLD, 2)] * 2
+    assert found == [(MEASURED, 1), (MEASURED, 2)] * 2
     for end in range(len(whole)):
         make(lambda told, ended_ns: found.append((told, ended_ns)), io.BytesIO(whole[:end]))
     assert len(found) == 4, "of what is cut off, nothing"
@@ -62,12 +62,12 @@ def test_what_nobody_takes_is_dropped_and_its_process_ended(
     monkeypatch.setattr(module, "_STOP_S", 0.2)
     monkeypatch.setattr(module, "AT_ONCE", 10)
     traces = Traces(running("import time; time.sleep(600)"))
-    long = TOLD._replace(api="x" * 100_000)  # more than a pipe takes
+    long = MEASURED._replace(api="x" * 100_000)  # more than a pipe takes
     for _ in range(10):
         traces.note(long)
     until(lambda: not traces._waiting)
     for _ in range(25):
-        traces.note(TOLD)
+        traces.note(MEASURED)
     assert (len(traces._waiting), traces.dropped) == (10, 15)
     traces.close()
     assert not any(thread.is_alive() for thread in traces._threads)
@@ -79,7 +79,7 @@ def test_what_the_process_says_is_logged_and_that_it_has_ended(caplog: pytest.Lo
     traces = Traces(running("import sys; sys.exit('no such collector')"))
     until(lambda: "has ended" in caplog.text)
     assert "no such collector" in caplog.text
-    traces.note(TOLD)
+    traces.note(MEASURED)
     traces.close()
     assert traces._process.returncode == 1
 
@@ -87,7 +87,7 @@ def test_what_the_process_says_is_logged_and_that_it_has_ended(caplog: pytest.Lo
 def test_the_process_ends_with_the_broker_and_not_by_its_signals() -> None:
     with collecting() as collector:
         traces = Traces(exporting_to(collector.url, {}))
-        traces.note(TOLD)
+        traces.note(MEASURED)
         until(lambda: not traces._waiting)
         os.kill(traces.pid, 0)
         until(lambda: "SigIgn" in status(traces.pid) and ignores(traces.pid, 15) and ignores(traces.pid, 2))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.txn.shard import NOBODY, Identity
+from kbroker.txn.shard import NO_IDENTITY, Identity
 from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, ONGOING, PREPARE_ABORT, PREPARE_COMMIT
 from tests.figures import figure
 from tests.tries import tries
@@ -57,9 +57,9 @@ class Transactions(RuleBasedStateMachine):
         elif fail:
             assert answer is ErrorCode.COORDINATOR_NOT_AVAILABLE
         elif self.open:
-            assert answer is NOBODY
+            assert answer is NO_IDENTITY
             self.decided, self.open = False, False
-            self.old.append(self.producer or NOBODY)
+            self.old.append(self.producer or NO_IDENTITY)
             self.producer = None
         else:
             self._is_new(answer)
@@ -147,7 +147,7 @@ class Transactions(RuleBasedStateMachine):
         self.context.advance(TIMEOUT_MS + 2 * self.context.config.abort_interval_ms)
         if self.open:
             self.decided, self.open = False, False
-            self.old.append(self.producer or NOBODY)
+            self.old.append(self.producer or NO_IDENTITY)
             self.producer = None
 
     @invariant()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 
 import pytest
 
-from kbroker.peers.interface import PeerGone, PeersByNode
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
@@ -120,7 +120,7 @@ def test_who_is_here() -> None:
     assert not context.others.is_here("none")
 
 
-@pytest.mark.parametrize("error", [PeerGone("lost"), ValueError("on purpose")])
+@pytest.mark.parametrize("error", [PeerUnavailable("lost"), ValueError("on purpose")])
 def test_no_answer_is_a_network_exception(error: Exception) -> None:
     async def scenario() -> None:
         context = Context()

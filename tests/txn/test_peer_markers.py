@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from kbroker.peers.interface import PeerGone, PeersByNode
+from kbroker.peers.interface import PeersByNode, PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
@@ -121,7 +121,7 @@ def test_two_ends_of_one_producer_are_not_in_one_request() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("error", [PeerGone("lost"), ValueError("on purpose")])
+@pytest.mark.parametrize("error", [PeerUnavailable("lost"), ValueError("on purpose")])
 def test_no_answer_fails_what_was_asked_and_what_waits_is_asked_next(error: Exception) -> None:
     async def scenario() -> None:
         net = MemoryPeers()

@@ -8,7 +8,7 @@ import pytest
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.records import read_value, transaction_record
-from kbroker.txn.shard import NOBODY, Identity
+from kbroker.txn.shard import NO_IDENTITY, Identity
 from kbroker.txn.transaction import (
     AT_REST,
     COMPLETE_ABORT,
@@ -65,7 +65,7 @@ def test_a_producer_whose_epoch_or_id_is_older_is_fenced() -> None:
 
 def test_an_open_transaction_is_aborted_first() -> None:
     context, producer = ongoing()
-    assert context.init() is NOBODY, "the caller is told to ask again"
+    assert context.init() is NO_IDENTITY, "the caller is told to ask again"
     assert context.txn().state is PREPARE_ABORT
     assert context.prepared == ["id"]
     assert context.init() is CONCURRENT
@@ -140,7 +140,7 @@ def test_nothing_is_added_while_an_outcome_is_written() -> None:
 @pytest.mark.parametrize("commit", [True, False])
 def test_t9_version_1_a_retry_is_known_by_the_state(commit: bool) -> None:
     context, producer, _ = ended(commit, 0)
-    assert context.end(producer, commit) is NOBODY, "done already"
+    assert context.end(producer, commit) is NO_IDENTITY, "done already"
     assert context.end(producer, not commit) is WRONG_STATE
     assert context.end(Identity(producer.producer_id, producer.epoch + 1), commit) is FENCED
     assert context.end(Identity(producer.producer_id + 1, producer.epoch), commit) is MAPPING

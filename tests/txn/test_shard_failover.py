@@ -6,7 +6,7 @@ import pytest
 
 from kbroker.protocol.errors import ErrorCode
 from kbroker.txn.records import read_value
-from kbroker.txn.shard import NOBODY, Identity
+from kbroker.txn.shard import NO_IDENTITY, Identity
 from kbroker.txn.transaction import COMPLETE_ABORT, COMPLETE_COMMIT, PREPARE_COMMIT
 
 from .context import P0, P1, Context, ongoing
@@ -53,7 +53,7 @@ def test_two_ends_at_once_are_one() -> None:
     """KAFKA-9777, KAFKA-10080."""
     context, producer = ongoing()
     context.lag = True
-    assert context.end(producer) is NOBODY
+    assert context.end(producer) is NO_IDENTITY
     assert context.end(producer) is CONCURRENT
     context.catch_up()
     assert context.prepared == ["id"]
@@ -85,7 +85,7 @@ def test_t12_an_open_transaction_goes_on_after_a_failover(version: int) -> None:
     other = context.restarted()
     assert other.prepared == []
     assert other.add(producer, ("u", 0), version=version) is None
-    expected = (producer.producer_id, producer.epoch + 1) if version else NOBODY
+    expected = (producer.producer_id, producer.epoch + 1) if version else NO_IDENTITY
     assert other.end(producer, True, version) == expected
     assert other.txn().state is PREPARE_COMMIT
     other.mark()

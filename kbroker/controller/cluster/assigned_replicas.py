@@ -36,17 +36,17 @@ class Replicas:
         return bool(self.adding or self.removing)
 
 
-def on_the_way(current: Replicas, target: Sequence[int]) -> Replicas:
+def in_transition(current: Replicas, target: Sequence[int]) -> Replicas:
     """Return the replicas of a reassignment to `target` in progress: all of them, the target first."""
     origin = current.origin
-    everybody = tuple(dict.fromkeys((*target, *origin)))
-    return Replicas(everybody, _without(everybody, origin), _without(everybody, target))
+    every = tuple(dict.fromkeys((*target, *origin)))
+    return Replicas(every, _without(every, origin), _without(every, target))
 
 
 def _without(some: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
     """Return the brokers in `some`, in their order, that are not in `others`."""
-    gone = frozenset(others)
-    return tuple(each for each in some if each not in gone)
+    excluded = frozenset(others)
+    return tuple(each for each in some if each not in excluded)
 
 
 def of_topic(assignment: Assignment) -> dict[int, Replicas]:

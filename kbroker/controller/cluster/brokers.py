@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 async def read_brokers(term: Term) -> dict[int, LiveBroker]:
     """Return the registered brokers, and watch for new, failed and changed ones."""
-    names = await term.tree.children(BROKER_IDS, lambda: term.put("brokers", lambda: look(term)))
+    names = await term.tree.children(BROKER_IDS, lambda: term.put("brokers", lambda: check(term)))
     numbers = [int(name) for name in names if name.isdecimal()]
     term.context.lacking.intersection_update(numbers)
     found = await all_of(numbers, lambda number: _usable(term, number))
@@ -72,16 +72,16 @@ async def _usable(term: Term, number: int) -> LiveBroker | None:
     return broker
 
 
-async def look_at_lacking(term: Term) -> None:
+async def check_lacking(term: Term) -> None:
     """Accept brokers as live that only lacked a feature that is no longer finalized."""
     found = {number: await _usable(term, number) for number in sorted(term.context.lacking)}
     started = {number: broker for number, broker in found.items() if broker is not None}
     if started:
-        log.info("Brokers that support what is finalized by now: %s", sorted(started))
+        log.info("Brokers that support the finalized features by now: %s", sorted(started))
         await _started(term, started)
 
 
-async def look(term: Term) -> None:
+async def check(term: Term) -> None:
     """Find new and failed brokers."""
     known = dict(term.context.brokers)
     live = await read_brokers(term)
@@ -90,7 +90,7 @@ async def look(term: Term) -> None:
     again = {number: live[number] for number in known.keys() & live if live[number].epoch > known[number].epoch}
     if not new and not dead and not again:
         return
-    log.info("Brokers that came: %s, went: %s, came back: %s", sorted(new), sorted(dead), sorted(again))
+    log.info("Brokers started: %s, failed: %s, restarted: %s", sorted(new), sorted(dead), sorted(again))
     for number in (*dead, *again):
         term.channels.close(number)
     if new:
@@ -155,7 +155,7 @@ async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> 
     elected = await bring_online(term)
     notified = bool(elected)
     for number, partitions in replicas.items():
-        await deletion.broker_gone(term, number, partitions)
+        await deletion.on_broker_failure(term, number, partitions)
         kept = [partition async for partition in paced(partitions) if not context.is_deleted(partition[0])]
         batch = term.batch()
         await take_out(term, number, kept, batch)
@@ -169,7 +169,7 @@ async def _again(term: Term, number: int) -> None:
     """Apply changed addresses of a broker."""
     known = term.context.brokers.get(number)
     if known is None:
-        await look(term)  # its znode may be readable now
+        await check(term)  # its znode may be readable now
         return
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)

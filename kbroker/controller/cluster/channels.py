@@ -18,7 +18,7 @@ from kbroker.controller.cluster.channel_queue import Leaderships, Metadata, Outg
 from kbroker.controller.cluster.context import Context, LiveBroker
 from kbroker.controller.cluster.fenced_tree import Sleep
 from kbroker.long_work import in_slices
-from kbroker.peers.interface import Peer, PeerGone, Peers
+from kbroker.peers.interface import Peer, Peers, PeerUnavailable
 from kbroker.protocol.messages.inter_broker import LeaderAndIsrResponse, StopReplicaResponse, UpdateMetadataResponse
 
 log = logging.getLogger(__name__)
@@ -96,8 +96,8 @@ class Channels:
             while True:
                 try:
                     response = await channel.peer.ask(request, version, answer, channel.timeout_ms)
-                except PeerGone as gone:
-                    log.info("The controller could not tell broker %d, and tries again: %s", channel.broker, gone)
+                except PeerUnavailable as error:
+                    log.info("The controller could not notify broker %d, and retries: %s", channel.broker, error)
                     await self._sleep(_RETRY_SECONDS)
                 else:
                     self._answered(channel.broker, channel.sender[2], item, response)
@@ -171,4 +171,4 @@ class _Channel:
             try:
                 await in_slices(self._channels.ask(self, item))
             except Exception:
-                log.exception("The controller could not tell broker %d something, and passes over it", self.broker)
+                log.exception("The controller could not notify broker %d, and skips the request", self.broker)

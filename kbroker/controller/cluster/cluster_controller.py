@@ -108,7 +108,7 @@ class ClusterController:
         """Watch the controller election from now on, and stand for it. The broker must be registered before."""
         self._steady = SteadyTree(self._tree, self._sleep)
         self._worker = asyncio.ensure_future(self._work())
-        self._put_look()
+        self._put_check()
 
     async def close(self) -> None:
         """Stop deciding and sending; another broker is elected when the session ends."""
@@ -128,7 +128,7 @@ class ClusterController:
         """Handle the broker's registration in a new session: it may stand for election again."""
         self.expired()
         self._steady = SteadyTree(self._tree, self._sleep)
-        self._put_look()
+        self._put_check()
 
     def configure(self, config: ControllerConfig) -> None:
         """Apply changed configs; elects unclean leaders if they are now allowed."""
@@ -171,7 +171,7 @@ class ClusterController:
         async def work(term: Term) -> int:
             version = await features.update(term, updates, validate_only=validate_only)
             if term.context.lacking:
-                term.put("lacking brokers", lambda: brokers.look_at_lacking(term))
+                term.put("lacking brokers", lambda: brokers.check_lacking(term))
             return version
 
         return await self._ask(work)
@@ -196,7 +196,7 @@ class ClusterController:
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
         """Return the running reassignments, of these partitions or of all. Raises ApiError."""
-        return await self._ask(lambda term: reassignment.going_on(term, wanted))
+        return await self._ask(lambda term: reassignment.ongoing(term, wanted))
 
     async def _ask(self, work: Callable[[Term], Coroutine[Any, Any, T]]) -> T:
         if self._term is None:
@@ -222,33 +222,33 @@ class ClusterController:
             except ControllerMoved as moved:
                 log.info("Broker %d is the controller no longer: %s", self.node_id, moved)
                 self._leave()
-                self._put_look()
+                self._put_check()
                 event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
-            except Unreachable as gone:
-                self._session_over(event, gone)
+            except Unreachable as error:
+                self._session_over(event, error)
             except Exception:
                 log.exception("The controller could not do what it had to, and goes on")
                 event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
-    def _session_over(self, event: Event, gone: Unreachable) -> None:
+    def _session_over(self, event: Event, error: Unreachable) -> None:
         """End the term with its session; the owner of the session notifies of the next one."""
-        log.info("Broker %d could not do something as controller: %s", self.node_id, gone)
+        log.info("Broker %d could not finish its work as controller: %s", self.node_id, error)
         event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         if self._term is not None and self._term.tree.is_over:
             self._leave()
 
-    def _session_changed(self, what: Session) -> None:
-        if what is Session.UNREACHABLE:
+    def _session_changed(self, session: Session) -> None:
+        if session is Session.UNREACHABLE:
             self._steady.disconnected()
-        elif what is Session.EXPIRED:
+        elif session is Session.EXPIRED:
             self.expired()
         else:
             self._steady.reconnected()
 
-    def _put_look(self) -> None:
-        self._queue.put(self._look, "election")
+    def _put_check(self) -> None:
+        self._queue.put(self._check, "election")
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         """Find the controller, watch it, and stand for election if there is none."""
         while True:
             try:
@@ -260,7 +260,7 @@ class ClusterController:
 
     async def _is_settled(self) -> bool:
         """Return whether there is a controller; stand for election if not."""
-        found = await self._steady.get(CONTROLLER, self._put_look)
+        found = await self._steady.get(CONTROLLER, self._put_check)
         is_own = found is not None and found.stat.owner == self._steady.session_id
         if is_own and self._term is not None:
             return True

@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 Replica = tuple[Partition, int]
 
 
-async def look(term: Term) -> None:
+async def check(term: Term) -> None:
     """Read the topics to be deleted, and watch for more. Requests for missing topics are dropped."""
-    asked = await term.tree.children(DELETE_TOPICS, lambda: term.put("deletions", lambda: look(term)))
+    asked = await term.tree.children(DELETE_TOPICS, lambda: term.put("deletions", lambda: check(term)))
     known = [topic for topic in asked if topic in term.context.topics]
     refused = set(asked).difference(known)
     if not term.config.delete_topics:
@@ -40,9 +40,9 @@ async def look(term: Term) -> None:
 
 
 async def begin(term: Term) -> None:
-    """Continue the deletions known at the beginning of a term, and do the work of `look`."""
+    """Continue the deletions known at the beginning of a term, and do the work of `check`."""
     await _go_on(term, list(term.context.deletions))
-    await look(term)
+    await check(term)
 
 
 async def enqueue(term: Term, topic: str) -> None:
@@ -135,7 +135,7 @@ async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> N
     await _go_on(term, topics)
 
 
-async def broker_gone(term: Term, broker: int, partitions: Collection[Partition]) -> None:
+async def on_broker_failure(term: Term, broker: int, partitions: Collection[Partition]) -> None:
     """Halt the deletions of these partitions: their broker or its directory has failed."""
     deletions = term.context.deletions
     async for partition in paced(partitions):

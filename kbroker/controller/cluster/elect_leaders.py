@@ -84,9 +84,9 @@ async def prefer(term: Term, partitions: Collection[Partition]) -> dict[Partitio
     return await elect(term, partitions, decide, context.assigned)
 
 
-async def look(term: Term) -> None:
+async def check(term: Term) -> None:
     """Run the elections that a tool has written into /admin/preferred_replica_election, and watch for more."""
-    found = await term.tree.get(PREFERRED_ELECTION, lambda: term.put("preferred", lambda: look(term)))
+    found = await term.tree.get(PREFERRED_ELECTION, lambda: term.put("preferred", lambda: check(term)))
     if found is None:
         return
     try:
@@ -97,7 +97,7 @@ async def look(term: Term) -> None:
     wanted = [partition async for partition in paced(asked) if _why_not(term, PREFERRED, partition) is None]
     await prefer(term, wanted)
     await term.tree.delete(PREFERRED_ELECTION)
-    term.put("preferred", lambda: look(term))
+    term.put("preferred", lambda: check(term))
 
 
 FIRST_REBALANCE_SECONDS = 5

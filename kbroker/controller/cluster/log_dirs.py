@@ -29,9 +29,9 @@ async def clear(term: Term) -> None:
         await all_of([f"{parent}/{name}" for name in names], term.tree.delete)
 
 
-async def look(term: Term) -> None:
+async def check(term: Term) -> None:
     """Process notifications, and watch for more."""
-    names = await term.tree.children(LOG_DIR_EVENTS, lambda: term.put("log dirs", lambda: look(term)))
+    names = await term.tree.children(LOG_DIR_EVENTS, lambda: term.put("log dirs", lambda: check(term)))
     paths = [f"{LOG_DIR_EVENTS}/{name}" for name in names]
     brokers = {broker for broker in await all_of(paths, lambda path: _broker(term, path)) if broker is not None}
     batch = term.batch()
@@ -58,15 +58,15 @@ async def _broker(term: Term, path: str) -> int | None:
 async def answered(term: Term, broker: int, usable: Mapping[Partition, bool]) -> None:
     """Record which replicas of a broker can be used."""
     failed = term.context.failed_dirs.setdefault(broker, set())
-    gone = []
+    offline = []
     async for partition, is_usable in paced(usable.items()):
         if is_usable:
             failed.discard(partition)
         elif partition not in failed and term.context.replicas(partition) is not None:
             failed.add(partition)
-            gone.append(partition)
+            offline.append(partition)
     if not failed:
         del term.context.failed_dirs[broker]
-    if gone:
-        log.error("%d replicas of broker %d lie on failed log directories", len(gone), broker)
-        await replicas_offline(term, {broker: gone})
+    if offline:
+        log.error("%d replicas of broker %d lie on failed log directories", len(offline), broker)
+        await replicas_offline(term, {broker: offline})

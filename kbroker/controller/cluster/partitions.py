@@ -317,6 +317,6 @@ async def unled(term: Term, partitions: Collection[Partition]) -> None:
     await change_all(term, partitions, decide)
 
 
-async def write_anew(term: Term, partition: Partition) -> State | None:
+async def renew_leader_epoch(term: Term, partition: Partition) -> State | None:
     """Give a partition a new leader epoch, without other changes."""
     return await change(term, partition, lambda _, value: elections.unchanged(value, term.epoch))

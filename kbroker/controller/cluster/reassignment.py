@@ -17,9 +17,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from kbroker.controller import elections
 from kbroker.controller.cluster import deletion
-from kbroker.controller.cluster.assigned_replicas import Replicas, on_the_way, with_partition
+from kbroker.controller.cluster.assigned_replicas import Replicas, in_transition, with_partition
 from kbroker.controller.cluster.context import Partition, State
-from kbroker.controller.cluster.partitions import bring_online, elect, read_state, take_out, write_anew
+from kbroker.controller.cluster.partitions import bring_online, elect, read_state, renew_leader_epoch, take_out
 from kbroker.controller.cluster.term import Term
 from kbroker.controller.pacing import paced
 from kbroker.controller.tree.znode import Change, Delete, Refused, SetData
@@ -74,7 +74,7 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Rep
         if not current.in_motion:
             return ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
         target = current.origin
-    planned = on_the_way(current, target)
+    planned = in_transition(current, target)
     state = term.context.states.get(partition)
     if state is not None and not set(state.value.isr) & set(planned.replicas):
         text = f"No replica in sync of {partition[0]}-{partition[1]} would be left: what only it has would be lost."
@@ -100,7 +100,7 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     if current.replicas and not may_change_factor and len(target) != len(current.target):
         text = f"The replication factor is changed from {len(current.target)} to {len(target)}"
         return ApiError(ErrorCode.INVALID_REPLICATION_FACTOR, text)
-    adding = on_the_way(current, target).adding
+    adding = in_transition(current, target).adding
     if live.issuperset(adding):
         return None
     return refusal(
@@ -113,14 +113,14 @@ def _listed(numbers: Iterable[int]) -> str:
     return f"[{', '.join(str(each) for each in numbers)}]"
 
 
-async def look(term: Term) -> None:
+async def check(term: Term) -> None:
     """Start the reassignments that a tool has written into /admin/reassign_partitions, and watch for more."""
     await take_up(term)
 
 
 async def take_up(term: Term) -> set[Partition]:
-    """Do the work of `look`; return the partitions whose reassignment has started."""
-    found = await term.tree.get(REASSIGNMENTS, lambda: term.put("reassignments", lambda: look(term)))
+    """Do the work of `check`; return the partitions whose reassignment has started."""
+    found = await term.tree.get(REASSIGNMENTS, lambda: term.put("reassignments", lambda: check(term)))
     if found is None:
         return set()
     try:
@@ -209,7 +209,7 @@ async def _remember(term: Term, partition: Partition, replicas: Replicas) -> boo
 
 
 async def _notify_replicas(term: Term, partition: Partition, replicas: Replicas) -> None:
-    if await write_anew(term, partition) is None:
+    if await renew_leader_epoch(term, partition) is None:
         log.error("The reassignment of %s-%d cannot begin: the partition has no state", *partition)
         return
     batch = term.batch()
@@ -237,7 +237,7 @@ async def _let_target_lead(term: Term, partition: Partition, finished: Replicas)
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
-        await write_anew(term, partition)
+        await renew_leader_epoch(term, partition)
         await _notify_brokers(term, partition, finished.replicas)
         return
 
@@ -316,11 +316,11 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
         except Refused:  # a tool has written meanwhile
             continue
         if not left:  # another tool may write a request now
-            term.put("reassignments", lambda: look(term))
+            term.put("reassignments", lambda: check(term))
         return
 
 
-async def going_on(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
+async def ongoing(term: Term, partitions: Collection[Partition] | None) -> dict[Partition, Replicas]:
     """Return the running reassignments, of all partitions or of the given ones."""
     found = {}
     async for partition in paced(list(term.context.moving) if partitions is None else partitions):

@@ -41,8 +41,8 @@ async def take_over(term: Term) -> None:
     taken_up = await reassignment.take_up(term)
     await reassignment.resume(term, except_for=taken_up)
     await deletion.begin(term)
-    await elect_leaders.look(term)
-    await log_dirs.look(term)
+    await elect_leaders.check(term)
+    await log_dirs.check(term)
 
 
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:

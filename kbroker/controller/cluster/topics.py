@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 async def read_topics(term: Term) -> list[Partition]:
     """Add unknown topics, remove vanished ones, and watch; return the new partitions."""
     context = term.context
-    names = await term.tree.children(TOPICS, lambda: term.put("topics", lambda: look(term)))
-    gone = context.topics.keys() - names
-    for name in gone:
-        log.error("The znode of topic %s has gone without its deletion: the topic is forgotten", name)
+    names = await term.tree.children(TOPICS, lambda: term.put("topics", lambda: check(term)))
+    missing = context.topics.keys() - names
+    for name in missing:
+        log.error("The znode of topic %s was removed without a deletion: the topic is forgotten", name)
         context.remove_topic(name)
     new = [name for name in names if name not in context.topics]
     assignments = await all_of(new, lambda name: _read(term, name))
@@ -71,12 +71,12 @@ async def _read(term: Term, name: str) -> Assignment | None:
 def _watch(term: Term, name: str) -> Changed:
     def changed() -> None:
         term.context.changed_topics.add(name)
-        term.put("changed topics", lambda: look_at_changed(term))
+        term.put("changed topics", lambda: check_changed(term))
 
     return changed
 
 
-async def look(term: Term) -> None:
+async def check(term: Term) -> None:
     """Find new topics, and create their partitions."""
     partitions = await read_topics(term)
     if partitions:
@@ -84,14 +84,14 @@ async def look(term: Term) -> None:
         await bring_online(term, partitions)
 
 
-async def look_at_changed(term: Term) -> None:
+async def check_changed(term: Term) -> None:
     """Find grown topics, and create their new partitions; after a lost connection all may have changed."""
     context = term.context
     names, context.changed_topics = sorted(context.changed_topics), set()
     known = [name for name in names if name in context.topics]
     assignments = await all_of(known, lambda name: _read(term, name))
     # An unknown one could not be read before, or is gone.
-    look_for_new = len(known) < len(names)
+    find_new = len(known) < len(names)
     grown: list[Partition] = []
     for name, assignment in zip(known, assignments, strict=True):
         if assignment is None:
@@ -99,13 +99,13 @@ async def look_at_changed(term: Term) -> None:
         if assignment.topic_id != context.topics[name].topic_id:
             log.error("Topic %s has another id than it had: it is taken for another topic", name)
             context.remove_topic(name)
-            look_for_new = True
+            find_new = True
             continue
         grown += await _grown(term, name, assignment)
     if grown:
         await bring_online(term, grown)
-    if look_for_new:
-        await look(term)
+    if find_new:
+        await check(term)
 
 
 async def _grown(term: Term, name: str, assignment: Assignment) -> list[Partition]:

@@ -98,9 +98,9 @@ class EntityConfigs:
         self._listener = listener
         self._rereading.begin()
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read the changes now, or after the running read."""
-        self._rereading.look()
+        self._rereading.reread()
 
     def close(self) -> None:
         """Stop following."""
@@ -112,7 +112,7 @@ class EntityConfigs:
             await self._read("topics", name)
             self._unread.pop(name, None)
             self._listener("topics", name, self.of("topics", name))
-        await self._notifications.process(self.look, self._reread)
+        await self._notifications.process(self.reread, self._reread)
 
     async def _reread(self, changed: Iterable[str]) -> None:
         for path in changed:

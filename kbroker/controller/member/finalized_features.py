@@ -55,11 +55,11 @@ class FinalizedFeatures:
 
     def _changed(self) -> None:
         self._watched = False
-        self.look()
+        self.reread()
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read again now, or after the running read."""
-        self._rereading.look()
+        self._rereading.reread()
 
     async def settled(self) -> None:
         """Wait for the end of the running read, if any."""

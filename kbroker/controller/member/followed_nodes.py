@@ -47,21 +47,21 @@ V = TypeVar("V")
 class Rereading:
     """`read` reads everything that may have changed; after Unreachable it is repeated with the next connection."""
 
-    def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], what: str) -> None:
-        """`what` is its name in the log."""
+    def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], name: str) -> None:
+        """`name` is its name in the log."""
         self._tree = tree
         self._read = read
-        self._what = what
+        self._name = name
         self._reading: asyncio.Task[None] | None = None
         self._again = self._closed = False
 
     def begin(self, connected: Callable[[], None] | None = None) -> None:
-        """Read now, and with every new connection: `connected` is called then, by default `look`."""
-        again = connected or self.look
-        self._tree.listen(lambda what: again() if what is Session.LIVE else None)
-        self.look()
+        """Read now, and with every new connection: `connected` is called then, by default `reread`."""
+        again = connected or self.reread
+        self._tree.listen(lambda session: again() if session is Session.LIVE else None)
+        self.reread()
 
-    def look(self) -> None:
+    def reread(self) -> None:
         """Read again now, or after the running read."""
         if self._closed:
             return
@@ -90,7 +90,7 @@ class Rereading:
                 if not self._again:
                     break
         except Exception:
-            log.exception("%s is not followed until it changes again", self._what)
+            log.exception("%s is not followed until it changes again", self._name)
         finally:
             self._reading = None
 
@@ -112,11 +112,11 @@ class Notifications(Generic[K]):
         """Count all present notifications as processed: what they name is read after this."""
         self._last = max(map(_number, await self._tree.children(self._path)), default=-1)
 
-    async def process(self, look: Callable[[], None], reread: Callable[[Iterable[K]], Awaitable[None]]) -> None:
+    async def process(self, on_change: Callable[[], None], reread: Callable[[Iterable[K]], Awaitable[None]]) -> None:
         """Read again what the new ones name, and watch for more; the same ones again if ZooKeeper is lost meanwhile."""
         last = self._last
         try:
-            names = sorted(await self._tree.children(self._path, look), key=_number)
+            names = sorted(await self._tree.children(self._path, on_change), key=_number)
             changed: dict[K, None] = {}
             for name in names:
                 if _number(name) <= self._last:
@@ -152,12 +152,12 @@ class NotifiedValues(ABC, Generic[K, V]):
     A change is written only if nobody has written meanwhile, together with its notification.
     """
 
-    def __init__(self, tree: MetadataTree, what: str, nothing: V, notifications: Sequence[Notifications[K]]) -> None:
-        """`what` is their name in the log."""
+    def __init__(self, tree: MetadataTree, name: str, nothing: V, notifications: Sequence[Notifications[K]]) -> None:
+        """`name` is their name in the log."""
         self._tree = tree
         self._nothing = nothing
         self._notifications = notifications
-        self._rereading = Rereading(tree, self._process, what)
+        self._rereading = Rereading(tree, self._process, name)
         self._changed_here: set[K] = set()
         """Keys whose values this broker has changed since the beginning of its last read."""
 
@@ -223,7 +223,7 @@ class NotifiedValues(ABC, Generic[K, V]):
 
     async def _process(self) -> None:
         for each in self._notifications:
-            await each.process(self._rereading.look, self._reread)
+            await each.process(self._rereading.reread, self._reread)
 
     async def _reread(self, changed: Iterable[K]) -> None:
         self._changed_here.clear()

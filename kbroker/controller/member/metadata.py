@@ -27,8 +27,8 @@ from kbroker.controller.member.topic_changes import (
     check_absent,
     create_topic,
     delete_topic,
-    gone,
     grow_topic,
+    is_removed,
     led,
 )
 from kbroker.controller.member.zookeeper_acls import ZooKeeperAcls
@@ -40,7 +40,7 @@ from kbroker.controller.znodes import CONTROLLER, Unreadable, topic_path
 from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.inter_broker import UpdateMetadataRequest
-from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, meant
+from kbroker.security.authorizer.acls import Acl, AclFilter, Acls, Entry, Pattern, matching
 from kbroker.security.tokens.known import NO_TOKENS, Tokens
 from kbroker.security.tokens.token import Token
 from kbroker.topic_names import topic_name_fault
@@ -103,7 +103,7 @@ class MemberMetadata(TopicPlans):
         """Topics awaited before clients get metadata, with their number of partitions."""
         self._unsent: dict[str, int] = {}
         """Those of them that the controller has never sent, however long ago."""
-        self._looked_for: set[str] = set()
+        self._checked: set[str] = set()
         self._looking: dict[asyncio.Task[None], None] = {}
         self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
@@ -135,21 +135,21 @@ class MemberMetadata(TopicPlans):
         """
         if name not in self._unsent:
             return False
-        if name not in self._looked_for:
-            self._looked_for.add(name)
-            task = asyncio.get_running_loop().create_task(self._look_for(name))
+        if name not in self._checked:
+            self._checked.add(name)
+            task = asyncio.get_running_loop().create_task(self._check_exists(name))
             self._looking[task] = None
             task.add_done_callback(self._looking.pop)
         return True
 
-    async def _look_for(self, name: str) -> None:
+    async def _check_exists(self, name: str) -> None:
         try:
             if await self._tree.get(topic_path(name)) is None:
                 self._unsent.pop(name, None)
         except (Unreachable, Denied):
             pass  # the next request starts another look-up
         finally:
-            self._looked_for.discard(name)
+            self._checked.discard(name)
 
     def is_whole(self, name: str) -> bool:
         return name not in self._unsent
@@ -368,7 +368,7 @@ class MemberMetadata(TopicPlans):
             if name is None:
                 return None  # another request has deleted it meanwhile
             await delete_topic(self._tree, name)
-        return await self._until(name, gone(topic_id), deadline)
+        return await self._until(name, is_removed(topic_id), deadline)
 
     async def change_configs(self, kind: str, name: str, revise: Revise) -> None:
         if kind not in FOLLOWED:
@@ -418,12 +418,12 @@ class MemberMetadata(TopicPlans):
 
     async def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[Acl] | ApiError]:
         known = self._zookeeper_acls()
-        answers, gone = await meant(known.known, filters)
-        refused = await self._asking(_all((pattern, known.remove(pattern, some)) for pattern, some in gone.items()))
+        answers, removed = await matching(known.known, filters)
+        refused = await self._asking(_all((pattern, known.remove(pattern, some)) for pattern, some in removed.items()))
         if refused:
             for place, found in enumerate(answers):
-                meant_here = () if isinstance(found, ApiError) else found
-                fault = next((refused[each.pattern] for each in meant_here if each.pattern in refused), None)
+                matching_here = () if isinstance(found, ApiError) else found
+                fault = next((refused[each.pattern] for each in matching_here if each.pattern in refused), None)
                 if fault is not None:
                     answers[place] = fault
                 await turn

@@ -126,12 +126,12 @@ class BrokerRegistration:
         Only ZooKeeper's answer after the wait counts: this process may have been frozen for most of it.
         """
         log.info("broker %d is registered by an earlier session, whose end is waited for", self._node_id)
-        gone = asyncio.Event()
-        node = await self._tree.get(self._path, gone.set)
+        deleted = asyncio.Event()
+        node = await self._tree.get(self._path, deleted.set)
         if node is None or node.stat.owner != owner:
             return True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
-                await gone.wait()
+                await deleted.wait()
         node = await self._tree.get(self._path)
         return node is None or node.stat.owner != owner

@@ -96,7 +96,7 @@ def led(count: int) -> Holds:
     return holds
 
 
-def gone(topic_id: bytes) -> Holds:
+def is_removed(topic_id: bytes) -> Holds:
     """Return the condition for a deleted topic; a new one of its name does not count."""
     return lambda topic: topic is None or topic.topic_id != topic_id
 

@@ -79,9 +79,9 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         await self._change(pattern, lambda old: old | more)
         return None
 
-    async def remove(self, pattern: Pattern, gone: Entries) -> ApiError | None:
+    async def remove(self, pattern: Pattern, removed: Entries) -> ApiError | None:
         """Remove ACLs with `change`."""
-        await self._change(pattern, lambda old: old - gone)
+        await self._change(pattern, lambda old: old - removed)
         return None
 
     async def _change(self, pattern: Pattern, revise: Callable[[Entries], Entries]) -> None:

@@ -66,7 +66,7 @@ class MemoryEnsemble:
         for path in [path for path, node in self._nodes.items() if node.stat.owner == session]:
             self._remove(path)
 
-    def look(self, path: str) -> tuple[Znode, list[str]] | None:
+    def read(self, path: str) -> tuple[Znode, list[str]] | None:
         """Return the node at `path`, and the sorted names below it."""
         node = self._get(path)
         return None if node is None else (Znode(node.data, node.stat), sorted(node.children))
@@ -91,7 +91,7 @@ class MemoryEnsemble:
                     self._nodes[path] = node
             raise
         for path, children in touched:
-            self._tell(path, children)
+            self._fire_watches(path, children)
         return done
 
     def _do(
@@ -154,11 +154,11 @@ class MemoryEnsemble:
         del self._nodes[path]
         self._nodes[parent].children.discard(name)
         for each, children in ((path, False), (path, True), (parent, True)):
-            self._tell(each, children)
+            self._fire_watches(each, children)
 
-    def _tell(self, path: str, children: bool) -> None:
+    def _fire_watches(self, path: str, children: bool) -> None:
         for tree in list(self._sessions.values()):
-            tree.tell(path, children)
+            tree.fire_watches(path, children)
 
 
 class MemoryTree:
@@ -174,15 +174,15 @@ class MemoryTree:
         self.session_id = ensemble.begin(self)
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
-        await self._way()
+        await self._reach_ensemble()
         if changed is not None:
             self._data_watches.setdefault(path, {})[changed] = None
-        found = self._ensemble.look(path)
+        found = self._ensemble.read(path)
         return found and found[0]
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
-        await self._way()
-        found = self._ensemble.look(path)
+        await self._reach_ensemble()
+        found = self._ensemble.read(path)
         if found is None:
             raise Refused(0, path, Reason.NO_NODE)
         if changed is not None:
@@ -190,7 +190,7 @@ class MemoryTree:
         return found[1]
 
     async def commit(self, changes: Sequence[Change]) -> list[Done]:
-        await self._way()
+        await self._reach_ensemble()
         return self._ensemble.commit(self.session_id, changes)
 
     def listen(self, listener: Callable[[Session], None]) -> None:
@@ -207,7 +207,7 @@ class MemoryTree:
         """Whether it reaches the ensemble, in a live session."""
         return self._reachable and not self._expired and not self._closed
 
-    async def _way(self) -> None:
+    async def _reach_ensemble(self) -> None:
         """Simulate the way to the ensemble: requests arrive in the order of sending, in a later turn of the loop."""
         session, loop = self.session_id, asyncio.get_running_loop()
         arrival: asyncio.Future[None] = loop.create_future()
@@ -227,33 +227,33 @@ class MemoryTree:
         self._drop_watches()
         self._expired = True
         if self._reachable:
-            self._begin_anew()
+            self._renew_session()
 
-    def _begin_anew(self) -> None:
+    def _renew_session(self) -> None:
         self._expired = False
-        self._hear(Session.EXPIRED)
+        self._notify_session(Session.EXPIRED)
         self.session_id = self._ensemble.begin(self)
-        self._hear(Session.LIVE)
+        self._notify_session(Session.LIVE)
 
     def cut(self) -> None:
         """Cut the connection; the session continues."""
         self._reachable = False
         self._drop_watches()
-        self._hear(Session.UNREACHABLE)
+        self._notify_session(Session.UNREACHABLE)
 
     def heal(self) -> None:
         """Restore the connection."""
         self._reachable = True
         if self._expired:
-            self._begin_anew()
+            self._renew_session()
         else:
-            self._hear(Session.LIVE)
+            self._notify_session(Session.LIVE)
 
-    def _hear(self, what: Session) -> None:
+    def _notify_session(self, session: Session) -> None:
         for listener in self._listeners:
-            listener(what)
+            listener(session)
 
-    def tell(self, path: str, children: bool) -> None:
+    def fire_watches(self, path: str, children: bool) -> None:
         """Fire the watches of a node's data or children."""
         watches = self._child_watches if children else self._data_watches
         for changed in watches.pop(path or "/", {}):

@@ -116,12 +116,12 @@ class ZooKeeperTree:
     """A MetadataTree on an ensemble."""
 
     def __init__(
-        self, make: Callable[[Callable[[], None]], KazooClient], loop: asyncio.AbstractEventLoop, what: str, acl: _Acl
+        self, make: Callable[[Callable[[], None]], KazooClient], loop: asyncio.AbstractEventLoop, hosts: str, acl: _Acl
     ) -> None:
         """`make(ended)` creates a client that is not started yet; `ended` is called when one of its threads ends."""
         self._make = make
         self._loop = loop
-        self._what = what
+        self._hosts = hosts
         self._acl = acl
         self._listeners: list[Callable[[Session], None]] = []
         self._session_id = 0
@@ -181,7 +181,7 @@ class ZooKeeperTree:
                 raise Unreachable(f"ZooKeeper at {addresses} does not answer{why and f' ({why})'}") from None
             raise
         tree._is_kept = True
-        tree._look_after_client()
+        tree._check_client()
         return tree
 
     def _begin(self, patience_s: float) -> None:
@@ -200,7 +200,7 @@ class ZooKeeperTree:
                 raise self._refusal() from None
 
     def _refusal(self) -> Denied:
-        return Denied(f"ZooKeeper at {self._what} does not take the credentials of this broker")
+        return Denied(f"ZooKeeper at {self._hosts} does not take the credentials of this broker")
 
     def _enter(self, chroot: str) -> None:
         """Run by a thread: set the chroot."""
@@ -273,7 +273,7 @@ class ZooKeeperTree:
 
     def _connected(self) -> KazooClient:
         if self._client.client_state == KeeperState.CONNECTING:
-            raise Unreachable(f"there is no connection to ZooKeeper at {self._what}")
+            raise Unreachable(f"there is no connection to ZooKeeper at {self._hosts}")
         return self._client
 
     async def _ask(self, path: str, send: Callable[[KazooClient], Any]) -> Any:
@@ -329,26 +329,26 @@ class ZooKeeperTree:
         session = client.client_id
         self._on_loop(self._session_changed, client, _STATES[state], session[0] if session else 0)
 
-    def _session_changed(self, client: KazooClient, what: Session, session_id: int) -> None:
+    def _session_changed(self, client: KazooClient, session: Session, session_id: int) -> None:
         if client is not self._client:
             return
-        if what is Session.LIVE:
+        if session is Session.LIVE:
             self._session_id = session_id
         for listener in self._listeners:
-            listener(what)
+            listener(session)
 
     def _client_ended(self, client: KazooClient) -> None:
         if client is self._client:
             self._ended = client
-            self._look_after_client()
+            self._check_client()
 
-    def _look_after_client(self) -> None:
+    def _check_client(self) -> None:
         if not self._is_kept or self._reviving is not None or self._ended is not self._client:
             return
         if self._is_refused:
             log.error("%s; it tries again", self._refusal())
         else:
-            log.error("the client of ZooKeeper at %s has ended; another one takes its place", self._what)
+            log.error("the client of ZooKeeper at %s has ended; another one takes its place", self._hosts)
         self._reviving = self._loop.create_task(self._revive())
 
     async def _revive(self) -> None:
@@ -359,19 +359,19 @@ class ZooKeeperTree:
                 try:
                     await self._replace()
                 except Exception:  # for example without free descriptors or threads
-                    log.exception("there is no client of ZooKeeper at %s yet; it tries again", self._what)
+                    log.exception("there is no client of ZooKeeper at %s yet; it tries again", self._hosts)
                 else:
                     break
         finally:
             self._reviving = None
-        self._look_after_client()
+        self._check_client()
 
     async def _replace(self) -> None:
         ended, self._client = self._client, self._new_client()
         try:
             await self._on_thread(_end, ended)
         except Exception:
-            log.exception("a client of ZooKeeper at %s did not end as it should", self._what)
+            log.exception("a client of ZooKeeper at %s did not end as it should", self._hosts)
         await self._on_thread(self._client.start_async)
 
     async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:

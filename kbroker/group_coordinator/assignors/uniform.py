@@ -1,7 +1,7 @@
-"""The assignor "uniform": all members get equally many partitions, and keep as many of theirs as possible.
+"""The assignor "uniform": all members get equally many partitions, and keep as many partitions as possible.
 
 Owns the choice between its two algorithms and the simpler one, for members that all subscribe to the same topics: each
-has a quota, partitions above it are taken away, and free ones go to members below it. One pass over members and
+has a quota, partitions above it are taken away, and free ones are given to members below it. One pass over members and
 partitions.
 """
 
@@ -65,7 +65,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
 def _held(spec: GroupSpec, topics: frozenset[bytes]) -> tuple[Assignment, dict[bytes, set[int]]]:
     """Return each member's partitions of these topics, and the partitions that have an owner.
 
-    A partition that does not exist has no owner; one with two owners belongs to the first: such targets came from other
+    A partition that does not exist has no owner; one with two owners belongs to the first: such targets are of other
     software, and are corrected here.
     """
     taken = {topic_id: set[int]() for topic_id in topics}

@@ -56,7 +56,7 @@ def why_no_join(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
 
 
 class Join:
-    """One JoinGroup in progress: the request, its sender, and where its answer goes."""
+    """One JoinGroup in progress: the request, its sender, and the receiver of its answer."""
 
     __slots__ = ("client_host", "client_id", "now_ms", "out", "parked", "protocols", "request", "version")
 
@@ -82,7 +82,7 @@ class Join:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has no rebalance timeout of its own."""
+        """Return the rebalance timeout; version 0 has only the session timeout."""
         return self.request.session_timeout_ms if self.version == 0 else self.request.rebalance_timeout_ms
 
     def answer(self, response: JoinGroupResponse) -> None:
@@ -195,8 +195,8 @@ class JoinGroups:
         elif group.state is STABLE and unchanged and not leads:
             join.answer(generation_answer(group, member_id, with_members=False))
         elif group.state in (COMPLETING, STABLE):
-            who = "leader" if leads else "member"
-            self._update(group, member, f"{who} {member_id} joins again; client reason: {join.reason}", join)
+            role = "leader" if leads else "member"
+            self._update(group, member, f"{role} {member_id} joins again; client reason: {join.reason}", join)
         else:
             join.fail(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
 

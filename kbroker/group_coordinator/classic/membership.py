@@ -59,7 +59,7 @@ class Membership:
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         out = Outcome()
-        answers, gone = [], []
+        answers, removed = [], []
         for identity in members:
             code = self._leave_one(group, identity, out)
             answers.append(
@@ -69,16 +69,16 @@ class Membership:
             )
             if code is not ErrorCode.NONE:
                 continue
-            gone.append(identity.member_id)
-            if len(gone) <= LOGGED_BY_NAME:
+            removed.append(identity.member_id)
+            if len(removed) <= LOGGED_BY_NAME:
                 reason = identity.reason or "not provided"
-                who = identity.member_id or f"of instance {identity.group_instance_id}"
-                log.debug("group %s: member %s leaves; reason: %s", group.group_id, who, reason)
-        if len(gone) > LOGGED_BY_NAME:
-            log.debug("group %s: %d more members leave", group.group_id, len(gone) - LOGGED_BY_NAME)
-        if gone and group.state in (STABLE, COMPLETING):
-            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({named(gone)})", out, now_ms)
-        elif gone and group.state is PREPARING:
+                member = identity.member_id or f"of instance {identity.group_instance_id}"
+                log.debug("group %s: member %s leaves; reason: %s", group.group_id, member, reason)
+        if len(removed) > LOGGED_BY_NAME:
+            log.debug("group %s: %d more members leave", group.group_id, len(removed) - LOGGED_BY_NAME)
+        if removed and group.state in (STABLE, COMPLETING):
+            self._rebalances.prepare_or_complete(group, f"LeaveGroup of ({named(removed)})", out, now_ms)
+        elif removed and group.state is PREPARING:
             self._rebalances.complete_join_if_all_here(group, out, now_ms)
         out.reply = LeaveGroupResponse(members=answers)
         return out
@@ -108,7 +108,7 @@ class Membership:
     def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
         """End a session: the member is removed unless a parked request proves that it is alive."""
         if member_id in group.pending_joins:
-            log.debug("group %s: pending member %s did not come back", group.group_id, member_id)
+            log.debug("group %s: pending member %s did not join again", group.group_id, member_id)
             group.remove(member_id)
             if group.state is PREPARING and group.all_joined():
                 self._rebalances.complete_join(group, out, now_ms)

@@ -63,7 +63,7 @@ def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bo
 
 
 def park_join(member: Member, parked: Parked, out: Outcome) -> None:
-    """Park a JoinGroup. An earlier one of the same member, whose connection must be gone, is completed."""
+    """Park a JoinGroup. An earlier one of the same member, whose connection must be closed, is completed."""
     answer_join(
         member,
         JoinGroupResponse(member_id=member.member_id, error_code=ErrorCode.REBALANCE_IN_PROGRESS),
@@ -143,12 +143,12 @@ class Rebalances:
         """End the join phase with the joined members. Missing dynamic members are removed; static ones stay."""
         out.timers.append(Cancel(("join", group.group_id)))
         group.initial_delay = None
-        gone = [m.member_id for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]
-        for member_id in gone:
+        removed = [m.member_id for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]
+        for member_id in removed:
             group.remove(member_id)
             out.timers.append(Cancel(("session", group.group_id, member_id)))
-        if gone:
-            log.debug("group %s: not joined again and removed: %s", group.group_id, named(gone))
+        if removed:
+            log.debug("group %s: not joined again and removed: %s", group.group_id, named(removed))
         if group.members and not group.elect_joined_leader():
             log.error("group %s: the rebalance waits, as no member has joined again", group.group_id)
             out.timers.append(Schedule(("join", group.group_id), group.rebalance_timeout_ms()))

@@ -37,10 +37,10 @@ class Subscription:
 def version_of(data: bytes) -> int:
     """Return the version at the beginning of a subscription or an assignment; raises Malformed."""
     if len(data) < 2:
-        raise Malformed("no version before what a consumer says")
+        raise Malformed("a subscription or an assignment without a version")
     version = int.from_bytes(data[:2], "big", signed=True)
     if version < 0:
-        raise Malformed(f"version {version} of what a consumer says")
+        raise Malformed(f"version {version} of a subscription or an assignment")
     return min(version, _HIGHEST)
 
 

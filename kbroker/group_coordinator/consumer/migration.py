@@ -164,12 +164,12 @@ class Migration:
 
     # -- consumer -> classic
 
-    def downgrade(self, group: ConsumerGroup, gone: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
+    def downgrade(self, group: ConsumerGroup, removed: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
         """Convert a consumer group whose last consumer members leave to a classic one; return whether it was."""
-        rest = len(group.members) - len(gone)
-        if not group.all_classic_without(gone) or rest <= 0 or not self.may_downgrade(group, rest):
+        rest = len(group.members) - len(removed)
+        if not group.all_classic_without(removed) or rest <= 0 or not self.may_downgrade(group, rest):
             return False
-        leaving = {member.member_id for member in gone}
+        leaving = {member.member_id for member in removed}
         members = {m.member_id: m for m in group.members.values() if m.member_id not in leaving}
         try:
             converted = self.classic_group_of(group, members, {}, now_ms, rebalances=True)
@@ -241,7 +241,7 @@ class Migration:
         The tombstones of the consumer group must be in `out` already.
         """
         out.records.append(converted)
-        gone = list(group.members)
+        removed = list(group.members)
 
         before = out.after
 
@@ -250,7 +250,7 @@ class Migration:
             held = self._groups.classic(group.group_id)
             if held is not None:  # also if it is in the log, but was not committed in time
                 log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
-                forget_timers(group.group_id, gone, done)
+                forget_timers(group.group_id, removed, done)
                 self._settle_in(held, members, reason, done, now)
             elif code in _TOO_LARGE:
                 group.too_many_for_classic = len(members)
@@ -265,7 +265,7 @@ class Migration:
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
     ) -> None:
-        """Give the classic group what its record does not hold: protocols, sessions, a rebalance."""
+        """Add to the classic group the parts that its record lacks: protocols, sessions, a rebalance."""
         for member in group.members.values():
             known = members.get(member.member_id)
             if known is not None and known.classic is not None:

@@ -1,7 +1,7 @@
 """The steps of a member from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
 
-Owns one such step. A member first revokes partitions and confirms it, keeping its epoch; then it takes the target's
-epoch and the free partitions; partitions that others still hold follow with later heartbeats. No partition ever has two
+Owns one step. A member first revokes partitions and confirms it, keeping its epoch; then it takes the target's epoch
+and the free partitions; partitions that others still hold follow with later heartbeats. No partition ever has two
 owners.
 """
 
@@ -61,12 +61,12 @@ def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
 
 def _shrink(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
     """Take away partitions of topics to which the member no longer subscribes, without waiting for a target."""
-    gone = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
-    if not gone:
+    removed = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
+    if not removed:
         return member
     assigned = {topic_id: held for topic_id, held in member.assigned.items() if topic_id in subscribed}
     pending = dict(member.pending_revocation)
-    for topic_id in gone:
+    for topic_id in removed:
         pending[topic_id] = {**pending.get(topic_id, {}), **member.assigned[topic_id]}
     shrunk = replace(member.at_epoch(member.member_epoch), assigned=assigned)
     if _owns(owned, pending):

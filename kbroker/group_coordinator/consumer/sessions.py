@@ -1,4 +1,4 @@
-"""The timers of the members of consumer groups: how long a member may be silent, or take to do what it must.
+"""The timers of the members of consumer groups: how long a member may be silent, or take for its next step.
 
 Owns when they begin and end; member_removal.py has their effects.
 

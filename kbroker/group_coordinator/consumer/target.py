@@ -87,8 +87,8 @@ class Targets:
     ) -> tuple[int, Callable[[], bool]]:
         """Increase the group's epoch if it must, or if its topics have changed.
 
-        Returns it, and a function that tells whether all members subscribe to the same topics: only a new target needs
-        it, and it looks at every topic.
+        Returns it, and a function that returns whether all members subscribe to the same topics: only a new target
+        needs it, and it looks at every topic.
         """
         topics = self._topics
         if not bump and not group.topics_are_stale(now_ms, topics.version):

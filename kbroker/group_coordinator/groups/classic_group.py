@@ -7,12 +7,12 @@ members. Never answers a request and knows no timer: the other modules of this p
                          A member joins -> PreparingRebalance; the group is deleted or unloaded -> Dead.
     PreparingRebalance   JoinGroup is parked until all known members are back or their rebalance timeout is over.
                          Heartbeats are answered REBALANCE_IN_PROGRESS, commits of the old generation are accepted.
-                         Done -> CompletingRebalance; nobody is left -> Empty.
+                         Done -> CompletingRebalance; no member is left -> Empty.
     CompletingRebalance  SyncGroup is parked until the leader's assignment is in the log.
                          It is -> Stable; a member joins, leaves or fails -> PreparingRebalance.
     Stable               SyncGroup answers the assignment at once.
                          A member joins, leaves or fails, or the leader joins again -> PreparingRebalance.
-    Dead                 Gone from here: requests are answered COORDINATOR_NOT_AVAILABLE.
+    Dead                 Not on this broker: requests are answered COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ consumer/ makes the decisions about a group, on values.
     Empty        No members. Offsets may live on until they expire.
     Assigning    The group's epoch is ahead of the target's: the next heartbeat that is allowed to computes a target.
     Reconciling  Members are on their way to the target.
-    Stable       Every member has what the target gives it.
+    Stable       Every member has the partitions of its target.
 
 A group's state follows from its members and epochs, so there are no transitions to check.
 
@@ -180,9 +180,9 @@ class ConsumerGroup:
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
-        gone = list(members)
-        classic = self.classic_members - sum(member.classic is not None for member in gone)
-        return classic == len(self.members) - len(gone)
+        removed = list(members)
+        classic = self.classic_members - sum(member.classic is not None for member in removed)
+        return classic == len(self.members) - len(removed)
 
     def supports_classic(self, protocol_type: str, names: Iterable[str]) -> bool:
         """Return whether a classic member with these protocols could join the group."""

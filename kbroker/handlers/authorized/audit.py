@@ -79,11 +79,11 @@ def _token(request: Any) -> Iterable[str]:
 
 def _quotas(request: Any) -> Iterable[str]:
     for entry in request.entries:
-        who = (
+        entity = (
             f"{each.entity_type} {'<default>' if each.entity_name is None else each.entity_name}"
             for each in entry.entity[:3]
         )
-        yield f"{' and '.join(who)}: {', '.join(op.key for op in entry.ops[:5])}"
+        yield f"{' and '.join(entity)}: {', '.join(op.key for op in entry.ops[:5])}"
 
 
 def _nothing(_request: Any) -> Iterable[str]:
@@ -118,33 +118,33 @@ def audited(api: Api, handler: Handler) -> Handler:
     """Return a handler that logs each request of an API that makes administrators' changes."""
     if api.name not in AUDITED:
         return handler
-    what, answers = AUDITED[api.name]
+    names_of, answers = AUDITED[api.name]
 
-    async def told(ctx: RequestContext, request: Any) -> Any:
+    async def logged(ctx: RequestContext, request: Any) -> Any:
         # The handler may modify the request, and the connection may end meanwhile.
-        things, principal = _text(what(request)), ctx.principal
+        names, principal = _text(names_of(request)), ctx.principal
         try:
             answer = await awaited(handler(ctx, request))
         except ApiError as error:
-            _say(ctx, principal, api, things, f"refused with {error}")
+            _log(ctx, principal, api, names, f"refused with {error}")
             raise
         outcome = "refused" if getattr(answer, "error_code", 0) else "done"
         results = getattr(answer, answers) if answers else ()
         failed = sum(1 for each in results if each.error_code)
         if failed:
             outcome = f"refused {failed} of {len(results)}"
-        _say(ctx, principal, api, things, outcome)
+        _log(ctx, principal, api, names, outcome)
         return answer
 
-    return told
+    return logged
 
 
-def _text(things: Iterable[str]) -> str:
-    some = list(islice(things, NAMED + 1))
+def _text(names: Iterable[str]) -> str:
+    some = list(islice(names, NAMED + 1))
     text = "; ".join(printable(each[:_LONGEST]) for each in some[:NAMED])
     return f"{text}; and more" if len(some) > NAMED else text
 
 
-def _say(ctx: RequestContext, principal: Any, api: Api, things: str, outcome: str) -> None:
+def _log(ctx: RequestContext, principal: Any, api: Api, names: str, outcome: str) -> None:
     host = ctx.client_host.removeprefix("/")
-    log.info("%s from %s: %s%s: %s", printable(str(principal)), host, api.name, f" {things}" if things else "", outcome)
+    log.info("%s from %s: %s%s: %s", printable(str(principal)), host, api.name, f" {names}" if names else "", outcome)

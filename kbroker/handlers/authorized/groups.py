@@ -82,8 +82,8 @@ def sync_group(handler: Handler, _response: type[Any]) -> Handler:
 
 def may_describe(_ctx: RequestContext, rights: Rights, group: Any) -> bool:
     """Whether a listed group may be described: all with Cluster:Describe, else those with Group:Describe."""
-    return rights.on_cluster(Operation.DESCRIBE, tell=False) or rights.may(
-        Operation.DESCRIBE, GROUP, group.group_id, tell=False
+    return rights.on_cluster(Operation.DESCRIBE, logs=False) or rights.may(
+        Operation.DESCRIBE, GROUP, group.group_id, logs=False
     )
 
 
@@ -140,7 +140,7 @@ def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler
             await turn
 
         def may_see(topic: str) -> bool:
-            return rights.may(Operation.DESCRIBE, TOPIC, topic, tell=False)
+            return rights.may(Operation.DESCRIBE, TOPIC, topic, logs=False)
 
         return await awaited(heartbeat_handler(ctx, request, may_see=may_see))  # type: ignore[call-arg]
 

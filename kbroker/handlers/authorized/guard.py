@@ -3,7 +3,7 @@
 Owns the ways to refuse. Never knows an API: required_rights.py and the modules beside it do.
 
 A guard takes a handler and returns one. Refused parts have no effect, as the handler never receives them; the rest of a
-list is passed on as a request of its own, and both responses are merged, in the order of the request.
+list is passed on as a separate request, and both responses are merged, in the order of the request.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
     return guard
 
 
-def on_cluster(operation: Operation, *also: Operation, says: bool = True) -> Guard:
+def on_cluster(operation: Operation, *also: Operation, names_right: bool = True) -> Guard:
     """Refuse the whole request without a right on the cluster; any of `also` is enough, and is checked first.
 
-    `says`: the error text names the right, if the response has a field for it.
+    `names_right`: the error text names the right, if the response has a field for it.
     """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:
             rights = rights_of(ctx)
-            if not any(rights.on_cluster(each, tell=False) for each in also) and not rights.on_cluster(operation):
-                text = f"This request needs {operation.name} permission." if says else None
+            if not any(rights.on_cluster(each, logs=False) for each in also) and not rights.on_cluster(operation):
+                text = f"This request needs {operation.name} permission." if names_right else None
                 raise ApiError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, text)
             return handler(ctx, request)
 
@@ -98,12 +98,12 @@ def in_turn(*guards: Guard) -> Guard:
 
 
 def partly(
-    field: str, verdict: Verdict, *, asked_anyway: bool = False, says_default: bool = False, **fields: Any
+    field: str, verdict: Verdict, *, asked_anyway: bool = False, default_message: bool = False, **fields: Any
 ) -> Guard:
     """Refuse elements of a list, `field`, each by itself; the response has a result for each.
 
-    If all are refused the handler is not called, or is called with an empty list (`asked_anyway`). `says_default`: the
-    text of a refusal is Kafka's for the code. `fields` are values of the results (mirrored_errors.py).
+    If all are refused the handler is not called, or is called with an empty list (`asked_anyway`). `default_message`:
+    the text of a refusal is Kafka's for the code. `fields` are values of the results (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
@@ -134,7 +134,9 @@ def partly(
             for element, code in zip(asked, codes, strict=True):
                 if code:
                     values = (
-                        {"error_message": DEFAULT_MESSAGES.get(ErrorCode(code)), **fields} if says_default else fields
+                        {"error_message": DEFAULT_MESSAGES.get(ErrorCode(code)), **fields}
+                        if default_message
+                        else fields
                     )
                     merged.append(await failed(answers.kind, element, code, **values))
                 elif in_order is not None:

@@ -14,7 +14,7 @@ from kbroker.handlers.fetch_attempt import Fetch
 from kbroker.handlers.fetch_session import Key
 from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.produce import FEW
-from kbroker.handlers.produce_answers import HEADER_BYTES, LOOK, TRANSACTIONAL
+from kbroker.handlers.produce_answers import HEADER_BYTES, HEADER_FIELDS, TRANSACTIONAL
 from kbroker.handlers.registry import CloseConnection, Handler, RequestContext
 from kbroker.long_work import awaited, turn
 from kbroker.protocol.errors import ErrorCode
@@ -95,7 +95,11 @@ def _is_transactional(topic: TopicProduceData) -> bool:
 
 
 def _has_transactional(records: Any) -> bool:
-    return records is not None and len(records) >= HEADER_BYTES and bool(LOOK.unpack_from(records)[2] & TRANSACTIONAL)
+    return (
+        records is not None
+        and len(records) >= HEADER_BYTES
+        and bool(HEADER_FIELDS.unpack_from(records)[2] & TRANSACTIONAL)
+    )
 
 
 def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> bool:
@@ -126,9 +130,9 @@ class AuthorizedFetch(Fetch):
         for place in range(first, len(self.items)):
             partition = self.items[place][2]
             if not (of_consumer and partition is not None and rights.may_read(partition.topic)):
-                self._look(place, rights)
+                self._check(place, rights)
 
-    def _look(self, place: int, rights: Rights) -> None:
+    def _check(self, place: int, rights: Rights) -> None:
         key, want, partition = self.items[place]
         if self._replica >= 0:
             may = rights.on_cluster(Operation.CLUSTER_ACTION)

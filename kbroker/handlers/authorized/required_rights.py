@@ -61,7 +61,7 @@ def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
 
     def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
         owner = owner_of(ctx, request)
-        is_anothers = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal comes first
+        is_anothers = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal has precedence
         if is_anothers and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
             return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
         return handler(ctx, request)
@@ -78,7 +78,7 @@ def describe_delegation_token(_handler: Handler, _response: type[Any]) -> Handle
         def may_see(token: Token) -> bool:
             of_token = (Operation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token.info.token_id)
             of_owner = (Operation.DESCRIBE_TOKENS, ResourceType.USER, str(token.info.owner))
-            return rights.may(*of_token, tell=False) or rights.may(*of_owner, tell=False)
+            return rights.may(*of_token, logs=False) or rights.may(*of_owner, logs=False)
 
         return describe_handler(ctx, request, may_see=may_see)  # type: ignore[call-arg]
 
@@ -124,12 +124,12 @@ RULES: Final[dict[str, Rule]] = {
         partly(
             "topics",
             lambda ctx, rights, topic: (
-                0 if rights.on_cluster(CLUSTER_ACTION, tell=False) else _DESCRIBES(ctx, rights, topic)
+                0 if rights.on_cluster(CLUSTER_ACTION, logs=False) else _DESCRIBES(ctx, rights, topic)
             ),
         ),
     ),
     "DeleteRecords": Rule("Topic:Delete", partly("topics", topic_right(DELETE), low_watermark=-1)),
-    "DescribeProducers": Rule("Topic:Read", partly("topics", topic_right(READ), says_default=True)),
+    "DescribeProducers": Rule("Topic:Read", partly("topics", topic_right(READ), default_message=True)),
     "Metadata": Rule("Topic:Describe; to create Topic:Create or Cluster:Create", topics.metadata),
     "DescribeTopicPartitions": Rule("Topic:Describe", topics.describe_topic_partitions),
     "CreateTopics": Rule("Topic:Create or Cluster:Create", topics.create_topics),
@@ -190,23 +190,23 @@ RULES: Final[dict[str, Rule]] = {
     # Configs.
     "DescribeConfigs": Rule(
         "Topic:DescribeConfigs, Group:DescribeConfigs, for brokers and client metrics Cluster:DescribeConfigs",
-        partly("resources", resource_right(DESCRIBE_CONFIGS), says_default=True),
+        partly("resources", resource_right(DESCRIBE_CONFIGS), default_message=True),
     ),
     "AlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
-        partly("resources", resource_right(ALTER_CONFIGS), says_default=True),
+        partly("resources", resource_right(ALTER_CONFIGS), default_message=True),
     ),
     "IncrementalAlterConfigs": Rule(
         "Topic:AlterConfigs, Group:AlterConfigs, for brokers and client metrics Cluster:AlterConfigs",
-        partly("resources", resource_right(ALTER_CONFIGS), says_default=True),
+        partly("resources", resource_right(ALTER_CONFIGS), default_message=True),
     ),
     "ListConfigResources": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS)),
-    "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS, says=False)),
+    "DescribeClientQuotas": Rule("Cluster:DescribeConfigs", on_cluster(DESCRIBE_CONFIGS, names_right=False)),
     "AlterClientQuotas": Rule("Cluster:AlterConfigs", on_cluster(ALTER_CONFIGS)),
     # The cluster.
     "DescribeCluster": Rule("nothing; its operations Cluster:Describe", topics.describe_cluster),
     "DescribeLogDirs": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
-    "DescribeQuorum": Rule("Cluster:Describe", on_cluster(DESCRIBE, says=False)),
+    "DescribeQuorum": Rule("Cluster:Describe", on_cluster(DESCRIBE, names_right=False)),
     "AlterReplicaLogDirs": _ADMINISTERS,
     "ElectLeaders": _ADMINISTERS,
     "AlterPartitionReassignments": _ADMINISTERS,
@@ -215,7 +215,7 @@ RULES: Final[dict[str, Rule]] = {
     "DescribeAcls": Rule("Cluster:Describe", on_cluster(DESCRIBE)),
     "CreateAcls": _ADMINISTERS,
     "DeleteAcls": _ADMINISTERS,
-    "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE, says=False)),
+    "DescribeUserScramCredentials": Rule("Cluster:Describe", on_cluster(DESCRIBE, names_right=False)),
     "AlterUserScramCredentials": _ADMINISTERS,
     # Delegation tokens.
     "CreateDelegationToken": Rule("nothing; for another owner User:CreateTokens", create_delegation_token),

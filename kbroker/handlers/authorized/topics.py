@@ -60,7 +60,7 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
         found, kept = answer.topics if is_all or part.topics else [], []
         for topic in found:
             # Named topics are checked again, too: an id that was unknown before may be known now.
-            if topic.name is None or rights.may(Operation.DESCRIBE, TOPIC, topic.name, tell=False):
+            if topic.name is None or rights.may(Operation.DESCRIBE, TOPIC, topic.name, logs=False):
                 kept.append(topic)
                 if request.include_topic_authorized_operations and topic.name is not None:
                     topic.topic_authorized_operations = rights.operations(TOPIC, topic.name)
@@ -112,7 +112,7 @@ def _unseen(name: str | None, topic_id: bytes) -> MetadataResponseTopic:
 
 
 def _creates(rights: Rights, name: str) -> bool:
-    return rights.on_cluster(Operation.CREATE, tell=False) or rights.may(Operation.CREATE, TOPIC, name)
+    return rights.on_cluster(Operation.CREATE, logs=False) or rights.may(Operation.CREATE, TOPIC, name)
 
 
 def cluster_operations(rights: Rights) -> int:
@@ -149,7 +149,7 @@ def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
         refused: dict[str, None] = {}
         for name in names:
             if name >= begin:
-                seen = rights.may(Operation.DESCRIBE, TOPIC, name, tell=not is_all)
+                seen = rights.may(Operation.DESCRIBE, TOPIC, name, logs=not is_all)
                 (allowed if seen else refused)[name] = None
             await turn
         answer = response()
@@ -181,12 +181,12 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
 
     async def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Any:
         rights = rights_of(ctx)
-        may_all = rights.on_cluster(Operation.CREATE, tell=False)
+        may_all = rights.on_cluster(Operation.CREATE, logs=False)
         counts = await counted(topic.name for topic in request.topics)
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
-            # The handler refuses names that occur twice, and a name that nobody may create.
+            # The handler refuses names that occur twice, and a name that may not be created.
             if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
                 allowed.append(topic)
             else:
@@ -194,7 +194,7 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
             await turn
         answer = await awaited(handler(ctx, with_field(request, "topics", allowed)))
         for result in answer.topics:
-            if not result.error_code and not rights.may(Operation.DESCRIBE_CONFIGS, TOPIC, result.name, tell=False):
+            if not result.error_code and not rights.may(Operation.DESCRIBE_CONFIGS, TOPIC, result.name, logs=False):
                 result.topic_config_error_code = _REFUSED
                 result.configs, result.num_partitions, result.replication_factor = [], -1, -1
             await turn
@@ -235,7 +235,7 @@ def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
 
     async def guarded(ctx: RequestContext, request: DeleteTopicsRequest) -> Any:
         rights = rights_of(ctx)
-        if rights.on_cluster(Operation.DELETE, tell=False):
+        if rights.on_cluster(Operation.DELETE, logs=False):
             return await awaited(handler(ctx, request))
         named = [DeleteTopicState(name=name, topic_id=ZERO_UUID) for name in request.topic_names]
         counts = await counted((each.name, each.topic_id) for each in (*named, *request.topics))
@@ -268,13 +268,13 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
             return _undeleted(None, state.topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
         if rights.may(Operation.DELETE, TOPIC, name):
             return None
-        told = name if rights.may(Operation.DESCRIBE, TOPIC, name) else None
-        return _undeleted(told, state.topic_id)
+        shown = name if rights.may(Operation.DESCRIBE, TOPIC, name) else None
+        return _undeleted(shown, state.topic_id)
     if state.name is None:
         return None
     if not rights.may(Operation.DESCRIBE, TOPIC, state.name):
         return _undeleted(state.name, ZERO_UUID)
-    if rights.may(Operation.DELETE, TOPIC, state.name, tell=state.name in known.topics):
+    if rights.may(Operation.DELETE, TOPIC, state.name, logs=state.name in known.topics):
         return None
     if state.name in known.topics:
         return _undeleted(state.name, ZERO_UUID)

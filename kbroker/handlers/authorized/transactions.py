@@ -29,7 +29,7 @@ def init_producer_id(handler: Handler, _response: type[Any]) -> Handler:
             if not rights.may(Operation.WRITE, TXN, request.transactional_id):
                 raise refuse_all(TXN)
         elif not (
-            rights.on_cluster(Operation.IDEMPOTENT_WRITE, tell=False) or rights.may_with_any(Operation.WRITE, TOPIC)
+            rights.on_cluster(Operation.IDEMPOTENT_WRITE, logs=False) or rights.may_with_any(Operation.WRITE, TOPIC)
         ):
             raise refuse_all(ResourceType.CLUSTER)
         return handler(ctx, request)

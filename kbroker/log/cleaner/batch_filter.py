@@ -37,7 +37,7 @@ from kbroker.protocol.records import (
 
 HORIZON_BIT: Final = 0x40
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
-_TOLD: Final = 3  # unreadable batches that are named in the broker's log
+_REPORTED: Final = 3  # unreadable batches that are named in the broker's log
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -142,7 +142,7 @@ class BatchFilter:
             data, runs = read_records(batch, header, self._max_message_bytes)
         except Malformed as error:
             self.unreadable_count += 1
-            if len(self.unreadable) < _TOLD:
+            if len(self.unreadable) < _REPORTED:
                 self.unreadable.append(f"offset {header.base_offset}: {error}")
             return batch
         if beyond:

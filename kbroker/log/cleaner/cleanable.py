@@ -42,8 +42,8 @@ class Cleanable:
         """Whether it is dirty enough, or has been dirty for too long."""
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
 
-    def goes_before(self, other: Cleanable | None) -> bool:
-        """Whether it is due and comes before another log: the one with the larger dirty share comes first."""
+    def precedes(self, other: Cleanable | None) -> bool:
+        """Whether it is due and precedes another log: the log with the larger dirty share is cleaned first."""
         return self.is_due and (other is None or self.ratio > other.ratio)
 
 

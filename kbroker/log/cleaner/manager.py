@@ -1,9 +1,9 @@
 """Chooses the next log of a directory to clean, and applies the results.
 
 Owns the running jobs, the clean offset of each log (`cleaner-offset-checkpoint`), and the list of logs that cannot be
-cleaned. Never reads a record, and has no clock: `tick` is called on the event loop and does what is due. A job's
-results count only for exactly the segments of the job: a log that was deleted, truncated or otherwise changed meanwhile
-keeps its segments.
+cleaned. Never reads a record, and has no clock: `tick` does the due work, on the event loop. A job's results count only
+for exactly the segments of the job: a log that was deleted, truncated or otherwise changed meanwhile keeps its
+segments.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """Done once the checkpoint on disk says that the log may have holes; before that there must be none."""
+    """Done once the checkpoint on disk records that the log may have holes; before that there must be none."""
     abandoned: bool = False
     ended: bool = False
-    told: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
     messages: deque[dict[str, Any]] = field(default_factory=deque)
 
 
@@ -59,7 +59,7 @@ class Done:
     """Duration of the last log's compaction."""
     recopy: float = 0.0
     """The share of the last log's bytes that remained."""
-    looked_ms: int | None = None
+    checked_ms: int | None = None
     """Time of the last search for work."""
     dirtiest: float = 0.0
     """The share of dirty bytes in the dirtiest log at the last search."""
@@ -83,7 +83,7 @@ class Cleaner:
         self._cleaned_to: dict[Key, int] = {}
         self._truncations: dict[Key, int] = {}
         self._running: list[_Running] = []
-        self._look_ms = 0
+        self._check_ms = 0
         self._looking = False
         self._failures: Counter[Key] = Counter()
         self.done = Done()
@@ -175,18 +175,18 @@ class Cleaner:
         """Apply results, and give work to free workers, in pieces."""
         for job in list(self._running):
             await self._follow(job, now_ms)
-        if now_ms >= self._look_ms and self._pool.is_free and not self._looking:
+        if now_ms >= self._check_ms and self._pool.is_free and not self._looking:
             self._looking = True
             try:
-                await self._look(now_ms)
+                await self._check(now_ms)
             finally:
                 self._looking = False
 
-    async def _look(self, now_ms: int) -> None:
+    async def _check(self, now_ms: int) -> None:
         while self._pool.is_free:
             found = await self._dirtiest(now_ms)
             if found is None or not await self._begin(found, now_ms):
-                self._look_ms = now_ms + self._pool.settings.backoff_ms
+                self._check_ms = now_ms + self._pool.settings.backoff_ms
                 return
 
     async def _dirtiest(self, now_ms: int) -> Cleanable | None:
@@ -208,9 +208,9 @@ class Cleaner:
                 self._give_up(key, str(error))
                 continue
             dirtiest = max(dirtiest, found.ratio)
-            if found.goes_before(best):
+            if found.precedes(best):
                 best = found
-        self.done.looked_ms, self.done.dirtiest = now_ms, dirtiest
+        self.done.checked_ms, self.done.dirtiest = now_ms, dirtiest
         return best
 
     def _notice_truncation(self, key: Key, log: PartitionLog) -> None:
@@ -257,7 +257,7 @@ class Cleaner:
         """Process a worker's new messages one after the other."""
         if job.ended or (job.noted is not None and not job.noted.done()):
             return
-        gone = job.worker.gone  # read first: all messages sent before the exit have then arrived
+        has_ended = job.worker.has_ended  # read first: all messages sent before the exit have then arrived
         job.messages += job.worker.receive()
         while job.messages and not job.ended:
             if not self._is_wanted(job):
@@ -266,7 +266,7 @@ class Cleaner:
             await turn
         if not job.ended and not self._is_wanted(job):
             self._abandon(job)
-        if gone and not job.ended and not job.messages:
+        if has_ended and not job.ended and not job.messages:
             self._lost(job, now_ms)
 
     def _is_wanted(self, job: _Running) -> bool:
@@ -287,7 +287,7 @@ class Cleaner:
                 self._end(job, now_ms)
                 return
             job.end_offset = message["done"]
-            job.told = message
+            job.result = message
             job.worker.send({"sync": True})
         elif "synced" in message:
             if not job.abandoned:
@@ -319,16 +319,16 @@ class Cleaner:
         self.save_by_thread()
         self.done.read_bytes += job.read_bytes
         self.done.left_bytes += job.left_bytes
-        self.done.seconds = job.told["seconds"]
+        self.done.seconds = job.result["seconds"]
         self.done.recopy = job.left_bytes / job.read_bytes if job.read_bytes else 0.0
-        if job.told["keyless"]:
-            logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.told["keyless"])
-        if job.told["unreadable_count"]:
+        if job.result["keyless"]:
+            logger.warning("%s-%d: %d records without a key were dropped", *job.key, job.result["keyless"])
+        if job.result["unreadable_count"]:
             logger.warning(
                 "%s-%d: compaction left %d batches as they are, whose records cannot be read: %s",
                 *job.key,
-                job.told["unreadable_count"],
-                "; ".join(job.told["unreadable"]),
+                job.result["unreadable_count"],
+                "; ".join(job.result["unreadable"]),
             )
         logger.info(
             "%s-%d: compacted up to %d, %d bytes became %d in %.1f s",
@@ -336,7 +336,7 @@ class Cleaner:
             job.end_offset,
             job.read_bytes,
             job.left_bytes,
-            job.told["seconds"],
+            job.result["seconds"],
         )
 
     def _failed(self, job: _Running, kind: str, text: str, now_ms: int) -> None:
@@ -367,4 +367,4 @@ class Cleaner:
         self._pool.release(job.worker, now_ms)
         if self._logs.get(job.key) is job.log:
             remove_cleaned(job.log.directory)
-        self._look_ms = now_ms + pause_ms
+        self._check_ms = now_ms + pause_ms

@@ -1,8 +1,8 @@
 """The batches of a closed segment, forwards or backwards, each checked.
 
 Owns how segments are read for the cleaner: in chunks, with every byte counted. A batch that is damaged, or does not
-follow the one before it, is Malformed in either direction. Never decides what happens to a batch, and never trusts an
-index without checking the log.
+follow the one before it, is Malformed in either direction. Never drops a batch, and never trusts an index without
+checking the log.
 """
 
 from __future__ import annotations

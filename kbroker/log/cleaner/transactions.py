@@ -36,7 +36,7 @@ class CleanedTransactions:
     """The transactions of one pass over a log, in the order of offsets."""
 
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._pending = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
         self._seen: set[int] = set()  # producers of aborted transactions with a batch seen
         self._committed: set[int] = set()
@@ -76,6 +76,6 @@ class CleanedTransactions:
         return False
 
     def _advance(self, offset: int) -> None:
-        while self._coming and self._coming[-1].first_offset <= offset:
-            txn = self._coming.pop()
+        while self._pending and self._pending[-1].first_offset <= offset:
+            txn = self._pending.pop()
             self._aborted.setdefault(txn.producer_id, txn)

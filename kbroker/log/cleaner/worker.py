@@ -52,8 +52,8 @@ class Throttle:
 _NICENESS = 5  # the broker answers first; on an idle machine this changes nothing
 
 
-class Aborted(Exception):  # noqa: N818 - what happened
-    """The broker does not want the job done any more."""
+class Aborted(Exception):  # noqa: N818 - an outcome
+    """The broker has cancelled the job."""
 
 
 class Channel:

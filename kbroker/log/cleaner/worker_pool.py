@@ -67,7 +67,7 @@ class WorkerProcess:
         # Large pages for the table of keys: its accesses are random, and large pages save a tenth of the time. C
         # libraries other than glibc ignore the setting.
         environment.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-        # A session of its own: the terminal's Ctrl-C is for the broker.
+        # A separate session: the terminal's Ctrl-C is for the broker.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "kbroker.log.cleaner.worker"],
             stdin=subprocess.PIPE,
@@ -85,7 +85,7 @@ class WorkerProcess:
             fcntl(self._in, _SET_PIPE_SIZE, _PIPE_BYTES)
         self._unsent = b""
         self._partial = b""
-        self._gone = False
+        self._ended = False
         self.idle_since_ms = 0
 
     @property
@@ -104,7 +104,7 @@ class WorkerProcess:
         except BlockingIOError:
             pass
         except OSError:
-            self._gone = True
+            self._ended = True
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the messages that have arrived."""
@@ -113,18 +113,18 @@ class WorkerProcess:
         try:
             while data := os.read(self._out, 1 << 16):
                 parts.append(data)
-            self._gone = True
+            self._ended = True
         except BlockingIOError:
             pass
         except OSError:
-            self._gone = True
+            self._ended = True
         *lines, self._partial = b"".join(parts).split(b"\n")
         return [json.loads(line) for line in lines]
 
     @property
-    def gone(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the process has ended; all its messages are received once `receive` then returns an empty list."""
-        return self._gone or self._process.poll() is not None
+        return self._ended or self._process.poll() is not None
 
     def end(self) -> None:
         """Kill the process and wait for its end: it has nothing that must be kept."""
@@ -165,7 +165,7 @@ class WorkerPool:
     def release(self, worker: WorkerProcess, now_ms: int) -> None:
         """Give a worker back; one that has ended is dropped."""
         self._busy.remove(worker)
-        if worker.gone:
+        if worker.has_ended:
             worker.end()
             return
         worker.idle_since_ms = now_ms
@@ -178,7 +178,7 @@ class WorkerPool:
 
     def tick(self, now_ms: int) -> None:
         """End workers that have been idle for too long."""
-        for worker in [worker for worker in self._idle if now_ms - worker.idle_since_ms >= _IDLE_MS or worker.gone]:
+        for worker in [each for each in self._idle if now_ms - each.idle_since_ms >= _IDLE_MS or each.has_ended]:
             self._idle.remove(worker)
             worker.end()
 

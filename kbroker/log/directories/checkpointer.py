@@ -130,7 +130,7 @@ class Checkpointer:
             number = file.begin()
             lines = await self._lines(offset_of_log)
             if not self._in_use():
-                return  # it failed a moment ago: all logs are gone, and an empty file must not be written
+                return  # the directory has just failed: it has no logs, and an empty file must not be written
             try:
                 file.write_by(self._flusher.pool, lines, number)
             except OSError as error:
@@ -169,7 +169,7 @@ class Checkpointer:
 
     async def forget_deleted(self) -> None:
         """Have all checkpoints rewritten without the deleted partitions, once their renames are on disk."""
-        gone = dict(self._stale)
+        removed = dict(self._stale)
         written = [self._flusher.pool.submit(sync_directory, self._directory)]
         for _, file, offset_of_log in self._writers:
             number = file.begin()
@@ -178,13 +178,13 @@ class Checkpointer:
         if self._stale_cleaned:
             self._stale_cleaned = False
             written.append(self._cleaned.save_by_thread())
-        self._forgetting.append((gone, written))
+        self._forgetting.append((removed, written))
 
     def settle_forgotten(self) -> None:
         """Process the writes that a thread has finished; raises the OSError of a failed one."""
         while self._forgetting and all(future.done() for future in self._forgetting[0][1]):
-            gone, written = self._forgetting.popleft()
-            for key, departure in gone.items():
+            removed, written = self._forgetting.popleft()
+            for key, departure in removed.items():
                 if self._stale.get(key) is departure:
                     del self._stale[key]
             for future in written:

@@ -1,7 +1,7 @@
 """Periodic work on every log of a directory.
 
-Owns whose turn it is. Never knows what the work is, and has no clock. The work is done in pieces: there may be
-thousands of logs, and one may have thousands of segments.
+Owns the order of the logs. Never knows the work, and has no clock. The work is done in pieces: there may be thousands
+of logs, and one may have thousands of segments.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 Owns them from the deletion until the files are removed, and the thread that removes files and directories: removing one
 file may wait for the disk, and there may be tens of thousands of them. Never decides that a partition is deleted, nor
-what else is removed: nothing refers to the paths given here any more. Never removes a file that does not belong to a
-log: its directory stays, with that file.
+that another file is removed: nothing refers to the paths given here any more. Never removes a file that does not belong
+to a log: its directory stays, with that file.
 
 A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
 never keeps a name that a new partition needs: `finish` is called before one of that name is created. The next start
-removes what a crash left of deleted topics (`take`); it gets their ids as long as `pending` is true.
+removes the rest of deleted topics after a crash (`take`); it gets their ids as long as `pending` is true.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _remove_directory(path: str) -> None:
         else:
             others.append(entry.name)
     if others:
-        logger.warning("%s is kept, as it holds what is no file of a log: %s", path, ", ".join(sorted(others)[:3]))
+        logger.warning("%s is kept, as it holds files that belong to no log: %s", path, ", ".join(sorted(others)[:3]))
     else:
         os.rmdir(path)
 
@@ -115,14 +115,14 @@ class Departures:
     `failed` gets the error of a directory that cannot be renamed.
     """
 
-    __slots__ = ("_directory", "_doomed", "_failed", "_leaving", "_remover", "_stuck")
+    __slots__ = ("_directory", "_failed", "_leaving", "_remover", "_renamed", "_stuck")
 
     def __init__(self, directory: str, remover: Remover, failed: Callable[[OSError], None]) -> None:
         self._directory = directory
         self._remover = remover
         self._failed = failed
         self._leaving: dict[Key, tuple[PartitionLog, int]] = {}
-        self._doomed: list[tuple[int, str]] = []
+        self._renamed: list[tuple[int, str]] = []
         self._stuck = False
 
     def add(self, key: Key, log: PartitionLog, now_ms: int) -> None:
@@ -131,23 +131,23 @@ class Departures:
 
     @property
     def pending(self) -> bool:
-        """Whether a deleted partition still has its name: its turn is still to come, or the rename failed."""
+        """Whether a deleted partition still has its name: it is not renamed yet, or the rename failed."""
         return self._stuck or bool(self._leaving)
 
     def take(self, key: Key, path: str, now_ms: int) -> None:
         """Have the leftover directory of a deleted topic removed."""
-        doomed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
+        renamed = f"{self._directory}/{new_name(*key, DELETE_SUFFIX)}"
         try:
-            os.rename(path, doomed)
+            os.rename(path, renamed)
         except OSError as error:
             self._stuck = True
             logger.error("%s of a deleted topic cannot be taken away: %s", path, error)
         else:
-            self.discard(doomed, now_ms)
+            self.discard(renamed, now_ms)
 
     def discard(self, path: str, now_ms: int) -> None:
         """Have a directory removed that is already renamed."""
-        self._doomed.append((now_ms, path))
+        self._renamed.append((now_ms, path))
 
     def finish(self, key: Key) -> None:
         """Rename a deleted partition's directory now; raises OSError."""
@@ -164,7 +164,7 @@ class Departures:
             raise
         passed("partition.renamed")
         log.move(path)
-        self._doomed.append((now_ms + log.config.file_delete_delay_ms, path))
+        self._renamed.append((now_ms + log.config.file_delete_delay_ms, path))
 
     def finish_some(self, most: int) -> OSError | None:
         """Do so for at most `most`; return one of the errors."""
@@ -186,7 +186,7 @@ class Departures:
 
     def remove_due(self, now_ms: int) -> None:
         """Have the due directories removed."""
-        due = [path for when, path in self._doomed if when <= now_ms]
+        due = [path for when, path in self._renamed if when <= now_ms]
         if due:
-            self._doomed = [doomed for doomed in self._doomed if doomed[0] > now_ms]
+            self._renamed = [each for each in self._renamed if each[0] > now_ms]
             self._remover.remove(due)

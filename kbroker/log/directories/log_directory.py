@@ -1,7 +1,7 @@
 """All partitions of one log directory.
 
 Owns the directory: its lock, its identity, the mark of a clean stop, its partitions, and their periodic work. Never
-answers a request and has no clock and no timer: `tick` is called from outside and does what is due.
+answers a request and has no clock and no timer: `tick` is called from outside and does the due work.
 
     .lock  meta.properties  .kafka_cleanshutdown  *-offset-checkpoint (checkpointer.py)
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
@@ -254,7 +254,7 @@ class LogDirectory:
 
     def report(self, error: OSError) -> None:
         """Handle a failed read, write or flush; an error that is not temporary takes the directory offline."""
-        self.room.hear(error)
+        self.room.on_error(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
         self.fail(error)
@@ -339,7 +339,7 @@ class LogDirectory:
         return True
 
     def host(self, key: Key, progress: Callable[[int], None] | None = None) -> LogHost:
-        """Return what a log of this directory needs of it."""
+        """Return the directory's part in a log: its services and callbacks."""
         on_holes = partial(self.cleaner.note_holes, key)
         return LogHost(self.report, self.files, self.do_later, on_holes, progress)
 
@@ -485,10 +485,10 @@ class LogDirectory:
         self._remover.wait()
 
     async def due(self, now_ms: int) -> None:
-        """Do the due work in pieces; threads do what waits for the disk, and may still run when this returns."""
+        """Do the due work in pieces; work that waits for the disk runs on threads, perhaps still after the return."""
         self._now_ms = now_ms
         self._flusher.poll(now_ms)
-        self.room.look(now_ms, self._flusher.pool)
+        self.room.check(now_ms, self._flusher.pool)
         self._poll_syncs()
         await self._do_later()
         if self.failure:
@@ -515,18 +515,18 @@ class LogDirectory:
             logger.error("%s: %s", self.directory, error)
             self.report(error)
 
-    def _remove_doomed(self, log: PartitionLog, now_ms: int) -> None:
-        paths = log.take_doomed(now_ms, _REMOVED_AT_ONCE)
+    def _remove_deleted(self, log: PartitionLog, now_ms: int) -> None:
+        paths = log.take_deleted(now_ms, _REMOVED_AT_ONCE)
         if paths:
             self._remover.remove(paths)
 
     async def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
         if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
-            await log.delete_what_is_due(now_ms)
+            await log.delete_old_segments(now_ms)
         log.segments.release_idle(force=False)
 
     async def _flush_due(self, log: PartitionLog, now_ms: int) -> None:
-        self._remove_doomed(log, now_ms)
+        self._remove_deleted(log, now_ms)
         await log.delete_below_start(now_ms)
         if log.wants_flush or now_ms - log.last_flush_ms >= log.config.flush_ms:
             self._flusher.submit(log)

@@ -38,15 +38,15 @@ _MAKERS = 4
 """Threads that make files: making one may wait for the file system's journal, and all threads wait for the same one."""
 _MAX_AHEAD = 5_000
 """Partitions of one call whose files are made ahead."""
-_MAX_WISHES = 10_000
+_MAX_PREFERRED = 10_000
 """Missing partitions whose directory is remembered: a client may name as many as it likes."""
 
 
 def unusable(directory: str, error: OSError) -> LogDirError:
     """Return a readable error: the directory in question, and the system's message."""
     # For a file with the directory's name, mkdir reports "File exists", which would not explain the problem.
-    said = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror or error
-    return LogDirError(f"log directory {directory} cannot be used: {said}")
+    reason = os.strerror(errno.ENOTDIR) if isinstance(error, FileExistsError) else error.strerror or error
+    return LogDirError(f"log directory {directory} cannot be used: {reason}")
 
 
 class LogEvents:
@@ -82,7 +82,7 @@ class LogManager:
         self.move_bytes_per_second = float("inf")
         self.moves: dict[Key, Move] = {}
         self.events = LogEvents()
-        self._wished: dict[Key, str] = {}
+        self._preferred: dict[Key, str] = {}
         self._movers = ThreadPoolExecutor(1, thread_name_prefix="kbroker-move")
         self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="kbroker-make")
         self._stopped = threading.Event()
@@ -251,7 +251,7 @@ class LogManager:
         except OSError as error:
             manager.report(error)
             raise
-        self._wished.pop(key, None)
+        self._preferred.pop(key, None)
         return log
 
     def make_ahead(self, new: Sequence[NewPartition]) -> list[Future[list[MadeAhead]]]:
@@ -265,10 +265,10 @@ class LogManager:
         jobs: list[list[tuple[str, NewPartition]]] = [[] for _ in range(_MAKERS)]
         for number, each in enumerate(new[:_MAX_AHEAD]):
             key = each.key
-            directory = self._place(key).directory if key in self._wished else min(left, key=left.__getitem__)
+            directory = self._place(key).directory if key in self._preferred else min(left, key=left.__getitem__)
             if len(left) > 1:
                 left[directory] = left.get(directory, 0) + 1
-                self._wish(key, directory)
+                self._prefer(key, directory)
             jobs[number % _MAKERS].append((directory, each))
         return [self._makers.submit(_make_all, job, self._stopped) for job in jobs if job]
 
@@ -298,12 +298,12 @@ class LogManager:
         return [manager for manager in found if not manager.room.lacking] or found
 
     def _place(self, key: Key) -> LogDirectory:
-        wished = self._wished.get(key)
+        preferred = self._preferred.get(key)
         online = self.online
         if not online:
             raise OSError("no log directory is online")
         for manager in online:
-            if manager.directory == wished and not manager.room.lacking:
+            if manager.directory == preferred and not manager.room.lacking:
                 return manager
         return min(self._open_to_new(), key=lambda manager: len(manager.logs))
 
@@ -318,9 +318,8 @@ class LogManager:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions out of use at once; their files are removed later.
 
-        An OSError is raised after all others are gone.
-        Partitions in a failed directory stay: a broker whose last directory has failed is about to end, and still holds
-        it.
+        An OSError is raised after all others are removed. Partitions in a failed directory stay: a broker whose last
+        directory has failed is about to end, and still holds it.
         """
         keys = list(keys)
         failure: OSError | None = None
@@ -393,7 +392,7 @@ class LogManager:
             raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         source = self.home(key)
         if source is None:
-            self._wish(key, directory)
+            self._prefer(key, directory)
             raise ApiError(ErrorCode.REPLICA_NOT_AVAILABLE)
         running = self.moves.get(key)
         if running is not None and running.target is target:
@@ -402,17 +401,17 @@ class LogManager:
         if source is target:
             return
         if self.some_offline:
-            # An offline directory might hold the partition, too, and the two could never be told apart later.
+            # An offline directory might hold the partition, too, and the two could never be distinguished later.
             raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR)
         ready = self.events.move_ready
         self.moves[key] = Move(source.logs[key], target, self._movers, lambda: self.move_bytes_per_second, ready)
         logger.info("%s-%d begins to move from %s to %s", topic, partition, source.directory, directory)
 
-    def _wish(self, key: Key, directory: str) -> None:
-        self._wished.pop(key, None)
-        self._wished[key] = directory
-        if len(self._wished) > _MAX_WISHES:
-            del self._wished[next(iter(self._wished))]
+    def _prefer(self, key: Key, directory: str) -> None:
+        self._preferred.pop(key, None)
+        self._preferred[key] = directory
+        if len(self._preferred) > _MAX_PREFERRED:
+            del self._preferred[next(iter(self._preferred))]
 
     def _cancel(self, key: Key, now_ms: int) -> None:
         move = self.moves.pop(key, None)
@@ -447,7 +446,7 @@ class LogManager:
             # there.
             move.target.cleaner.forget(key)
             raise
-        # The copy is the log now. A later failure must not keep anybody appending to the old log.
+        # The copy is the log now. Even after a later failure nothing may be appended to the old log.
         del self.moves[key]
         self.events.log_moved(key, log)
         logger.info("%s-%d has moved to %s", *key, move.target.directory)

@@ -51,7 +51,7 @@ class SourceError(OSError):
     """The log being moved could not be read or rolled: the target directory is not to blame."""
 
 
-class _Gone(Exception):  # noqa: N818 - nothing went wrong
+class _SegmentReplaced(Exception):  # noqa: N818 - nothing went wrong
     """The segment was deleted or compacted after the list was made."""
 
 
@@ -207,7 +207,7 @@ class Move:
         for part in parts:
             try:
                 _copy(part, self._stopped, rate)
-            except _Gone:
+            except _SegmentReplaced:
                 continue
             self._unsynced.add(part.path + LOG_SUFFIX)
             if part.sealed:
@@ -245,10 +245,10 @@ def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> N
         source = FileHandle(part.segment.path(), os.O_RDONLY)
     except FileNotFoundError as error:
         if part.segment.deleted:
-            raise _Gone from error
+            raise _SegmentReplaced from error
         raise SourceError(error.errno, error.strerror) from error
     if part.segment.deleted:
-        raise _Gone  # and another file may have its name
+        raise _SegmentReplaced  # and another file may have its name
     fd = os.open(part.path + LOG_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, part.position)

@@ -38,7 +38,7 @@ class RecoveryProgress:
     Several threads may report. `logs` is Kafka's gauge remainingLogsToRecover, `percent` the figure in the log lines.
     """
 
-    __slots__ = ("_clock", "_directory", "_lock", "_said", "_started", "_stopped", "done", "logs", "total")
+    __slots__ = ("_clock", "_directory", "_lock", "_logged", "_started", "_stopped", "done", "logs", "total")
 
     def __init__(self, directory: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._directory = directory
@@ -49,7 +49,7 @@ class RecoveryProgress:
 
     def begin(self, total: int, logs: int) -> None:
         """Start with the expected number of bytes, an estimate from the files' sizes, and of partitions."""
-        self._started = self._said = self._clock()
+        self._started = self._logged = self._clock()
         self.total, self.logs = total, logs
         self.done = 0
         if total:
@@ -76,9 +76,9 @@ class RecoveryProgress:
         with self._lock:
             self.done += size
             now = self._clock()
-            if now - self._said < _EVERY_SECONDS:
+            if now - self._logged < _EVERY_SECONDS:
                 return
-            self._said = now
+            self._logged = now
         logger.info(
             "recovering %s: %d %% of %.1f GB, %d partitions left",
             self._directory,
@@ -115,7 +115,7 @@ def run_all(tasks: Iterable[tuple[K, Callable[[], T]]], threads: int) -> Iterato
         return
     pool = ThreadPoolExecutor(threads, thread_name_prefix="recovery")
     try:
-        for name, coming in [(name, pool.submit(task)) for name, task in tasks]:
-            yield name, coming.result()
+        for name, future in [(name, pool.submit(task)) for name, task in tasks]:
+            yield name, future.result()
     finally:
         pool.shutdown(cancel_futures=True)

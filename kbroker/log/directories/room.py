@@ -1,9 +1,9 @@
 """Whether the disk of a log directory has room.
 
 Owns the answer: a write that fails because the disk is full sets it, and then a thread checks the disk once a second
-until it has room. A successful write would not do: perhaps nobody writes any more. A broker alone goes on without room,
-and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it. Never refuses a write
-itself.
+until it has room. A successful write cannot reset it: there may be no more writes. A single broker continues without
+room, and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it. Never refuses a
+write itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from kbroker.log.disk_errors import FULL
 
-_LOOK_MS: Final = 1_000
+_CHECK_MS: Final = 1_000
 _ASKED_FOR: Final = 64 << 10
 """Bytes that must be free before the disk counts as having room again."""
 _A_PARTITION: Final = 4 << 10
@@ -31,27 +31,29 @@ class Room:
         self._directory = directory
         self.lacking = False
         """Whether a write has found the disk full, and no check has found room since."""
-        self._looked_ms = 0
-        self._looking: Future[bool] | None = None
+        self._checked_ms = 0
+        self._checking: Future[bool] | None = None
 
-    def hear(self, error: OSError) -> None:
+    def on_error(self, error: OSError) -> None:
         """Handle a failed write."""
         if error.errno in FULL and not self.lacking:
             self.lacking = True
-            logger.error("%s: the disk is full: what needs room is refused until there is some", self._directory)
+            logger.error(
+                "%s: the disk is full: requests that need room are refused until there is some", self._directory
+            )
 
-    def look(self, now_ms: int, pool: Executor) -> None:
+    def check(self, now_ms: int, pool: Executor) -> None:
         """Check a full disk once a second."""
         if not self.lacking:
             return
-        if self._looking is not None and self._looking.done():
-            looked, self._looking = self._looking, None
-            if looked.exception() is None and looked.result():  # a disk that fails has no room either
+        if self._checking is not None and self._checking.done():
+            checked, self._checking = self._checking, None
+            if checked.exception() is None and checked.result():  # a disk that fails has no room either
                 self.lacking = False
                 logger.info("%s: the disk has room again", self._directory)
-        elif self._looking is None and now_ms - self._looked_ms >= _LOOK_MS:
-            self._looked_ms = now_ms
-            self._looking = pool.submit(_has_room, self._directory)
+        elif self._checking is None and now_ms - self._checked_ms >= _CHECK_MS:
+            self._checked_ms = now_ms
+            self._checking = pool.submit(_has_room, self._directory)
 
     def has_for(self, partitions: int) -> bool:
         """Whether there may be room for this many more partitions."""

@@ -76,7 +76,7 @@ def decode_snapshot(content: bytes) -> list[ProducerEntry]:
     if version != _VERSION:
         raise ValueError(f"version {version} is not {_VERSION}")
     if crc != (found := crc32c(memoryview(content)[6:])):
-        raise ValueError(f"the CRC is {found:#010x}, the file says {crc:#010x}")
+        raise ValueError(f"the CRC is {found:#010x}, the file has {crc:#010x}")
     if len(content) != SNAPSHOT_HEAD.size + count * SNAPSHOT_ENTRY.size:
         raise ValueError(f"{len(content)} bytes do not hold {count} entries")
     entries = []

@@ -24,7 +24,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
 UNCHECKED: Final = object()
-"""Passed if nobody verifies: verification is switched off, or the caller is not a client."""
+"""Passed without verification: it is switched off, or the caller is not a client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class SnapshotTaking:
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""Producer ids below this may come from a broker; clients made up the others, which nobody checks."""
+"""Producer ids below this may be a broker's; clients made up the others, which are not checked."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 

@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 OFFSET_ENTRY: Final = struct.Struct(">II")
 TIME_ENTRY: Final = struct.Struct(">qI")
 _FIRST_STEP: Final = 4096
-_LOOKED_AT: Final = 8
+_CHECKED: Final = 8
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """The largest distance of an offset from the base of its segment."""
 
@@ -114,7 +114,7 @@ class _IndexFile:
         if self._odd or self.count > self._most + 1:
             return False
         previous = (-1, -1)
-        for slot in range(max(0, self.count - _LOOKED_AT), self.count):
+        for slot in range(max(0, self.count - _CHECKED), self.count):
             entry = self.get(slot)
             if entry[0] <= previous[0] or entry[1] < previous[1] + self.least_step:
                 return False

@@ -46,13 +46,13 @@ class Segment:
 
     __slots__ = (
         "__weakref__",
+        "_checked_size",
         "_created_ms",
         "_directory",
         "_first_timestamp",
         "_handle",
         "_inode",
         "_jitter_ms",
-        "_looked_at_size",
         "_tail_last",
         "_tail_positions",
         "_used",
@@ -92,7 +92,7 @@ class Segment:
         self.deleted = False
         """Whether the segment has left its log, and its files are renamed."""
         self._used = False  # since the last check; an append does not note it, but changes the size
-        self._looked_at_size = 0
+        self._checked_size = 0
         self._handle: FileHandle | None = None
         self._inode = 0  # of the log file, once it is marked for deletion
         self.tail_start = base_offset
@@ -410,8 +410,8 @@ class Segment:
 
     def was_used(self) -> bool:
         """Whether the files have been used since the last call, or since `release_unused`."""
-        used = self._used or self.size != self._looked_at_size
-        self._used, self._looked_at_size = False, self.size
+        used = self._used or self.size != self._checked_size
+        self._used, self._checked_size = False, self.size
         return used
 
     def release_unused(self, *, force: bool, idle: bool) -> None:
@@ -445,18 +445,18 @@ class Segment:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
         self.deleted = True  # first: a reader on another thread that finds another file can then detect the reason
-        doomed: list[str] = []
+        renamed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)
             try:
                 os.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
                 if again:
-                    doomed.append(path + DELETED_SUFFIX)
+                    renamed.append(path + DELETED_SUFFIX)
                 continue
             except OSError:
-                self.deleted = again or bool(doomed)
+                self.deleted = again or bool(renamed)
                 raise
-            doomed.append(path + DELETED_SUFFIX)
+            renamed.append(path + DELETED_SUFFIX)
             passed("segment.marked")
-        return doomed
+        return renamed

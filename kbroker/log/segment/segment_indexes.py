@@ -1,7 +1,7 @@
 """The offset index and the time index of one segment, kept consistent with its log file.
 
 Owns when they are opened, compared with the log, completed, emptied and rebuilt, which batches get an entry, and the
-segment's largest timestamp, which comes from the time index. Never changes the log.
+segment's largest timestamp, which is read from the time index. Never changes the log.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class SegmentIndexes:
         offsets, times = self.open()
         if self.known and self._closed == (offsets.count, times.count):
             return
-        trust = _look(offsets, times, file, size, self._base)
+        trust = _compare_last(offsets, times, file, size, self._base)
         self.damaged |= trust.damaged
         if trust.newest is None:
             self._empty()
@@ -184,7 +184,7 @@ class _Trust(NamedTuple):
     """Whether a batch that does not match its CRC was found."""
 
 
-def _look(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, base_offset: int) -> _Trust:
+def _compare_last(offsets: OffsetIndex, times: TimeIndex, file: OpenFile, size: int, base_offset: int) -> _Trust:
     """Compare the last entries with the log file, which has `size` bytes."""
     last, newest = offsets.last, times.last
     if newest is None or not (offsets.in_order() and times.in_order()) or (last is not None and last[1] >= size):

@@ -1,6 +1,7 @@
 """The aborted transactions of a segment.
 
-Owns the `.txnindex` file. Never decides what is aborted: an entry is appended when the log appends an abort marker.
+Owns the `.txnindex` file. Never decides whether a transaction is aborted: an entry is appended when the log appends an
+abort marker.
 
     version i16 (0) | producer id i64 | first offset i64 | last offset i64 | last stable offset i64
 

@@ -1,4 +1,4 @@
-"""What every connection needs: headers, the versions that a broker serves, and authentication."""
+"""The messages of every connection: headers, the versions that a broker serves, and authentication."""
 
 from kbroker.protocol.schema import f, i16, i32, i64, message, struct
 

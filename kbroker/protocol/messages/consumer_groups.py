@@ -1,4 +1,4 @@
-"""Consumer groups (KIP-848), and what members of classic groups exchange if they are consumers."""
+"""Consumer groups (KIP-848), and the data that members of classic groups exchange if they are consumers."""
 
 from kbroker.protocol.schema import Uuid, f, i8, i16, i32, message, struct
 

@@ -269,7 +269,7 @@ class ControlledShutdownResponse:
     remaining_partitions: list[RemainingPartition] = f()
 
 
-# UnregisterBroker (key 64): remove a broker that will not come back from a cluster on KRaft. Not served here.
+# UnregisterBroker (key 64): remove a broker for good from a cluster on KRaft. Not served here.
 
 
 @message(key=64, versions="0", flexible="0+")

@@ -56,7 +56,7 @@ class AclOptions(NamedTuple):
         if not wanted:
             raise ValueError("say which resource: --topic, --group, --cluster, --transactional-id, ...")
         if not self.principals:
-            raise ValueError("say who: --allow-principal or --deny-principal")
+            raise ValueError("say whose: --allow-principal or --deny-principal")
         found = []
         for kind, name, operation in wanted:
             if operation is not Operation.ALL and operation not in OPERATIONS[kind]:

@@ -19,10 +19,10 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 WILDCARD: Final = "*"
 """Every resource of a type as a literal name; every host."""
-ANYBODY: Final = "User:*"
+ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""
-MOST_MEANT: Final = 100_000
+MOST_MATCHED: Final = 100_000
 """The most ACLs that the filters of one request may match together."""
 
 
@@ -213,13 +213,13 @@ class AclFilter:
                 yield pattern, None
 
 
-async def meant(
+async def matching(
     acls: Acls, filters: Sequence[AclFilter]
 ) -> tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]:
     """Return the matches of each filter, and all of them by pattern. The total over all filters is bounded."""
     answers: list[list[Acl] | ApiError] = []
     by_pattern: dict[Pattern, set[Entry]] = {}
-    left = MOST_MEANT
+    left = MOST_MATCHED
     for wanted in filters:
         found: list[Acl] = []
         for pattern, entry in wanted.found(acls):
@@ -254,10 +254,10 @@ def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern,
     return changed
 
 
-def without(acls: Acls, gone: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
+def without(acls: Acls, removed: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
     """Return ACLs without some of them."""
     changed = dict(acls)
-    for pattern, entries in gone.items():
+    for pattern, entries in removed.items():
         left = changed.pop(pattern, frozenset()) - entries
         if left:
             changed[pattern] = left

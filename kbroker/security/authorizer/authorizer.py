@@ -8,7 +8,7 @@ handlers/authorized/ does.
 2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name the principal or User:*, and
    the host or *, one that denies decides.
 3. Otherwise one that allows decides.
-4. Otherwise nobody is allowed, unless no ACL at all covers the resource and `allow.everyone.if.no.acl.found` is set.
+4. Otherwise the request is denied, unless no ACL covers the resource and `allow.everyone.if.no.acl.found` is set.
 
 The look-up uses the resource's own name and its beginnings with the lengths of existing prefixes, so the cost does not
 depend on the number of ACLs. Decisions are cached until the ACLs change.
@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from kbroker.security.authorizer.acls import (
-    ANYBODY,
+    ANY_USER,
     CLUSTER_NAME,
     OPERATIONS,
     WILDCARD,
@@ -44,10 +44,10 @@ def logs_allowed() -> bool:
     return log.isEnabledFor(logging.DEBUG)
 
 
-def _log(level: int, what: str, who: Principal, host: str, operation: Operation, pattern: Pattern) -> None:
+def _log(level: int, outcome: str, principal: Principal, host: str, operation: Operation, pattern: Pattern) -> None:
     log.log(
         level, "Principal = %s is %s operation = %s from host = %s on resource = %s",
-        printable(str(who)), what, operation.name, host, printable(str(pattern)),
+        printable(str(principal)), outcome, operation.name, host, printable(str(pattern)),
     )  # fmt: skip
 
 
@@ -69,7 +69,7 @@ _ALLOWED_BY: Final = {
     else frozenset({each, Operation.ALL})
     for each in Operation
 }
-_NAMED_BY_NOBODY: Final = "hardcode"
+_NAMED_BY_NO_ACL: Final = "hardcode"
 
 
 class Authorizer:
@@ -115,12 +115,12 @@ class Authorizer:
         """Whether the ACLs allow an operation of a principal from a host."""
         if principal in self._super_users:
             return True
-        who, allowing = str(principal), _ALLOWED_BY[operation]
+        full_name, allowing = str(principal), _ALLOWED_BY[operation]
         allowed, is_covered = False, False
         for entries in self._covering(kind, name):
             is_covered = True
             for entry in entries:
-                if entry.principal not in (who, ANYBODY) or entry.host not in (WILDCARD, host):
+                if entry.principal not in (full_name, ANY_USER) or entry.host not in (WILDCARD, host):
                     continue
                 if entry.permission is Permission.DENY:
                     if entry.operation in (operation, Operation.ALL):
@@ -154,7 +154,7 @@ class Authorizer:
 
     def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
         """Whether a principal may do an operation on any resource of a type, whatever its name (KIP-679)."""
-        if self.decide(principal, host, operation, kind, _NAMED_BY_NOBODY):
+        if self.decide(principal, host, operation, kind, _NAMED_BY_NO_ACL):
             return True
         found: dict[tuple[Permission, PatternType], set[str]] = {
             (permission, pattern): set()
@@ -162,8 +162,8 @@ class Authorizer:
             for pattern in (PatternType.LITERAL, PatternType.PREFIXED)
         }
         wanted = (operation, Operation.ALL)
-        for who in (str(principal), ANYBODY):
-            for pattern, entry in self._about(kind).get(who, ()):
+        for full_name in (str(principal), ANY_USER):
+            for pattern, entry in self._about(kind).get(full_name, ()):
                 if entry.host in (WILDCARD, host) and entry.operation in wanted:
                     found[entry.permission, pattern.pattern_type].add(pattern.name)
         denied, denied_prefixes = (found[Permission.DENY, each] for each in (PatternType.LITERAL, PatternType.PREFIXED))
@@ -194,11 +194,11 @@ class Rights:
         self.principal = principal
         self.host = host
 
-    def may(self, operation: Operation, kind: ResourceType, name: str, *, tell: bool = True) -> bool:
-        """Whether an operation on a resource is allowed. `tell`: log a denial."""
+    def may(self, operation: Operation, kind: ResourceType, name: str, *, logs: bool = True) -> bool:
+        """Whether an operation on a resource is allowed. `logs`: log a denial."""
         allowed = self._known((operation, kind, name))
         if not allowed:
-            if tell:
+            if logs:
                 _log(logging.INFO, "Denied", self.principal, self.host, operation, Pattern(kind, name))
         elif logs_allowed():
             _log(logging.DEBUG, "Allowed", self.principal, self.host, operation, Pattern(kind, name))
@@ -222,9 +222,9 @@ class Rights:
         """Whether an operation is allowed on any resource of a type."""
         return self._known((operation, kind, None))
 
-    def on_cluster(self, operation: Operation, *, tell: bool = True) -> bool:
+    def on_cluster(self, operation: Operation, *, logs: bool = True) -> bool:
         """Whether an operation on the cluster is allowed."""
-        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, tell=tell)
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME, logs=logs)
 
     def operations(self, kind: ResourceType, name: str) -> int:
         """Return the allowed operations on a resource, as bits by their codes; nothing is logged."""

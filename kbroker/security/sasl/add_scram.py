@@ -115,5 +115,5 @@ def _base64(name: str, text: str | None) -> bytes | None:
         raise _wrong(f"{name} is not base64") from None
 
 
-def _wrong(what: str) -> ConfigError:
-    return ConfigError(f"--add-scram: {what}")
+def _wrong(problem: str) -> ConfigError:
+    return ConfigError(f"--add-scram: {problem}")

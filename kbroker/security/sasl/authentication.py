@@ -25,12 +25,12 @@ from kbroker.security.principal import USER, Principal, printable
 class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """An authentication has failed. The message is for the log, and contains no secret.
 
-    `told` is the client's message; None for only a hint at invalid credentials.
+    `client_message` is the client's message; None for only a hint at invalid credentials.
     """
 
-    def __init__(self, reason: str, told: str | None = None) -> None:
+    def __init__(self, reason: str, client_message: str | None = None) -> None:
         super().__init__(reason)
-        self.told = told
+        self.client_message = client_message
 
 
 class UnsupportedMechanism(AuthenticationFailed):
@@ -231,11 +231,11 @@ class Authentication:
         self.wrapped = False
         return True
 
-    def told(self, failed: AuthenticationFailed) -> str:
+    def client_message(self, failed: AuthenticationFailed) -> str:
         """Return the client's message for a failure."""
         course = "re-authentication" if self.again else "authentication"
         generic = f"Authentication failed during {course} due to invalid credentials with SASL mechanism"
-        return failed.told or f"{generic} {self.mechanism}"
+        return failed.client_message or f"{generic} {self.mechanism}"
 
     def _failed(self, failed: AuthenticationFailed) -> AuthenticationFailed:
         self.stage = Stage.FAILED

@@ -97,8 +97,8 @@ class GssapiServer:
 
     def _agree(self, token: bytes) -> bytes:
         assert self._context is not None
-        said = self._context.unwrap(token)
-        if len(said) < 4 or said[0] != _NO_LAYER:
+        unwrapped = self._context.unwrap(token)
+        if len(unwrapped) < 4 or unwrapped[0] != _NO_LAYER:
             raise AuthenticationFailed("GSSAPI: a layer that was not offered")
         principal = self._context.initiator
         try:
@@ -113,4 +113,4 @@ class GssapiServer:
 
 
 def _no_more(_token: bytes) -> bytes:
-    raise AuthenticationFailed("GSSAPI: a message that comes too late")
+    raise AuthenticationFailed("GSSAPI: a message after the last one")

@@ -1,6 +1,6 @@
 """The public keys for verifying tokens: a JSON Web Key Set (RFC 7517) in a file or at a URL.
 
-Owns when it is read again: after its time, after a failure, and when a token names an unknown key. Anybody can cause
+Owns when it is read again: after its time, after a failure, and when a token names an unknown key. Any client can cause
 the last, so it happens at most every MISS_PAUSE_MS. A thread does the reading; callers get the currently known keys.
 """
 
@@ -94,8 +94,8 @@ class KeySet:
         self._failures += 1
         pause = min(self._retry_ms * 2 ** min(self._failures - 1, 30), self._max_retry_ms)
         self._next_ms = self._monotonic_ms() + pause
-        what = str(error) if isinstance(error, (OSError, BadKeySet)) else f"{type(error).__name__}: {error}"
-        log.warning("the keys that tokens are signed by could not be read: %s", printable(what[:500]))
+        reason = str(error) if isinstance(error, (OSError, BadKeySet)) else f"{type(error).__name__}: {error}"
+        log.warning("the keys that tokens are signed by could not be read: %s", printable(reason[:500]))
 
 
 def _in_thread(work: Callable[[], None]) -> None:

@@ -53,12 +53,12 @@ class OAuthBearerServer:
     def respond(self, token: bytes) -> bytes:
         """Process the client's message, or its response to a refusal."""
         if self._over:
-            raise AuthenticationFailed("OAUTHBEARER: a message that comes too late")
+            raise AuthenticationFailed("OAUTHBEARER: a message after the last one")
         if self._refusal:
             self._over = True
             if token == _SEPARATOR.encode():
                 raise AuthenticationFailed(f"OAUTHBEARER: {self._reason}", self._refusal)
-            raise AuthenticationFailed("OAUTHBEARER: another message than the one that a refusal asks for")
+            raise AuthenticationFailed("OAUTHBEARER: not the message that has to follow a refusal")
         if len(token) > MOST_BYTES:
             raise AuthenticationFailed(f"OAUTHBEARER: a message of {len(token)} bytes")
         acts_as, bearer = _parse(token)

@@ -27,26 +27,26 @@ class PlainServer:
     def __init__(self, known: Mapping[str, str]) -> None:
         """`known` contains the password of each user."""
         self._known = known
-        self._spoken = False
+        self._answered = False
         self.identity: Identity | None = None
 
     def respond(self, token: bytes) -> bytes:
         """Process the only message."""
-        if self._spoken:
+        if self._answered:
             raise AuthenticationFailed("PLAIN has one message, and here is another")
-        self._spoken = True
+        self._answered = True
         parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:
-            raise _told(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+            raise _failed(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
         acts_as, name, password = parts
         if not name:
-            raise _told("Authentication failed: username not specified")
+            raise _failed("Authentication failed: username not specified")
         if not password:
-            raise _told("Authentication failed: password not specified")
+            raise _failed("Authentication failed: password not specified")
         if not self._is_right(name, password):
-            raise _told("Authentication failed: Invalid username or password")
+            raise _failed("Authentication failed: Invalid username or password")
         if acts_as not in ("", name):
-            raise _told("Authentication failed: Client requested an authorization id that is different from username")
+            raise _failed("Authentication failed: Client requested an authorization id that is different from username")
         self.identity = Identity(name)
         return b""
 
@@ -69,7 +69,7 @@ class PlainClient:
     def respond(self, token: bytes) -> bytes | None:
         """Accept the server's empty confirmation."""
         if token:
-            raise AuthenticationFailed("PLAIN: the server has said more than it has to")
+            raise AuthenticationFailed("PLAIN: the server's confirmation is not empty")
         return None
 
 
@@ -77,5 +77,5 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def _told(text: str) -> AuthenticationFailed:
+def _failed(text: str) -> AuthenticationFailed:
     return AuthenticationFailed(text, text)

@@ -133,15 +133,15 @@ class ScramServer:
             raise AuthenticationFailed("SCRAM: another channel binding than in the first message")
         if not hmac.compare_digest(parts[1][2:].encode(), self._nonce.encode()):
             raise AuthenticationFailed("SCRAM: not the nonce that was agreed on")
-        said = f"{self._bare},{self._challenge},{without_proof}".encode()
+        signed = f"{self._bare},{self._challenge},{without_proof}".encode()
         hash_name = HASHES[self._mechanism]
-        signature = hmac.digest(credential.stored_key, said, hash_name)
+        signature = hmac.digest(credential.stored_key, signed, hash_name)
         key = _xor(_base64(proof_part[2:]), signature)
         right = hmac.compare_digest(hashlib.new(hash_name, key).digest(), credential.stored_key)
         if not right or self._succeeds_as is None:
             raise AuthenticationFailed("SCRAM: wrong password, or no such user")
         self.identity = self._succeeds_as
-        return f"v={base64.b64encode(hmac.digest(credential.server_key, said, hash_name)).decode()}"
+        return f"v={base64.b64encode(hmac.digest(credential.server_key, signed, hash_name)).decode()}"
 
 
 class ScramClient:
@@ -181,14 +181,14 @@ class ScramClient:
         salted = salted_password(self._mechanism, self._password, _base64(parts["s"]), int(iterations))
         key, hash_name = client_key(self._mechanism, salted), HASHES[self._mechanism]
         without_proof = f"c=biws,r={nonce}"
-        said = f"{self._bare},{challenge},{without_proof}".encode()
-        proof = _xor(key, hmac.digest(hashlib.new(hash_name, key).digest(), said, hash_name))
-        self._signature = hmac.digest(server_key(self._mechanism, salted), said, hash_name)
+        signed = f"{self._bare},{challenge},{without_proof}".encode()
+        proof = _xor(key, hmac.digest(hashlib.new(hash_name, key).digest(), signed, hash_name))
+        self._signature = hmac.digest(server_key(self._mechanism, salted), signed, hash_name)
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
 
 def _no_more(_message: str) -> str:
-    raise AuthenticationFailed("SCRAM: a message that comes too late")
+    raise AuthenticationFailed("SCRAM: a message after the last one")
 
 
 def _acts_as(part: str) -> str:

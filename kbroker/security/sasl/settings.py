@@ -2,7 +2,7 @@
 
 Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options;
 refuses unsupported settings; and this broker's login to others, if the listener between brokers requires it. Never
-authenticates anybody, and never connects.
+authenticates a client, and never connects.
 
     sasl.jaas.config                                  for any listener and mechanism with this login module
     listener.name.inside.sasl.enabled.mechanisms      for one listener, its name in lower case
@@ -63,7 +63,7 @@ class ListenerSettings:
     def __init__(self, config: BrokerConfig, listener: str, credentials: Credentials | None = None) -> None:
         self.config = config
         self.listener = listener
-        self.credentials = credentials or Credentials(_nobody, _nobody)
+        self.credentials = credentials or Credentials(_no_credential, _no_credential)
         self.serves = credentials is not None
         """Whether a broker uses the listener, or this only checks the settings."""
         self._in_file: list[LoginModule] | None = None
@@ -125,7 +125,7 @@ def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
     return sections.get(f"{listener.lower()}.{_SECTION}") or sections.get(_SECTION) or []
 
 
-def _nobody(_user: str, _mechanism: str) -> None:
+def _no_credential(_user: str, _mechanism: str) -> None:
     return None
 
 

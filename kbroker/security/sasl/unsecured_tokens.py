@@ -1,4 +1,4 @@
-"""Unsigned tokens, for development: anyone who can write one can claim any identity.
+"""Unsigned tokens, for development: every client can write one, and claim any identity.
 
 Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule. They
 are only accepted if such an option is set.

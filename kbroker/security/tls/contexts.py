@@ -89,7 +89,7 @@ def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
     if settings.cipher_suites:
         if ssl.TLSVersion.TLSv1_3 in versions and newer and set(newer) != set(OF_TLS_13):
             raise ConfigError(
-                f"{name}: of TLSv1.3's suites all ({', '.join(OF_TLS_13)}) can be had, or none: Python cannot choose"
+                f"{name}: of TLSv1.3's suites all ({', '.join(OF_TLS_13)}) may be offered, or none: Python can't choose"
             )
         left = [_VERSIONS[word] for word, suites in (("TLSv1.2", older), ("TLSv1.3", newer)) if suites]
         versions = [each for each in versions if each in left]
@@ -154,14 +154,14 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -
                 context.load_cert_chain(path, password=password)
                 log.warning("%s: a certificate is signed with SHA-1 or MD5, which many clients refuse; renew it", name)
     except ssl.SSLError as error:
-        said = reason_of(error)
+        reason = reason_of(error)
         if error.reason == "KEY_VALUES_MISMATCH":
-            said = "the certificate is of another key"
+            reason = "the certificate is of another key"
         elif error.reason == _WEAK:
-            said = "one is signed with SHA-1 or MD5, which this OpenSSL refuses; have it signed with SHA-256"
+            reason = "one is signed with SHA-1 or MD5, which this OpenSSL refuses; have it signed with SHA-256"
         elif keys.password is not None:
-            said += f", or {names['key.password']} is wrong"
-        raise ConfigError(f"{name}: the key and its certificate can't be used: {said}") from None
+            reason += f", or {names['key.password']} is wrong"
+        raise ConfigError(f"{name}: the key and its certificate can't be used: {reason}") from None
 
 
 def _allow_weak_signatures(context: ssl.SSLContext) -> None:

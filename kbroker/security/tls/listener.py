@@ -110,11 +110,11 @@ def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext)
             if asked.is_open and not data:
                 return
     except (ssl.SSLError, Broken) as error:
-        said = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+        reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
         names = settings.truststore.names
         raise ConfigError(
             f"listener {settings.listener} is for brokers too, but they would not accept each other with these stores "
-            f"({names['location']}): {said}"
+            f"({names['location']}): {reason}"
         ) from None
     finally:
         client.check_hostname = checks

@@ -64,8 +64,8 @@ class TlsListeners:
         try:
             self._replacements(config)
         except (ConfigError, InvalidConfig) as error:
-            said = config.hide(error.text if isinstance(error, InvalidConfig) else str(error))
-            text = f"{_EXCEPTION}: {_FAILED}: {_EXCEPTION}: {said}"
+            reason = config.hide(error.text if isinstance(error, InvalidConfig) else str(error))
+            text = f"{_EXCEPTION}: {_FAILED}: {_EXCEPTION}: {reason}"
             raise InvalidConfig(
                 f"Invalid value {text} for configuration Invalid dynamic configuration", ErrorCode.INVALID_REQUEST
             ) from None
@@ -76,7 +76,7 @@ class TlsListeners:
             for replace in self._replacements(config):
                 replace()
         except (ConfigError, InvalidConfig) as error:
-            log.error("the stores of TLS stay what they are: %s", config.hide(str(error)))
+            log.error("the stores of TLS are unchanged: %s", config.hide(str(error)))
 
     def _replacements(self, config: BrokerConfig) -> list[Callable[[], None]]:
         found = []

@@ -1,7 +1,7 @@
 """PEM: the blocks of a text, as Kafka accepts them in a file or in a setting; DER: the elements of the data in them.
 
 Owns finding blocks and writing them, and the tags and lengths of DER. The line breaks of a setting may be replaced by
-blanks. Never knows what an element means, nor reads a file. Truncated DER raises IndexError or ValueError.
+blanks. Never interprets an element, nor reads a file. Truncated DER raises IndexError or ValueError.
 """
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ def element(data: memoryview) -> tuple[int, memoryview, memoryview]:
         size = int.from_bytes(data[2:begin], "big")
     end = begin + size
     if end > len(data):
-        raise ValueError("an element ends behind what holds it")
+        raise ValueError("an element ends behind its parent")
     return tag, data[begin:end], data[:end]

@@ -18,7 +18,7 @@ _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
-def spoken_in_clear(head: bytes) -> str | None:
+def plain_protocol(head: bytes) -> str | None:
     """Return the protocol that begins with these 4 bytes on a port without TLS, or None if it is unknown."""
     if head in _HTTP:
         return f"HTTP ({head.decode().strip()} ...): this port speaks Kafka's protocol"
@@ -27,7 +27,7 @@ def spoken_in_clear(head: bytes) -> str | None:
     return None
 
 
-def spoken_without_tls(head: bytes) -> str | None:
+def protocol_without_tls(head: bytes) -> str | None:
     """Return the protocol that begins with these 4 bytes on a port with TLS, or None if it is unknown."""
     if head[:1] == b"\0":
         return "Kafka's protocol without it (the client's security.protocol)"
@@ -40,7 +40,7 @@ MOST_OF_HANDSHAKE = 256 * 1024
 """The most bytes of a client that does not finish its handshake."""
 
 
-class Broken(Exception):  # noqa: N818 - what happened
+class Broken(Exception):  # noqa: N818 - an outcome
     """The other side's bytes are invalid; the message gives the reason.
 
     The bytes left to send report it to the other side.
@@ -64,8 +64,8 @@ class Session:
     def shake(self, data: memoryview) -> bool:
         """Process bytes of a handshake; return whether it is done. Raises Broken."""
         if not self._taken and data and data[0] != FIRST_BYTE:
-            spoken = spoken_without_tls(bytes(data[:4]))
-            raise Broken(f"this is no TLS, but looks like {spoken}" if spoken else "this is no TLS")
+            protocol = protocol_without_tls(bytes(data[:4]))
+            raise Broken(f"this is no TLS, but looks like {protocol}" if protocol else "this is no TLS")
         self._taken += len(data)
         self._incoming.write(data)
         try:

@@ -52,25 +52,25 @@ def new_token(
     return settings.token(info)
 
 
-def renewed(settings: TokenSettings, token: Token, who: Principal, period_ms: int, now_ms: int) -> Token:
+def renewed(settings: TokenSettings, token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token:
     """Return a token with a later expiry, the latest possible if `period_ms` is not positive.
 
     Raises ApiError.
     """
     if token.has_ended(now_ms):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_EXPIRED)
-    if not _may_renew(token, who):
+    if not _may_renew(token, principal):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     period_ms = min(settings.expiry_time_ms, period_ms) if period_ms > 0 else settings.expiry_time_ms
     return _until(token, _after(now_ms, period_ms))
 
 
-def ended(token: Token, who: Principal, period_ms: int, now_ms: int) -> Token | None:
+def ended(token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token | None:
     """Return a token with a new expiry, None for an immediate end, which a negative `period_ms` requests.
 
     Raises ApiError.
     """
-    if not _may_renew(token, who):
+    if not _may_renew(token, principal):
         raise ApiError(ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH)
     if period_ms < 0:
         return None
@@ -79,8 +79,8 @@ def ended(token: Token, who: Principal, period_ms: int, now_ms: int) -> Token | 
     return _until(token, _after(now_ms, period_ms))
 
 
-def _may_renew(token: Token, who: Principal) -> bool:
-    return who == token.info.owner or who in token.info.renewers
+def _may_renew(token: Token, principal: Principal) -> bool:
+    return principal == token.info.owner or principal in token.info.renewers
 
 
 def _until(token: Token, expires_ms: int) -> Token:

@@ -38,7 +38,7 @@ def check(world: World) -> None:
 
 
 def children(world: World, path: str) -> list[str]:
-    found = world.ensemble.look(path)
+    found = world.ensemble.read(path)
     assert found is not None
     return found[1]
 

@@ -36,7 +36,7 @@ def test_the_first_broker_is_elected_by_two_znodes_in_one() -> None:
         assert world.active.number == 1
         node = read(CONTROLLER, world.data(CONTROLLER), ControllerNode.decode)
         assert (node.broker_id, node.kraft_controller_epoch) == (1, -1)
-        found = world.ensemble.look(CONTROLLER_EPOCH)
+        found = world.ensemble.read(CONTROLLER_EPOCH)
         assert found is not None
         assert (found[0].data, found[0].stat.version) == (b"1", 1)  # value and version go together in Kafka, too
         first, claimed = world.active.tree.log[:2]
@@ -114,7 +114,7 @@ def test_a_replaced_controller_writes_nothing_more() -> None:
         ):
             with pytest.raises(ControllerMoved):
                 await write
-        assert ensemble.look("/b") is None
+        assert ensemble.read("/b") is None
         assert await second.set("/a", b"new", 0) == 1
 
     run(scenario())
@@ -126,7 +126,7 @@ def test_a_fenced_controller_resigns_and_answers_so() -> None:
         await world.settle()
         old = world.active
         # The session is lost to the ensemble alone: the controller still believes in it.
-        found = world.ensemble.look(CONTROLLER_EPOCH)
+        found = world.ensemble.read(CONTROLLER_EPOCH)
         assert found is not None
         await world.tool.commit([SetData(CONTROLLER_EPOCH, b"9", found[0].stat.version)])
         request = world.isr_request(topic_id, "t", 0, [1], leader=1)
@@ -248,7 +248,7 @@ def test_who_cannot_take_over_lets_others_try() -> None:
         await world.tool.commit([Create("/feature", b"nonsense")])
         await world.start_unsettled(1)
         await until(lambda: world.exists(CONTROLLER_EPOCH) and world.controller_epoch() >= 3)
-        found = world.ensemble.look("/feature")
+        found = world.ensemble.read("/feature")
         assert found is not None
         await world.tool.commit([SetData("/feature", Features({}).encode())])
         await world.settle()

@@ -61,7 +61,7 @@ class Chaos:
         return self.random.sample(BROKERS, self.random.randint(1, 3))
 
     def known_topics(self) -> list[str]:
-        found = self.world.ensemble.look("/brokers/topics")
+        found = self.world.ensemble.read("/brokers/topics")
         assert found is not None
         return found[1]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from kbroker.controller.cluster.assigned_replicas import Replicas, on_the_way
+from kbroker.controller.cluster.assigned_replicas import Replicas, in_transition
 from kbroker.controller.cluster.context import Partition
 from kbroker.controller.tree.znode import Create
 from kbroker.controller.znodes import REASSIGNMENTS, encode_reassignments, topic_path
@@ -35,12 +35,12 @@ def leaderships(broker: FakeBroker) -> list[tuple[int, bool]]:
 
 
 def test_the_arithmetic_of_replicas() -> None:
-    begun = on_the_way(Replicas((1, 2)), (2, 3))
+    begun = in_transition(Replicas((1, 2)), (2, 3))
     assert begun == Replicas((2, 3, 1), adding=(3,), removing=(1,))
     assert (begun.origin, begun.target, begun.in_motion) == ((2, 1), (2, 3), True)
-    assert on_the_way(begun, begun.origin) == Replicas((2, 1))
-    assert on_the_way(begun, (4, 2)) == Replicas((4, 2, 1), adding=(4,), removing=(1,))
-    assert not on_the_way(Replicas((1, 2)), (1, 2)).in_motion
+    assert in_transition(begun, begun.origin) == Replicas((2, 1))
+    assert in_transition(begun, (4, 2)) == Replicas((4, 2, 1), adding=(4,), removing=(1,))
+    assert not in_transition(Replicas((1, 2)), (1, 2)).in_motion
 
 
 def test_a_partition_moves_step_by_step() -> None:
@@ -57,8 +57,8 @@ def test_a_partition_moves_step_by_step() -> None:
         assert (state.leader, state.leader_epoch, state.isr) == (1, 1, (1, 2))
         assert [leaderships(world.broker(number)) for number in (1, 2, 3)] == [[(1, False)], [(1, False)], [(1, True)]]
         assert world.broker(3).told.replicas[P].adding_replicas == [3]
-        going_on = await world.active.controller.list_reassignments(None)
-        assert going_on == {P: Replicas((2, 3, 1), (3,), (1,))}
+        ongoing = await world.active.controller.list_reassignments(None)
+        assert ongoing == {P: Replicas((2, 3, 1), (3,), (1,))}
         assert await world.active.controller.list_reassignments([("t", 1)]) == {}
         world.forget_requests()
         await world.alter_isr(topic_id, "t", 0, [1, 2, 3])

@@ -98,7 +98,7 @@ def test_stale_notifications_are_removed() -> None:
     async def scenario(world: World) -> None:
         await world.tool.commit([Create(LOG_DIR_EVENT, encode_log_dir_event(1), sequential=True)])
         await world.start(1)
-        found = world.ensemble.look(LOG_DIR_EVENTS)
+        found = world.ensemble.read(LOG_DIR_EVENTS)
         assert found is not None
         assert found[1] == []
 
@@ -225,7 +225,7 @@ def test_a_broker_that_comes_back_before_it_was_missed_has_failed_and_started() 
         registration = world.nodes[2].registration().encode()
         # In one transaction, so that nobody sees it gone.
         await world.nodes[2].tree.tree.commit([Delete(path), Create(path, registration, ephemeral=True)])
-        found = world.ensemble.look(path)
+        found = world.ensemble.read(path)
         assert found is not None
         world.broker(2).epoch = found[0].stat.created
         await world.settle()
@@ -260,7 +260,7 @@ def test_a_failed_directory_is_found_out_and_done_without() -> None:
         state = world.state("t", 1)
         assert (state.leader, state.isr) == (1, (1,))
         assert world.broker(1).told.metadata["t", 1].offline_replicas == [2]
-        found = world.ensemble.look(LOG_DIR_EVENTS)
+        found = world.ensemble.read(LOG_DIR_EVENTS)
         assert found is not None
         assert found[1] == []
         stops = [each for each in world.broker(2).requests if isinstance(each, StopReplicaRequest)]

@@ -41,7 +41,7 @@ from kbroker.controller.znodes import (
     state_path,
     topic_path,
 )
-from kbroker.peers.interface import PeerGone
+from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.inter_broker import (
     AlterPartitionData,
@@ -132,7 +132,7 @@ class FakeBroker:
         await asyncio.sleep(0)
         await self._answering.wait()
         if self.is_gone:
-            raise PeerGone("the broker is gone")
+            raise PeerUnavailable("the broker is gone")
         self.requests.append(request)
         error = self._refusal(request)
         if error:
@@ -227,12 +227,12 @@ class FakePeer:
         broker = self._world.at_port(self._port)
         if broker is None or broker.is_gone:
             await asyncio.sleep(0)
-            raise PeerGone("nobody listens")
+            raise PeerUnavailable("nobody listens")
         asked = asyncio.ensure_future(broker.receive(request))
         try:
             await asyncio.wait({asked, self._closed}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
-                raise PeerGone("closed")
+                raise PeerUnavailable("closed")
             assert isinstance(asked.result(), answer)
             return asked.result()
         finally:
@@ -448,7 +448,7 @@ class World:
         return topic_id
 
     async def grow_topic(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        known, found = self.assignment(name), self.ensemble.look(topic_path(name))
+        known, found = self.assignment(name), self.ensemble.read(topic_path(name))
         assert found is not None
         grown = {**known.replicas, **{index: tuple(each) for index, each in replicas.items()}}
         changed = Assignment(grown, known.topic_id, known.adding, known.removing)
@@ -462,19 +462,19 @@ class World:
         return read(path, self.data(path), Assignment.decode)
 
     def data(self, path: str) -> bytes:
-        found = self.ensemble.look(path)
+        found = self.ensemble.read(path)
         assert found is not None, f"{path} is missing"
         return found[0].data
 
     def exists(self, path: str) -> bool:
-        return self.ensemble.look(path) is not None
+        return self.ensemble.read(path) is not None
 
     def state(self, name: str, index: int = 0) -> LeaderAndIsr:
         path = state_path(name, index)
         return read(path, self.data(path), LeaderAndIsr.decode)
 
     def version(self, name: str, index: int = 0) -> int:
-        found = self.ensemble.look(state_path(name, index))
+        found = self.ensemble.read(state_path(name, index))
         assert found is not None
         return found[0].stat.version
 

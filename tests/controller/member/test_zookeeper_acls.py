@@ -52,23 +52,23 @@ def test_they_stand_where_kafka_has_them():
         await broker.acls.add(
             PREFIXED, frozenset([entry(operation=Operation.IDEMPOTENT_WRITE, permission=Permission.DENY)])
         )
-        node, _ = ensemble.look("/kafka-acl/Topic/orders")
+        node, _ = ensemble.read("/kafka-acl/Topic/orders")
         assert json.loads(node.data) == {
             "version": 1,
             "acls": [{"principal": "User:alice", "permissionType": "Allow", "operation": "Read", "host": "*"}],
         }
-        node, _ = ensemble.look("/kafka-acl-extended/prefixed/TransactionalId/tx:")
+        node, _ = ensemble.read("/kafka-acl-extended/prefixed/TransactionalId/tx:")
         assert json.loads(node.data)["acls"][0] == {
             "principal": "User:alice", "permissionType": "Deny", "operation": "IdempotentWrite", "host": "*",
         }  # fmt: skip
-        node, _ = ensemble.look("/kafka-acl-changes/acl_changes_0000000000")
+        node, _ = ensemble.read("/kafka-acl-changes/acl_changes_0000000000")
         assert node.data == b"TOPIC:orders"
-        node, _ = ensemble.look("/kafka-acl-extended-changes/acl_changes_0000000000")
+        node, _ = ensemble.read("/kafka-acl-extended-changes/acl_changes_0000000000")
         assert json.loads(node.data) == {
             "version": 1, "resourceType": "TRANSACTIONAL_ID", "name": "tx:", "patternType": "PREFIXED",
         }  # fmt: skip
         await broker.acls.remove(ORDERS, frozenset([entry()]))
-        assert ensemble.look("/kafka-acl/Topic/orders") is None
+        assert ensemble.read("/kafka-acl/Topic/orders") is None
         assert set(broker.acls.known) == {PREFIXED}
 
     run(scenario)

@@ -53,17 +53,17 @@ def test_they_stand_where_kafka_has_them():
     async def scenario(ensemble):
         broker = await Broker(ensemble).begin()
         assert await broker.tokens.change("one", lambda old: old or token()) == token()
-        node, _ = ensemble.look("/delegation_token/tokens/one")
+        node, _ = ensemble.read("/delegation_token/tokens/one")
         assert json.loads(node.data) == {
             "version": 3, "owner": "User%3Aalice", "tokenRequester": "User%3Aalice", "renewers": [],
             "issueTimestamp": 1, "maxTimestamp": 3, "expiryTimestamp": 2, "tokenId": "one",
         }  # fmt: skip
-        node, _ = ensemble.look("/delegation_token/token_changes/token_change_0000000000")
+        node, _ = ensemble.read("/delegation_token/token_changes/token_change_0000000000")
         assert node.data == b"one"
         assert broker.known == {token()}
         assert await broker.tokens.change("one", lambda _old: None) is None
-        assert ensemble.look("/delegation_token/tokens/one") is None
-        assert ensemble.look("/delegation_token/token_changes/token_change_0000000001")
+        assert ensemble.read("/delegation_token/tokens/one") is None
+        assert ensemble.read("/delegation_token/token_changes/token_change_0000000001")
         assert broker.known == set()
         assert broker.heard == [{token()}, set()]
 

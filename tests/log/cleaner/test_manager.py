@@ -96,7 +96,7 @@ def test_a_dirty_log_is_cleaned_and_that_is_remembered(world: World) -> None:
     assert done.read_bytes > done.left_bytes > 0
     assert done.recopy == done.left_bytes / done.read_bytes
     assert done.seconds > 0
-    assert done.looked_ms is not None
+    assert done.checked_ms is not None
     end = log.segments.active.base_offset
     file = world.directory / "cleaner-offset-checkpoint"
     world.until(lambda: file.read_text() == f"0\n1\nt 0 {end}\n")  # a thread writes it

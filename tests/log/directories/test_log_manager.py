@@ -170,7 +170,7 @@ def test_a_directory_that_fails_in_a_tick_keeps_its_checkpoints(
     def fail(_log: PartitionLog, _now_ms: int) -> int:
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(PartitionLog, "delete_what_is_due", fail)
+    monkeypatch.setattr(PartitionLog, "delete_old_segments", fail)
     dirs.tick(NOW + 2000)
     assert failing.failure
     dirs.close()
@@ -244,7 +244,7 @@ def test_wishes_for_partitions_that_never_come_are_bounded(tmp_path: Path) -> No
         with pytest.raises(ApiError) as caught:
             dirs.move(f"never-{number}", 0, dirs.managers[1].directory)
         assert caught.value.code == ErrorCode.REPLICA_NOT_AVAILABLE
-    assert len(dirs._wished) <= 10_000
+    assert len(dirs._preferred) <= 10_000
     dirs.close()
 
 

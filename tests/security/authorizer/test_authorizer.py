@@ -211,7 +211,7 @@ def test_the_log(caplog):
     rights = of.rights_of(ALICE, HOST)
     with caplog.at_level(logging.INFO, "kafka.authorizer.logger"):
         rights.may(READ, T, "orders")
-        rights.may(WRITE, T, "orders", tell=False)
+        rights.may(WRITE, T, "orders", logs=False)
         assert caplog.messages == []
         for _ in range(2):  # what is remembered is said again
             rights.may(WRITE, T, "orders")

@@ -189,9 +189,9 @@ async def test_each_fetch_is_told_from_the_moment_that_the_log_wants_to_know(alo
 
         assert await told() == 0
         with caplog.at_level(logging.DEBUG, "kafka.authorizer.logger"):
-            served.node.server.dispatcher.look_anew()
+            served.node.server.dispatcher.refresh()
             assert await told() == 3
-        served.node.server.dispatcher.look_anew()
+        served.node.server.dispatcher.refresh()
         assert await told() == 0
 
 
@@ -203,7 +203,7 @@ async def test_a_right_that_was_taken_away_counts_at_once(alone):
         await served.allow(T, "orders", O.WRITE)
         for _ in range(3):
             assert codes(await served.ask(produced("orders"), 9)) == {0}
-        assert served.context(ALICE).forms._by_bytes
+        assert served.context(ALICE).known_requests._by_bytes
         await served.allow(T, "orders", O.WRITE, Permission.DENY)
         assert codes(await served.ask(produced("orders"), 9)) == {REFUSED}
         assert served.node.replicas.get(("orders", 0)).log.log_end_offset == 3

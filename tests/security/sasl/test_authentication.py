@@ -101,7 +101,7 @@ def test_a_failure_is_the_end(time):
     one = authentication(time)
     with pytest.raises(AuthenticationFailed) as failed:
         log_in(one, b"\0alice\0wrong", "PLAIN")
-    assert one.told(failed.value) == "Authentication failed: Invalid username or password"
+    assert one.client_message(failed.value) == "Authentication failed: Invalid username or password"
     for _ in range(2):
         with pytest.raises(AuthenticationFailed):
             one.token(b"\0alice\0secret")
@@ -114,7 +114,7 @@ def test_what_is_no_message_of_a_mechanism_is_told_in_general_words(time):
     with pytest.raises(AuthenticationFailed) as failed:
         log_in(one, b"x", "SCRAM-SHA-256")
     text = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
-    assert one.told(failed.value) == text
+    assert one.client_message(failed.value) == text
 
 
 def test_a_session_lasts_as_long_as_the_shorter_of_token_and_setting(time):
@@ -155,7 +155,7 @@ def test_neither_name_nor_mechanism_may_change(time):
     one.begin_again()
     with pytest.raises(AuthenticationFailed) as failed:
         log_in(one, b"bob")
-    assert one.told(failed.value) == "Cannot change principals during re-authentication"
+    assert one.client_message(failed.value) == "Cannot change principals during re-authentication"
     assert one.stage is Stage.FAILED
 
     other = authentication(time, TOKEN=5000, PLAIN=5000)

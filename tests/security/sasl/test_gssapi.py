@@ -92,7 +92,7 @@ def test_what_does_not_go_on_is_the_end(messages):
         one.respond(message)
     with pytest.raises(AuthenticationFailed) as failed:
         one.respond(messages[-1])
-    assert failed.value.told is None
+    assert failed.value.client_message is None
     with pytest.raises(AuthenticationFailed):
         one.respond(b"ticket 1")
 

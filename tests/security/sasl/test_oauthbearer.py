@@ -133,7 +133,7 @@ def test_a_bad_token_is_answered_and_then_it_has_failed(answer, told):
     assert json.loads(server.respond(b"n,,\x01auth=Bearer abc\x01\x01")) == {"status": "invalid_token"}
     with pytest.raises(AuthenticationFailed) as failed:
         server.respond(answer)
-    assert failed.value.told == told
+    assert failed.value.client_message == told
     server._validate = accept
     with pytest.raises(AuthenticationFailed):
         server.respond(b"n,,\x01auth=Bearer abc\x01\x01")

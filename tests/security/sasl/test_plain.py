@@ -49,7 +49,7 @@ def test_who_does_not_is_told_no_more_than_that(message, told):
     server = PlainServer(KNOWN)
     with pytest.raises(AuthenticationFailed) as failed:
         server.respond(message)
-    assert failed.value.told == told
+    assert failed.value.client_message == told
     assert server.identity is None
     assert "secret" not in str(failed.value)
 

@@ -57,7 +57,7 @@ def test_who_does_not_know_the_password_is_told_as_who_does_not_exist(mechanism)
         challenge = one.respond(client.first())
         with pytest.raises(AuthenticationFailed) as failed:
             one.respond(client.respond(challenge))
-        said.append((str(failed.value), failed.value.told))
+        said.append((str(failed.value), failed.value.client_message))
         assert one.identity is None
     assert said[0] == said[1]
     assert said[0][1] is None

@@ -80,7 +80,7 @@ def test_nobody_else_is_let_in(mechanism):
     ):
         with pytest.raises(AuthenticationFailed) as failed:
             converse(world.server(mechanism), client)
-        refused.append((str(failed.value), failed.value.told))
+        refused.append((str(failed.value), failed.value.client_message))
     assert len(set(refused)) == 1
     assert converse(world.server(mechanism), ScramClient(mechanism, "alice", "pencil")) == Identity("alice")
     world.tokens = world.tokens.without("id")
