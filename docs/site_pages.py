@@ -25,7 +25,7 @@ PAGES = (
     "examples/*/*.md",
     "benchmarks/results/*.md",
 )
-PICTURES = ("docs/*.png", "docs/*/*.png")
+PICTURES = ("docs/*.png", "docs/*/*.png", "docs/*.css")
 SHOWN = ("examples/**/*.py",)
 RESULTS = "benchmarks/results"
 _LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)#\s]+)(?=[#)])")

@@ -50,7 +50,7 @@ def cluster_id(output: Output, connection: Connection) -> None:
 @output_option
 @client_options
 def list_brokers(fenced: bool, output: Output, connection: Connection) -> None:
-    """List the brokers that live, or, on KRaft, are registered."""
+    """List the live brokers; on KRaft, the registered ones."""
     with connection.admin() as admin:
         found = listed_brokers(admin, partitions_of(admin))
         missing = cluster_view(admin).missing_brokers()

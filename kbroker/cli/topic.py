@@ -284,7 +284,7 @@ def alter(
 @command.command("delete")
 @click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_topics)
 @click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches, after a confirmation.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Delete by --pattern without a question.")
 @click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
 @client_options
 def delete(names: tuple[str, ...], pattern: str | None, yes: bool, if_exists: bool, connection: Connection) -> None:

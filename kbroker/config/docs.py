@@ -17,14 +17,15 @@ _INTRO = """\
 
 This page is generated from the table of keys (`make docs`); do not edit it by hand.
 
-Keys have Apache Kafka's names, types, defaults and limits. A broker takes them from, weakest first: the defaults
-below, a `server.properties` file, environment variables named as in the `apache/kafka` image (`KAFKA_` and the key in
-upper case, `.` as `_`, `_` as `__`, `-` as `___`), and `--set key=value`. An unknown key is a warning that names a
-similar key if there is one, an error under `--strict`; a bad value stops the start with one line.
+Keys have Apache Kafka's names, types, limits and, unless the meaning says otherwise, defaults. A broker takes them
+from, weakest first: the defaults below, a `server.properties` file, environment variables named as in the
+`apache/kafka` image (`KAFKA_` and the key in upper case, `.` as `_`, `_` as `__`, `-` as `___`), and `--set key=value`.
+An unknown key is a warning that names a similar key if there is one, an error under `--strict`; a bad value stops the
+start with one line.
 
 **Effect** says whether a value changes what this version does. Where it says "accepted", the value is checked and
-described, so that existing files and tools work, and changes nothing yet. "refused" is a key of security, which this
-version does not have: a broker does not start with any value but the default. **Dynamic** says how a key can change
+described, so that existing files and tools work, and changes nothing yet. "refused" is a key whose missing effect
+could hurt, as one of security: the broker starts with its default only. **Dynamic** says how a key can change
 while the broker runs: for one broker only (`per-broker`), also for the whole cluster (`cluster-wide`), or not at all.
 """
 
@@ -33,7 +34,7 @@ def render() -> str:
     """Return the whole page."""
     parts = [_INTRO]
     parts.append(
-        "## Topic configs\n\nSet per topic; a topic that does not set one takes the first broker config that is set.\n"
+        "## Topic configs\n\nSet per topic; without it the first of these broker configs applies that is set.\n"
     )
     parts.append(_table(TOPIC.values(), "Broker configs", _synonyms))
     parts.append("## Broker configs\n")
@@ -43,7 +44,7 @@ def render() -> str:
             _table(section.keys, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")
         )
     parts.append(
-        "## Group configs\n\nSet per group; a group that does not set one takes the broker config. "
+        "## Group configs\n\nSet per group; without it the broker config applies. "
         "A cluster keeps none.\n"
     )
     parts.append(_table(GROUP.values(), "Broker config", _synonyms))
