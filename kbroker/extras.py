@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 
 def how_to_install(extra: str) -> str:
-    """Return the command that adds an extra of pyproject.toml. No package index has kbroker, so it needs a checkout."""
-    return f"pip install '.[{extra}]' in a checkout of kbroker"
+    """Return the command that adds an extra of pyproject.toml. No package index has kbroker, so it needs a checkout.
+
+    In a virtual environment that is not activated the command names its Python: the shell's pip belongs to another.
+    """
+    is_usual = sys.prefix == sys.base_prefix or os.environ.get("VIRTUAL_ENV") == sys.prefix
+    pip = "pip" if is_usual else f"{sys.executable} -m pip"
+    return f"{pip} install '.[{extra}]' in a checkout of kbroker"

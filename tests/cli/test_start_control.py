@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
+from kbroker.extras import how_to_install
 from tests.control.conftest import Http
 
 PATIENCE_S = 20.0
@@ -123,7 +124,7 @@ def test_without_the_library_it_says_what_to_install(
 ) -> None:
     there = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "uvicorn" else there(name))
-    assert refused("start", "--control").endswith("is not installed: pip install '.[control]' in a checkout of kbroker")
+    assert refused("start", "--control").endswith(f"is not installed: {how_to_install('control')}")
 
 
 def test_without_the_option_the_library_is_not_loaded() -> None:

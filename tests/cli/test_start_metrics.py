@@ -19,6 +19,7 @@ from kbroker.cli import start
 from kbroker.cli.beside import _pushed
 from kbroker.cli.systemd import Systemd
 from kbroker.clock import SystemClock
+from kbroker.extras import how_to_install
 from kbroker.local_http import NoPlace, parse
 from tests.broker.test_telemetry import GET, PUSH, advertised, push
 from tests.cli.conftest import CommandLine
@@ -123,8 +124,7 @@ def test_without_the_extra_clients_are_not_asked_for_metrics(
     with caplog.at_level("INFO", "kbroker.cli.beside"):
         assert _pushed(SystemClock()) is None
     assert [each.getMessage() for each in caplog.records] == [
-        "clients are not asked for their metrics, for which an extra is missing: "
-        "pip install '.[telemetry]' in a checkout of kbroker"
+        f"clients are not asked for their metrics, for which an extra is missing: {how_to_install('telemetry')}"
     ]
 
 

@@ -12,6 +12,7 @@ from compat_tests.wire.client import WireClient
 from kbroker.cli import beside, start
 from kbroker.cli.beside import traces_place
 from kbroker.config.model import ConfigError
+from kbroker.extras import how_to_install
 from kbroker.protocol.messages.cluster import MetadataRequest
 from tests.cli.conftest import CommandLine
 from tests.cli.test_start_control import started
@@ -48,4 +49,4 @@ def test_without_the_extra_the_start_is_one_line(
 ) -> None:
     monkeypatch.setattr(beside, "_OF_TRACES", ("kbroker", lacking))
     line = cli.fails("start", "--memory", "--listen", "127.0.0.1:0", "--traces")
-    assert line.startswith("--traces needs more than kbroker alone: pip install '.[traces]'")
+    assert line.startswith(f"--traces needs more than kbroker alone: {how_to_install('traces')}")

@@ -6,6 +6,7 @@ import pytest
 
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
+from kbroker.extras import how_to_install
 from kbroker.security.sasl.authentication import AuthenticationFailed
 from kbroker.security.sasl.settings import offers
 
@@ -64,7 +65,7 @@ def test_users_may_change_while_the_broker_runs():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({}, "GSSAPI, for which an extra is missing: pip install '.[gssapi]'"),
+        ({}, f"GSSAPI, for which an extra is missing: {how_to_install('gssapi')}"),
         ({"sasl.enabled.mechanisms": "FOO,PLAIN"}, "FOO; this version has PLAIN"),
         ({"sasl.enabled.mechanisms": "PLAIN"}, "listener.name.inside.plain.sasl.jaas.config is missing"),
         (
