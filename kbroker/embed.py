@@ -356,9 +356,9 @@ class Broker(Embedded):
         if self._records:
             self._steering().record()
         self._ready.set()
-        asked: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
-        asked.cancel()
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
         if self._steered is not None:
             await self._steered.end()
         await node.stop()

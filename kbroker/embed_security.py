@@ -89,8 +89,8 @@ class Acl:
             self.entries = tuple(options.acls())
             """The resulting entries: one for each resource, principal, host and operation."""
         except ValueError as error:
-            said = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), str(error))
-            raise ValueError(said) from None
+            message = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", "_"), str(error))
+            raise ValueError(message) from None
 
     def __repr__(self) -> str:
         return f"<Acl {'; '.join(map(str, self.entries))}>"
@@ -129,9 +129,7 @@ class Security:
         if in_cluster and self._has_users:
             self._own = _own_name(self._users), secrets.token_urlsafe()
         if in_cluster and acls is not None and not (tls or self._has_users):
-            raise ValueError(
-                "acls of a cluster need users, or tls: otherwise its brokers have the principal of its clients"
-            )
+            raise ValueError("acls of a cluster need users, or tls: else its brokers have its clients' principal")
         self.certificates: Certificates | None = None
         """The broker's certificates with `tls`."""
 

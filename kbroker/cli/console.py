@@ -36,9 +36,7 @@ _PATH: Final = click.Path(path_type=Path)
     help="Where to listen; port 0 takes a free one.",
 )
 @click.option("--read-only", is_flag=True, help="Only show: nothing can be changed.")
-@click.option(
-    "--user", metavar="NAME", help=f"The user who may log in; the password is in --password-file or {PASSWORD}."
-)
+@click.option("--user", metavar="NAME", help=f"The only user; the password is in --password-file or {PASSWORD}.")
 @click.option("--password-file", type=_FILE, help="The password of --user, in its first line.")
 @click.option("--users", type=_PATH, metavar="FILE", help="The users who may log in; lines of --hash-password.")
 @click.option("--hash-password", is_flag=True, help="Read a password, print a line for --users, and end.")

@@ -81,9 +81,7 @@ class _Printing:
     shell_complete=complete_groups,
     help="Read as a member of this group, which commits printed records.",
 )
-@click.option(
-    "-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after this number of records."
-)
+@click.option("-c", "--count", "--max-messages", "count", type=click.IntRange(1), help="End after N records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, value and \\n.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Read this one only.")
 @click.option("-o", "--offset", metavar="OFFSET", help=_OFFSET_HELP)
@@ -112,9 +110,7 @@ def command(
 ) -> None:
     """Print the records of topics, from now on, or from --offset or --from-beginning."""
     if group is not None and (partitions or offset is not None):
-        raise click.UsageError(
-            "--partition and --offset do not go with --group: the group decides which offsets are read"
-        )
+        raise click.UsageError("--partition and --offset do not go with --group, which has its own offsets")
     if from_beginning and offset is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     if as_json and pattern is not None:

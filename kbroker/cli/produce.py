@@ -201,13 +201,7 @@ def _of_another(error: BaseException) -> bool:
 @click.option("--null-marker", metavar="TEXT", help="The text for null as a key or a value in a line.")
 @click.option("-H", "--header", "headers", multiple=True, metavar="KEY=VALUE", help="Add a header to every record.")
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
-@click.option(
-    "--acks",
-    type=click.Choice(list(ACKS)),
-    default="all",
-    show_default=True,
-    help="The replicas that must have a record.",
-)
+@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas to wait for.")
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("--sync", is_flag=True, help="Send a record once the one before is acknowledged.")
 @click.option("-Z", "--tombstones", is_flag=True, help="Write an empty value, and an empty key, as null.")

@@ -98,8 +98,8 @@ def remove(connection: Connection, keys: tuple[str, ...], **options: Any) -> Non
     entity = _named(options)
     with connection.admin() as admin:
         there = next((limits for each, limits in described_quotas(admin, entity, strict=True) if each == entity), {})
-        gone = [key for key in there if not keys or key in keys]
-        if not gone:
+        removed = [key for key in there if not keys or key in keys]
+        if not removed:
             raise click.ClickException(f"{entity_text(entity)} has no {' and no '.join(keys) or 'limit'}")
-        alter_quotas(admin, entity, dict.fromkeys(gone))
-    click.echo(f"{entity_text(entity)}: without {', '.join(gone)} from now on")
+        alter_quotas(admin, entity, dict.fromkeys(removed))
+    click.echo(f"{entity_text(entity)}: without {', '.join(removed)} from now on")

@@ -44,10 +44,8 @@ def command() -> None:
 @click.option("--header", "headers", multiple=True, metavar="NAME[=TEXT]", help="It has this header; repeatable.")
 @click.option("--since", metavar="TIME", help="Not before that: ms since 1970, or 2026-01-31T12:00:00Z.")
 @click.option("--until", metavar="TIME", help="Before that.")
-@click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Search this partition only."
-)
-@click.option("-c", "--count", type=click.IntRange(1), help="End after this number of records.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition.")
+@click.option("-c", "--count", type=click.IntRange(1), help="End after N records.")
 @click.option("-f", "--format", "pattern", metavar="FORMAT", help="How a record is printed; without it, as JSON.")
 @client_options
 def find(

@@ -230,7 +230,7 @@ async def _serve(
     starting: Callable[[Receiver | None, Callable[[LogManager], None]], Coroutine[Any, Any, Node]],
     ready_file: str | None,
     started: Callable[[Node], None],
-    asked: Beside,
+    services: Beside,
     seen: MetricsServer | None,
     systemd: Systemd,
 ) -> None:
@@ -257,16 +257,16 @@ async def _serve(
     control = None
     beside = contextlib.AsyncExitStack()
     try:
-        if asked.traces is not None:
-            await beside.enter_async_context(asked.traces.of(node))
-        control = None if asked.control is None else asked.control.serve(node)
-        if asked.console is not None:
-            await beside.enter_async_context(asked.console.served(node))
+        if services.traces is not None:
+            await beside.enter_async_context(services.traces.of(node))
+        control = None if services.control is None else services.control.serve(node)
+        if services.console is not None:
+            await beside.enter_async_context(services.console.served(node))
         if seen is not None:
             seen.node = node
         started(node)
         if ready_file is not None:
-            _write_ready_file(node, ready_file, asked.urls)
+            _write_ready_file(node, ready_file, services.urls)
         garbage.begin()
         systemd.ready(loop)
         if not await _stopped_or_failed(node, stop):
@@ -289,10 +289,10 @@ async def _serve(
 async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
     """Return the result of a start; None if a stop was ordered while logs were being read."""
     start = asyncio.ensure_future(starting)
-    asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({start, asked}, return_when=asyncio.FIRST_COMPLETED)
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
     start.cancel()
-    asked.cancel()
+    stopping.cancel()
     try:
         return await start
     except asyncio.CancelledError:
@@ -302,9 +302,9 @@ async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Eve
 
 async def _stopped_or_failed(node: Node, stop: asyncio.Event) -> bool:
     """Wait for a stop signal (True) or for the broker's own end (False)."""
-    asked: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({asked, node.failed}, return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+    stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({stopping, node.failed}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
     return not node.failed.done()
 
 

@@ -250,9 +250,7 @@ def _nodes(nodes: list[int]) -> str:
 @click.option("-d", "--delete-config", "deleted", multiple=True, metavar="KEY", help="Go back to a config's default.")
 @click.option("-p", "--partitions", type=click.IntRange(1), help="The number of partitions to have; it only grows.")
 @click.option(
-    "--replica-assignment",
-    type=ReplicaAssignment(),
-    help="With --partitions: the brokers of all partitions, also the present ones.",
+    "--replica-assignment", type=ReplicaAssignment(), help="With --partitions: brokers of all, also present ones."
 )
 @client_options
 def alter(

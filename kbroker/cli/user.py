@@ -34,9 +34,7 @@ def command() -> None:
 @command.command("add")
 @click.argument("name")
 @_mechanisms
-@click.option(
-    "--password", metavar="TEXT", help="The password; others on this machine can see it. A prompt without it."
-)
+@click.option("--password", metavar="TEXT", help="The password, visible to others on this machine; else a prompt.")
 @click.option("--iterations", type=click.IntRange(LEAST_ITERATIONS, MOST_ITERATIONS), default=LEAST_ITERATIONS)
 @client_options
 def add(name: str, mechanisms: tuple[str, ...], password: str | None, iterations: int, connection: Connection) -> None:

@@ -54,7 +54,7 @@ def record_json(record: StoredRecord) -> dict[str, Any]:
 
 def request_json(request: Request) -> dict[str, Any]:
     """Return a request and its answer as JSON."""
-    seen, asked, answered = request.seen, _Message(), _Message()
+    seen, sent, answered = request.seen, _Message(), _Message()
     answer = request.answer
     return {
         "number": request.number or None,
@@ -69,9 +69,9 @@ def request_json(request: Request) -> dict[str, Any]:
         "topics": {name: sorted(partitions) for name, partitions in seen.topics.items()},
         "groups": sorted(seen.groups),
         "transactional_ids": sorted(seen.transactional_ids),
-        "request": asked.as_json(seen.request),
+        "request": sent.as_json(seen.request),
         "answer": answered.as_json(answer),
-        "cut": asked.is_cut or answered.is_cut,
+        "cut": sent.is_cut or answered.is_cut,
     }
 
 

@@ -42,13 +42,7 @@ _TRANSACTION_MS: Final = 3_000
 @click.option("--payload-delimiter", default="\\n", show_default=True, help="The separator of values in that file.")
 @click.option("--payload-monotonic", is_flag=True, help="Values are numbers that grow.")
 @click.option("--throughput", type=float, default=-1, show_default=True, help="Records a second at most; -1: no limit.")
-@click.option(
-    "--acks",
-    type=click.Choice(list(ACKS)),
-    default="all",
-    show_default=True,
-    help="The replicas that must have a record.",
-)
+@click.option("--acks", type=click.Choice(list(ACKS)), default="all", show_default=True, help="Replicas to wait for.")
 @click.option("-z", "--compression", type=click.Choice(CODECS), default="none", show_default=True)
 @click.option("-p", "--partition", type=click.IntRange(0), help="Write to this partition.")
 @click.option("--warmup-records", type=click.IntRange(0), default=0, help="The first records, which no figure counts.")

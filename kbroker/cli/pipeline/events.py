@@ -66,9 +66,7 @@ class _Run:
 @click.option("--duplicates", type=_SHARE, default=0.01, show_default=True, help="Share of exact duplicates.")
 @click.option("--malformed", type=_SHARE, default=0.002, show_default=True, help="Share of unusable records.")
 @click.option("--lookup-out", metavar="FILE", help="Write the visitors' organisations there, as CSV.")
-@click.option(
-    "--from-log", multiple=True, metavar="FILE", help="Send the events of a web server's log; may be repeated."
-)
+@click.option("--from-log", multiple=True, metavar="FILE", help="Send a web server's log; may be repeated.")
 @click.option(
     "--salt",
     default="",
