@@ -213,7 +213,7 @@ class Leadership:
 
     # --- in-sync replicas
 
-    def to_let_in(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
+    def to_expand(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
         """Propose a follower that may join the in-sync replicas, if no change is pending."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
@@ -222,7 +222,7 @@ class Leadership:
             return None
         return self._propose(self.isr | {replica})
 
-    def to_let_out(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
+    def to_shrink(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
         """Propose the in-sync replicas without those that lagged for longer than `max_lag_ms`."""
         if self.proposed is not None:
             return None

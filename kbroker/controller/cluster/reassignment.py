@@ -222,7 +222,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
     context = term.context
     finished = Replicas(replicas.target)
     context.assign(partition, finished)
-    await _let_target_lead(term, partition, finished)
+    await _move_leadership(term, partition, finished)
     await _remove(term, partition, replicas.removing)
     if not await _write(term, partition, finished):
         log.error("The reassignment of %s-%d cannot be finished: the topic is gone", *partition)
@@ -232,7 +232,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
     await deletion.resume(term, (partition[0],))
 
 
-async def _let_target_lead(term: Term, partition: Partition, finished: Replicas) -> None:
+async def _move_leadership(term: Term, partition: Partition, finished: Replicas) -> None:
     """Elect a leader if the current one is offline or not in the target; in any case send all replicas their list."""
     context = term.context
     leader = context.leader(partition)
