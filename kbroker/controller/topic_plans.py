@@ -74,7 +74,7 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
 
 
 class TopicPlans(ClusterMetadata):
-    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`), whoever decides."""
+    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`)."""
 
     def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
         self._defaults = defaults

@@ -124,7 +124,7 @@ class Runtime(Generic[S]):
             try:
                 self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
             except Exception:
-                log.exception("%s %d: not all that waited could be told", self._name, partition)
+                log.exception("%s %d: not all waiting requests could be answered", self._name, partition)
         self._timers.forget(lambda key: key[0] == partition)
 
     def resign_all(self) -> None:

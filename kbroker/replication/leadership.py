@@ -234,7 +234,7 @@ class Leadership:
         return self._propose(self.isr - late) if late else None
 
     def granted(self, proposal: Proposal, state: Granted) -> bool:
-        """Apply the controller's result of a proposal; return False if something newer came first."""
+        """Apply the controller's result of a proposal; return False if a newer state has been applied."""
         if proposal is not self.proposed:
             return False
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
@@ -259,7 +259,7 @@ class Leadership:
     def _stop_waiting_for(self, refused: frozenset[int]) -> None:
         """Stop waiting for replicas that may not join: they are about to stop, and may have fetched for the last time.
 
-        (Kafka's leaders wait for such a replica until it has been gone for replica.lag.time.max.ms.)
+        (Kafka's leaders wait for such a replica until it has been absent for replica.lag.time.max.ms.)
         """
         for each in refused:
             follower = self._followers.get(each)

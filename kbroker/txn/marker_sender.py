@@ -109,7 +109,7 @@ class MarkerWriter:
 def _judge(marker: Marker, answers: Answers) -> Progress:
     """Return the progress. Everything but fencing is retried: a decided outcome must be carried out.
 
-    Each partition is judged separately: a newer producer on one says nothing about the others, where readers may wait
+    Each partition is judged separately: a newer producer on one proves nothing about the others, where readers may wait
     for this marker.
     """
     done, fenced, failed = set(), set(), {}

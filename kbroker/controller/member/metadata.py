@@ -165,7 +165,7 @@ class MemberMetadata(TopicPlans):
 
     async def _first_update(self, timeout_ms: float) -> bool:
         if not await self.until(lambda state: bool(state.brokers and not self._expected), timeout_ms / 1000):
-            # The topics missing by now were deleted meanwhile, or there is no controller: nobody waits for them again.
+            # The topics missing by now were deleted meanwhile, or there is no controller: they are not awaited again.
             self._expected.clear()
             return False
         return True
@@ -200,7 +200,7 @@ class MemberMetadata(TopicPlans):
     async def learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True) -> bool:
         """Apply the controller's update, once the configs of new topics are known.
 
-        Returns False, with nothing applied, if `is_newest` reports that a newer controller came first.
+        Returns False, with nothing applied, if `is_newest` reports that a newer controller's update has been applied.
         """
         unread = self.read_configs(each.topic_name for each in request.topic_states)
         if unread is not None:
@@ -293,7 +293,7 @@ class MemberMetadata(TopicPlans):
         return None
 
     def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Start a change, whether or not anybody waits for it."""
+        """Start a change, whether or not it is awaited."""
         task = asyncio.get_running_loop().create_task(change)
         self._asked[task] = None
         task.add_done_callback(self._asked.pop)
