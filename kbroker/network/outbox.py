@@ -86,7 +86,7 @@ GATHERED_BYTES = 64 * 1024
 TINY_BYTES = 1024
 """A range below this size is always gathered: it would take as much memory as a range."""
 _LEAST_COST = 8 * 1024
-"""Bytes that could be sent in the time that any range takes, whatever its size."""
+"""Bytes that could be sent in the time that a range of any size takes."""
 _AT_ONCE = 4 * 1024 * 1024
 """Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
 _RANGE_BYTES = 200

@@ -294,7 +294,7 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Close no connection as idle because the clock was moved by `ms`; shorten pauses of clients by as much."""
+        """Close no connection as idle because the clock was moved by `ms`; shorten pauses of clients too."""
         for connection in self._connections:
             connection.idle_since += ms
         self.shorten_pauses(ms)
