@@ -67,7 +67,7 @@ class BrokerEndpoint:
     """Whether all its log directories refuse new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint | None:
-        """Return the address for clients of a listener; None if this broker has no such listener."""
+        """Return the address for clients of a listener; None if this broker does not have it."""
         if not self.listeners:
             return self
         if listener not in self.listeners:

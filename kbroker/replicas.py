@@ -130,14 +130,14 @@ class Replicas:
     def put(self, partition: Partition) -> None:
         """Host a partition that the caller has opened."""
         self._remove(partition.key)
-        partition.traffic = self.traffic.hosts(partition.topic)
+        partition.traffic = self.traffic.host(partition.topic)
         self._partitions[partition.key] = partition
 
     def _remove(self, key: tuple[str, int]) -> Partition | None:
         partition = self._partitions.pop(key, None)
         if partition is not None:
             partition.count()
-            self.traffic.hosts_no_more(partition.topic)
+            self.traffic.unhost(partition.topic)
         return partition
 
     def take(self, key: tuple[str, int]) -> Partition | None:
@@ -374,12 +374,12 @@ class Replicas:
         keys = [(topic.name, index) for topic in topics for index in range(len(topic.partitions))]
         self._offline.difference_update(keys)
         self._refused_keys.difference_update(keys)
-        gone = [partition for key in keys if (partition := self._remove(key)) is not None]
-        for partition in gone:
+        removed = [partition for key in keys if (partition := self._remove(key)) is not None]
+        for partition in removed:
             partition.leading = False
             partition.poke()
         try:
-            self.logs.delete_all((each.key for each in gone), self._clock.now_ms())
+            self.logs.delete_all((each.key for each in removed), self._clock.now_ms())
         except OSError as error:
             # Their directories belong to no topic now, and are moved aside when a topic of the same name is created.
             log.error("files of deleted topics could not be taken away: %s", error)

@@ -82,14 +82,14 @@ class TopicMetrics:
 
     def __init__(self) -> None:
         self._by_topic: dict[str, Traffic] = {}
-        self._gone = Traffic()
+        self._removed = Traffic()
         self.follower_fetches: Counter[int] = Counter()
         """Fetches by other brokers, by version."""
         self.delayed_fetches = 0
         self.delayed_produces = 0
         """Requests that currently wait: for records, and for other replicas."""
 
-    def hosts(self, topic: str) -> Traffic:
+    def host(self, topic: str) -> Traffic:
         """Return a topic's counters, and count one more of its partitions on this broker."""
         found = self._by_topic.get(topic)
         if found is None:
@@ -97,7 +97,7 @@ class TopicMetrics:
         found.hosted += 1
         return found
 
-    def hosts_no_more(self, topic: str) -> None:
+    def unhost(self, topic: str) -> None:
         """Drop a topic with its last partition on this broker; the sums keep its counters."""
         found = self._by_topic.get(topic)
         if found is None:
@@ -105,13 +105,13 @@ class TopicMetrics:
         found.hosted -= 1
         if not found.hosted:
             del self._by_topic[topic]
-            self._gone.add(found)
+            self._removed.add(found)
 
     def now(self) -> tuple[list[tuple[str, Traffic]], Traffic]:
         """Return the topics on this broker, and the sums of those that have left it: each number is in one of the two.
 
         They may be read later, in pieces: the listed counters keep growing meanwhile, and still count only once.
         """
-        gone = Traffic()
-        gone.add(self._gone)
-        return list(self._by_topic.items()), gone
+        removed = Traffic()
+        removed.add(self._removed)
+        return list(self._by_topic.items()), removed

@@ -269,7 +269,7 @@ class Node(LogEvents, ABC):
 
 
 def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:
-    """Bind all listeners. This comes first: a start that fails by an address in use leaves nothing on disk."""
+    """Bind all listeners. This is the first step: a start that fails by an address in use leaves nothing on disk."""
     limits = server_limits(config)
     return [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
 

@@ -69,7 +69,7 @@ from kbroker.txn.producer_ids import ProducerIdBlocks
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
-_FIRST_NEWS_SECONDS = 10.0
+_FIRST_METADATA_SECONDS = 10.0
 """How long a start waits for the controller's list of live brokers."""
 
 
@@ -260,7 +260,7 @@ class ClusterNode(Node):
         self.replica_manager.begin()
         await self.controller.start()
         # A client that connects now finds the cluster.
-        await self.knows_live([self.node_id], _FIRST_NEWS_SECONDS)
+        await self.knows_live([self.node_id], _FIRST_METADATA_SECONDS)
         # The first controller of a cluster finalizes features before it sends anything.
         self._features.reread()
         await self._features.settled()

@@ -1,7 +1,7 @@
-"""The controlled shutdown of a broker: it requests the controller to move its leaderships to others first.
+"""The controlled shutdown of a broker: it requests the controller to move its leaderships to others.
 
 Owns the requests, the retries, and the conditions for giving up. Never stops anything. (Apache Kafka 3.9: KafkaServer,
-which retries even if nobody can answer.)
+which retries even without a controller.)
 """
 
 from __future__ import annotations

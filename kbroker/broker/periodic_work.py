@@ -119,7 +119,7 @@ class PeriodicWork:
 class ExpiredTokens:
     """Removes expired tokens from `metadata`, on the controller.
 
-    Nobody can log in with an expired token, however long it stays.
+    No client can log in with an expired token, however long it stays.
     """
 
     def __init__(self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock) -> None:

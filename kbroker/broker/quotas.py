@@ -33,13 +33,13 @@ class BrokerQuotas:
         self.connections = ConnectionRates(clock.monotonic_ms, window)
         self._of_ips: dict[str, float] = {}
         self._found: dict[str, str] = {}  # addresses by the names they were found for
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._lookups: dict[str, asyncio.Task[None]] = {}
         self._take_all(metadata.state.quotas)
         metadata.subscribe(self._follow)
 
     def close(self) -> None:
         """Stop all look-ups."""
-        for task in self._looking.values():
+        for task in self._lookups.values():
             task.cancel()
 
     def _follow(self, old: ClusterState, new: ClusterState) -> None:
@@ -75,14 +75,14 @@ class BrokerQuotas:
             self._limit_name(ip, limit)
 
     def _limit_name(self, name: str, limit: float | None) -> None:
-        looking = self._looking.pop(name, None)
-        if looking is not None:
-            looking.cancel()
+        lookup = self._lookups.pop(name, None)
+        if lookup is not None:
+            lookup.cancel()
         found = self._found.pop(name, None)
         if found is not None:
             self.connections.limit_ip(found, self._of_ips.get(found))
         if limit is not None:
-            self._looking[name] = asyncio.get_running_loop().create_task(self._look_up(name, limit))
+            self._lookups[name] = asyncio.get_running_loop().create_task(self._look_up(name, limit))
 
     async def _look_up(self, name: str, limit: float) -> None:
         try:
@@ -92,7 +92,7 @@ class BrokerQuotas:
         else:
             self._found[name] = canonical(str(first[4][0]))
             self.connections.limit_ip(self._found[name], limit)
-        self._looking.pop(name, None)
+        self._lookups.pop(name, None)
 
 
 def _is_address(text: str) -> bool:

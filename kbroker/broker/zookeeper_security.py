@@ -20,7 +20,7 @@ from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _PUBLIC: Final = "/consumers"
-"""Very old clients write here; therefore nobody may own it."""
+"""Very old clients write here; therefore it must not have an owner."""
 _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 """Readable by brokers only, with everything below."""
 

@@ -29,7 +29,7 @@ _SAME_IN_PYTHON: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _PACKAGE: Final = "kbroker"
 _CLEANER: Final = "kbroker.log.cleaner"
 _CONTROLLER: Final = "kbroker.controller"
-KAFKAS_OWN: Final = ("kafka.authorizer.logger", "kafka.request.logger")
+KAFKA_LOGGERS: Final = ("kafka.authorizer.logger", "kafka.request.logger")
 """Loggers with Kafka's names: for authorization decisions, and for each request."""
 ALIASES: Final = {
     "kafka": _PACKAGE,
@@ -49,7 +49,7 @@ def _loggers() -> dict[str, logging.Logger]:
     known = logging.root.manager.loggerDict.items()
     own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE}
     found = {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
-    for name in KAFKAS_OWN:
+    for name in KAFKA_LOGGERS:
         found[name] = logging.getLogger(name)
     for name, own_name in ALIASES.items():
         found[name] = found[own_name] = logging.getLogger(own_name)

@@ -357,21 +357,21 @@ class BrokerConfig:
 
     def _check_names(self, strict: bool) -> None:
         """Handle the settings that are no keys of ours."""
-        complaints = []
+        problems = []
         for name in sorted(self.static):
             if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
                 continue
             if name in OF_AUTHORIZERS or name.startswith("config.providers."):
                 continue
             if name in DYNAMIC_ONLY:
-                complaints.append(f"{name} can only be set dynamically and is ignored here")
+                problems.append(f"{name} can only be set dynamically and is ignored here")
             elif name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
                 self.warnings.append(f"{name} has no effect: Apache Kafka 4 no longer has it either")
             elif name != _LOGIN:
-                complaints.append(f"unknown config {name}{_hint(name)}")
-        if complaints and strict:
-            raise ConfigError("; ".join(complaints))
-        self.warnings += complaints
+                problems.append(f"unknown config {name}{_hint(name)}")
+        if problems and strict:
+            raise ConfigError("; ".join(problems))
+        self.warnings += problems
 
     def _refuse_security(self) -> None:
         """Refuse settings that promise unsupported security. A default or an empty value does no harm."""

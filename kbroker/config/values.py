@@ -32,7 +32,7 @@ def parse(key: ConfigKey, text: str | None) -> Value:
 
 
 def parse_text(name: str, kind: ConfigType, text: str) -> Value:
-    """Return the typed value of `text`, whatever the limits of the key `name`."""
+    """Return the typed value of `text`, without the limits of the key `name`."""
     trimmed = text.strip(_JAVA_BLANK)
     match kind:
         case ConfigType.BOOLEAN:

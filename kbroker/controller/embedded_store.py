@@ -195,7 +195,7 @@ class EmbeddedStore:
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
-            os.fdatasync(self._fd)  # nobody writes to it any more, and no later sync would include what a crash left
+            os.fdatasync(self._fd)  # it is complete, and no later sync would include the rest of a crash
             self._base = min(end, old_end)
             self._fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(self._fd, end - self._base)

@@ -16,7 +16,7 @@ from functools import partial
 
 
 class JournalSync:
-    """One thread. `failed` gets an error, after which nothing may be written: what is on disk is unknown.
+    """One thread. `failed` gets an error, after which nothing may be written: the content on disk is unknown.
 
     Its methods are for the event loop's thread.
     """
@@ -138,7 +138,7 @@ class JournalSync:
         self._running.add_done_callback(notify)
 
     def _notify(self, number: int, size: int, before: object, done: Future[None]) -> None:
-        """Run by the thread. The loop and its waiting callers may be gone by then."""
+        """Run by the thread. The loop and its waiting callers may have ended by then."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._ended, number, size, before, done.exception())
 

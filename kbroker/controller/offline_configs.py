@@ -52,7 +52,7 @@ def unset(directory: str, broker: str, keys: Sequence[str], *, dry_run: bool) ->
         configs = dict(controller.decided.configs("brokers", broker))
         for key in keys:
             if key not in configs:
-                raise AdoptError(f"{key} is not set; what is: {', '.join(sorted(configs)) or 'nothing'}")
+                raise AdoptError(f"{key} is not set; these are: {', '.join(sorted(configs)) or 'nothing'}")
             del configs[key]
         if not dry_run:
             controller.set_configs("brokers", broker, configs)

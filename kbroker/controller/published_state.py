@@ -1,7 +1,7 @@
 """The cluster's published state, and the decided state: a change is stored before it is published.
 
-Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. Nobody has seen a change
-that a crash or a power loss undoes: until a change is stored, only the next decision uses it (`decided`). Never
+Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. A change that a crash or a
+power loss undoes has not been visible: until a change is stored, only the next decision uses it (`decided`). Never
 decides.
 """
 

@@ -74,7 +74,7 @@ def topic_defaults(config: BrokerConfig) -> TopicDefaults:
 
 
 class TopicPlans(ClusterMetadata):
-    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`), whoever decides."""
+    """The part of ClusterMetadata that plans topics, on top of the decided state (`decided`)."""
 
     def __init__(self, defaults: TopicDefaults, names: Iterable[str]) -> None:
         self._defaults = defaults
@@ -132,9 +132,9 @@ class TopicPlans(ClusterMetadata):
         self, num_partitions: int, replication_factor: int, assignments: Mapping[int, Sequence[int]] | None
     ) -> tuple[PartitionState, ...]:
         if assignments:
-            for what, value in (("replication factor", replication_factor), ("numPartitions", num_partitions)):
+            for field, value in (("replication factor", replication_factor), ("numPartitions", num_partitions)):
                 if value != -1:
-                    text = f"A manual partition assignment was specified, but {what} was not set to -1."
+                    text = f"A manual partition assignment was specified, but {field} was not set to -1."
                     raise ApiError(ErrorCode.INVALID_REQUEST, text)
             if sorted(assignments) != list(range(len(assignments))):
                 for replicas in assignments.values():

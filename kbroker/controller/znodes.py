@@ -96,8 +96,8 @@ def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
             raise TypeError("not an object")
         return reader(value)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise Unreadable(f"{path} cannot be read: {what}") from None
+        problem = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise Unreadable(f"{path} cannot be read: {problem}") from None
 
 
 def read_number(path: str, data: bytes) -> int:

@@ -21,10 +21,10 @@ _UNENCODABLE = (struct.error, UnicodeEncodeError, OverflowError)
 _T = TypeVar("_T")
 
 
-def read_prefix(data: bytes, what: str) -> int:
-    """Return the type or version at the beginning of a `what` (key, value); raises Malformed if it is too short."""
+def read_prefix(data: bytes, part: str) -> int:
+    """Return the type or version at the beginning of a `part` (key, value); raises Malformed if it is too short."""
     if len(data) < 2:
-        raise Malformed(f"its {what} has {len(data)} bytes, and no version")
+        raise Malformed(f"its {part} has {len(data)} bytes, and no version")
     return int.from_bytes(data[:2], "big", signed=True)
 
 

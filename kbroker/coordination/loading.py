@@ -51,15 +51,15 @@ class LoadQueue:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"load {self._name}")
 
-    def failed(self, partition: int, attempts: int, error: BaseException, what: str) -> int:
+    def failed(self, partition: int, attempts: int, error: BaseException, problem: str) -> int:
         """Log why a partition must be loaded again, with a trace the first time; return the pause in ms."""
         delay_ms = pause_ms(attempts)
         text = "%s %d %s, the next load is in %d s: %s"
         if isinstance(error, UnreadableRecord):  # its text has the fault and the place
-            log.error(text, self._name, partition, what, delay_ms // 1000, error)
+            log.error(text, self._name, partition, problem, delay_ms // 1000, error)
         else:
             shown = error if attempts == 0 else None
-            log.error(text, self._name, partition, what, delay_ms // 1000, repr(error), exc_info=shown)
+            log.error(text, self._name, partition, problem, delay_ms // 1000, repr(error), exc_info=shown)
         return delay_ms
 
     def close(self) -> None:

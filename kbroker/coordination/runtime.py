@@ -124,7 +124,7 @@ class Runtime(Generic[S]):
             try:
                 self._settle(partition, state.shard.on_unloaded(self._clock.now_ms()))
             except Exception:
-                log.exception("%s %d: not all that waited could be told", self._name, partition)
+                log.exception("%s %d: not all waiting requests could be answered", self._name, partition)
         self._timers.forget(lambda key: key[0] == partition)
 
     def resign_all(self) -> None:
@@ -238,9 +238,9 @@ class Runtime(Generic[S]):
     def _load_failed(self, partition: int, state: _Partition[S], error: Exception) -> None:
         self._load_later(partition, state, error, f"cannot be loaded (attempt {state.attempts + 1})")
 
-    def _load_later(self, partition: int, state: _Partition[S], error: BaseException, what: str) -> None:
+    def _load_later(self, partition: int, state: _Partition[S], error: BaseException, problem: str) -> None:
         """Load a failed partition again, at growing intervals: its cause may go, like that of a full table of files."""
-        delay_ms = self._loads.failed(partition, state.attempts, error, what)
+        delay_ms = self._loads.failed(partition, state.attempts, error, problem)
         state.active, state.failed = False, True
         self._timers.forget(lambda key: key[0] == partition)
         self._timers.schedule((partition, _RELOAD), delay_ms)

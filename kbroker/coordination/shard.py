@@ -51,7 +51,7 @@ class Parked:
 
 
 class InTransaction(NamedTuple):
-    """The transaction that records belong to. `guard` comes from the partition's verification (see ProducerState)."""
+    """The transaction that records belong to. `guard` is the result of the partition's verification (ProducerState)."""
 
     producer_id: int
     producer_epoch: int

@@ -108,7 +108,7 @@ class Timers:
         except Exception:
             failures = self._failures[key] = self._failures.get(key, -1) + 1
             delay_ms = min(RETRY_MS << min(failures, 10), RETRY_MAX_MS)
-            log.exception("%s %d: timer %r failed, it goes off again in %d ms", self._name, *key, delay_ms)
+            log.exception("%s %d: timer %r failed, it fires again in %d ms", self._name, *key, delay_ms)
             if key not in self._deadlines:
                 self.schedule(key, delay_ms)
         else:

@@ -17,14 +17,14 @@ _AT_ONCE = 200
 """How many names are hashed between two turns."""
 
 
-def in_javas_order(names: Iterable[str]) -> list[str]:
+def in_java_order(names: Iterable[str]) -> list[str]:
     """Return strings in the iteration order of a HashMap of them; collisions keep the given order."""
     known = list(names)
     mask = _table_size(len(known)) - 1
     return sorted(known, key=lambda name: _spread(java_hash(name)) & mask)
 
 
-async def many_in_javas_order(names: Collection[str]) -> list[str]:
+async def list_in_java_order(names: Collection[str]) -> list[str]:
     """Return the same for many strings, which must not change meanwhile, in steps."""
     mask = _table_size(len(names)) - 1
     left = enumerate(names)
@@ -39,7 +39,7 @@ async def many_in_javas_order(names: Collection[str]) -> list[str]:
     return found
 
 
-def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
+def topics_in_java_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[bytes]:
     """Return topic ids in the iteration order of a HashMap of Kafka's Uuids; or of a HashSet `copied` from others."""
     known = sorted(topic_ids)
     if len(known) < 2:
@@ -48,7 +48,7 @@ def topics_in_javas_order(topic_ids: Iterable[bytes], *, copied: bool) -> list[b
     return sorted(known, key=lambda topic_id: _spread(_uuid_hash(topic_id)) & mask)
 
 
-def partitions_in_javas_order(indexes: Iterable[int]) -> list[int]:
+def partitions_in_java_order(indexes: Iterable[int]) -> list[int]:
     """Return partitions in the iteration order of a HashSet copied from a list of them."""
     known = sorted(indexes)
     mask = _copy_size(len(known)) - 1

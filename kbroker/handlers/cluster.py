@@ -140,7 +140,7 @@ async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -
         by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
         await turn
     services = ctx.services
-    # The first fault ends the request, so the valid updates are at most as many as the features.
+    # The first fault ends the request, so there are no more valid updates than features.
     await services.controller.update_features(
         list(by_name.values()), validate_only=request.validate_only, timeout_ms=request.timeout_ms
     )

@@ -30,7 +30,7 @@ async def describe_topic_partitions(
     ctx: RequestContext, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
     """Return at most `response_partition_limit` partitions, and the cursor of the next page."""
-    await ctx.services.first_news()
+    await ctx.services.first_metadata()
     state = ctx.services.controller.state
     cursor = request.cursor
     first = cursor.topic_name if cursor is not None else ""

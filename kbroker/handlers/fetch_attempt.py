@@ -379,7 +379,7 @@ class Fetch:
         session, size = self._session, 0
         for (key, _, _), data in zip(items, found, strict=True):
             cached = None if session is None else session.partitions.get(key)
-            if session is None or (cached is not None and cached.has_news(data)):
+            if session is None or (cached is not None and cached.has_changed(data)):
                 size += _BYTES_OF_PARTITION + len(data.records or b"")
                 size += _BYTES_OF_ABORTED * len(data.aborted_transactions or ())
         return size

@@ -41,7 +41,7 @@ class CachedPartition:
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def has_news(self, data: PartitionData) -> bool:
+    def has_changed(self, data: PartitionData) -> bool:
         """Return whether an incremental response must contain this partition."""
         return (
             data.error_code != 0
@@ -54,7 +54,7 @@ class CachedPartition:
 
     def must_answer(self, data: PartitionData) -> bool:
         """Remember a partition's response; return whether an incremental response must contain the partition."""
-        changed = self.has_news(data)
+        changed = self.has_changed(data)
         self.high_watermark = data.high_watermark if data.error_code == 0 else -1
         self.log_start_offset = data.log_start_offset
         return changed

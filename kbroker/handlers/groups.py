@@ -138,7 +138,7 @@ async def _described(
             await turn
     if len(names) < len(asked):
         version, form = ctx.version, type(groups[0])
-        return await as_often(
+        return await with_repeats(
             asked,
             await paired(names, groups),
             lambda group: len(encode(response(groups=[group]), version)),
@@ -159,7 +159,7 @@ async def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> De
     return await ctx.services.groups.delete_groups(request.groups_names)
 
 
-async def as_often(
+async def with_repeats(
     asked: Iterable[Key],
     answers: Mapping[Key, Answer],
     size_of: Callable[[Answer], int],

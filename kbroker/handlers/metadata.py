@@ -41,7 +41,7 @@ _LISTENERS_SINCE = 6
 @handles(MetadataRequest, MetadataResponse, "0-13", mirrored(MetadataResponse, topic_authorized_operations=NOT_ASKED))
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
     """Describe the current cluster; a later request has the topics that this one creates."""
-    await ctx.services.first_news()
+    await ctx.services.first_metadata()
     services = ctx.services
     state = services.controller.state
     absent: list[str] = []

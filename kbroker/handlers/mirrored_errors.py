@@ -1,6 +1,6 @@
 """Responses to a request that failed as a whole, if each of its elements has its own error.
 
-Owns how such a response, and a single element of one, follows from the schema: one element for each element of the
+Owns the derivation of the response, and of a single element, from the schema: one element for each element of the
 request, with its name, id or index, and the code where the schema has a field for it. Never knows an API; other values
 in a response are a parameter. (Kafka: AbstractRequest.getErrorResponse, written there for each API.)
 """

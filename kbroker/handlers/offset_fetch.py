@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from kbroker.cluster_state import ClusterState
 from kbroker.group_coordinator.coordinator import fetch_error
-from kbroker.handlers.groups import MAX_REPEATED_BYTES, as_often, paired
+from kbroker.handlers.groups import MAX_REPEATED_BYTES, paired, with_repeats
 from kbroker.handlers.mirrored_errors import failed
 from kbroker.handlers.registry import RequestContext, handles
 from kbroker.long_work import awaited, each, every, turn
@@ -87,7 +87,7 @@ async def _fetch_several(ctx: RequestContext, request: OffsetFetchRequest) -> Of
     await _bound_metadata(found)
     if len(found) == len(asked):
         return OffsetFetchResponse(groups=found)
-    answered = await as_often(
+    answered = await with_repeats(
         asked,
         await paired(groups, found),
         lambda group: len(encode(OffsetFetchResponse(groups=[group]), version)),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # only a cluster needs these
 
 
 A = TypeVar("A")
-FIRST_NEWS_MS = 5000
+FIRST_METADATA_MS = 5000
 """How long a started broker waits for its first UpdateMetadata, in ms. After that its responses name no topics."""
 
 
@@ -98,11 +98,11 @@ class Services:
             await hosted
         return answer
 
-    async def first_news(self) -> None:
+    async def first_metadata(self) -> None:
         """Wait for the first UpdateMetadata, if this broker of a cluster has had none since its start."""
-        news = self.cluster.metadata.news(FIRST_NEWS_MS) if self.cluster is not None else None
-        if news is not None:
-            await news
+        first_update = self.cluster.metadata.first_update(FIRST_METADATA_MS) if self.cluster is not None else None
+        if first_update is not None:
+            await first_update
 
 
 def _done(future: asyncio.Future[None]) -> None:

@@ -1,7 +1,7 @@
 """The small text files of a log directory and of a partition.
 
-Owns their formats, and the order of writes to a file: the last requested write wins. Never decides what is written or
-when. An unreadable file counts as absent, as in Kafka: its content only saves work, or recovery finds it again.
+Owns their formats, and the order of writes to a file: the last requested write wins. Never decides when to write. An
+unreadable file counts as absent, as in Kafka: its content only saves work, or recovery finds it again.
 
     *-offset-checkpoint       0 / count / `topic partition offset` per line
     leader-epoch-checkpoint   0 / count / `epoch start_offset` per line

@@ -15,7 +15,7 @@ _PASSING: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EFBIG, errno.EINTR}
 )
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_COMPLAIN_EVERY_MS: Final = 10_000
+_LOG_EVERY_MS: Final = 10_000
 _DAMAGE_EVERY_MS: Final = 60_000
 
 logger = logging.getLogger(__name__)
@@ -44,12 +44,12 @@ def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
 class DiskTrouble:
     """The effects of failed reads, writes and flushes on one log."""
 
-    __slots__ = ("_complained_ms", "_name", "_reported_damage_ms", "damaged_at", "refusal", "report")
+    __slots__ = ("_logged_ms", "_name", "_reported_damage_ms", "damaged_at", "refusal", "report")
 
     def __init__(self, name: str, report: Callable[[OSError], None]) -> None:
         """`report` gets every failure, and decides the consequences for the other logs of the directory."""
         self._name = name
-        self._complained_ms = self._reported_damage_ms = -_COMPLAIN_EVERY_MS
+        self._logged_ms = self._reported_damage_ms = -_LOG_EVERY_MS
         self.report = report
         self.refusal: str | None = None
         """Why appends are refused: the content on disk is no longer known. None while all is well."""
@@ -71,7 +71,7 @@ class DiskTrouble:
         """Handle a failed append; clients retry many times a second, so not every failure is logged."""
         if getattr(error, "unrepaired", False):
             self.refuse(f"the file could not be cut back after: {error}")
-        if now_ms - self._complained_ms >= _COMPLAIN_EVERY_MS:
-            self._complained_ms = now_ms
+        if now_ms - self._logged_ms >= _LOG_EVERY_MS:
+            self._logged_ms = now_ms
             logger.error("%s: append failed: %s", self._name, error)
         self.report(error)

@@ -183,7 +183,7 @@ def record_slices(
     left = header.record_count
     if left < 0:
         raise Malformed(f"record batch claims {left} records")
-    if not left:  # compaction leaves such batches behind
+    if not left:  # compaction leaves empty batches
         return
     body = batch[HEADER_SIZE : header.size]
     pieces = unpack(header.codec, body, max_bytes)

@@ -78,7 +78,7 @@ def load_log(
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `holes` means that there may be holes between offsets, whatever the topic's current policy. `progress` gets the
+    `holes` means that there may be holes between offsets, under any current policy of the topic. `progress` gets the
     bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then the
     load has its own bound, since several logs may be loaded at a time, each on its thread.
     """

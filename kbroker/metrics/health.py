@@ -34,12 +34,12 @@ async def readiness(
     reasons = []
     if node.failed.done():
         reasons.append(f"it has failed: {node.failed.result()}")
-    for what, coordinator in (("groups", node.groups), ("transactions", node.transactions)):
+    for kind, coordinator in (("groups", node.groups), ("transactions", node.transactions)):
         states = coordinator.partition_states()
         if states["loading"]:
-            reasons.append(f"{what} are being loaded")
+            reasons.append(f"{kind} are being loaded")
         if states["failed"]:
-            reasons.append(f"{states['failed']} partitions of {what} cannot be loaded")
+            reasons.append(f"{states['failed']} partitions of {kind} cannot be loaded")
     reasons += [f"the disk of {each.directory} is full" for each in node.logs.full]
     if node.replicas.unhosted_count:
         reasons.append(f"{node.replicas.unhosted_count} topics have partitions that the disk does not take")

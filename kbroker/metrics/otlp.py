@@ -38,7 +38,7 @@ MOST_POINTS: Final = 1_000
 MOST_FIELDS: Final = 100_000
 """The most fields in the outer messages of one push: it may have millions of meaningless ones. More is Malformed."""
 MOST_CHECKED: Final = 5_000
-"""The most metrics and points examined in one push, whatever the result; further ones are left out."""
+"""The most metrics and points examined in one push; further ones are left out."""
 MOST_ATTRIBUTES: Final = 16
 """The most attributes of one point, with those of its resource; a point with more is left out."""
 LONGEST_LABELS: Final = 1_000

@@ -39,8 +39,8 @@ _ENDINGS: Final = {
     "histogram": ("", "_bucket", "_count", "_sum", "_created"),
 }
 """The suffixes that a metric's name has, or may have, so that no other metric may have these names (OpenMetrics)."""
-_OWN: Final = "client_instance_id", "client_id", "client_software_name"
-_NOT_THEIRS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN)})")
+_OWN_LABELS: Final = "client_instance_id", "client_id", "client_software_name"
+_RESERVED_LABELS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN_LABELS)})")
 """Labels that a client's own attributes must not have; includes the forms to which such attributes are renamed."""
 
 
@@ -211,8 +211,10 @@ def _family(families: dict[str, Family], taken: set[str], point: Point) -> Famil
 
 def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str], float]]:
     # As Prometheus does with a label that it sets itself.
-    theirs = {f"exported_{name}" if _NOT_THEIRS.fullmatch(name) else name: value for name, value in point.labels}
-    labels = theirs | own
+    client_labels = {
+        f"exported_{name}" if _RESERVED_LABELS.fullmatch(name) else name: value for name, value in point.labels
+    }
+    labels = client_labels | own
     if not isinstance(point.value, Buckets):
         return [("", labels, point.value)]
     value, seen, samples = point.value, 0, []
@@ -225,7 +227,7 @@ def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str
 
 def _labels(client: Client) -> dict[str, str]:
     texts = uuid_text(client.instance_id), client.client_id, client.software_name
-    return {name: text[:LONGEST_VALUE] for name, text in zip(_OWN, texts, strict=True)}
+    return {name: text[:LONGEST_VALUE] for name, text in zip(_OWN_LABELS, texts, strict=True)}
 
 
 def _more(client: Client) -> dict[str, str]:

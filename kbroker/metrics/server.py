@@ -74,7 +74,7 @@ class MetricsServer:
         self._closed = False
         self._idle = Idle()
         self._collecting = threading.Lock()
-        self._looking = threading.Lock()
+        self._measuring = threading.Lock()
         self._changing = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: dict[threading.Thread, socket.socket] = {}
@@ -179,7 +179,7 @@ class MetricsServer:
         async def measure(_lag_s: float) -> tuple[bool, dict[str, Any]]:
             return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
-        with self._looking:  # or all requests would take their share of every turn of the loop
+        with self._measuring:  # or all requests would take their share of every turn of the loop
             return self._ask(measure, LOOP_S)
 
     def lag_s(self) -> float:

@@ -490,7 +490,7 @@ class Dispatcher:
         if version not in api.versions:
             if key != API_VERSIONS_KEY:
                 raise CloseConnection(f"{api.name} has no version {version}")
-            # Answered in version 0, whatever the requested version: KIP-511.
+            # Answered in version 0 to any requested version: KIP-511.
             return Entry(api, 0, self._handler(api), self.times.tally(key, 0))
         entry = Entry(api, version, self._handler(api), self.times.tally(key, version))
         self._table[key << 16 | version] = entry

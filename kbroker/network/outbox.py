@@ -86,7 +86,7 @@ GATHERED_BYTES = 64 * 1024
 TINY_BYTES = 1024
 """A range below this size is always gathered: it would take as much memory as a range."""
 _LEAST_COST = 8 * 1024
-"""Bytes that could be sent in the time that any range takes, whatever its size."""
+"""Bytes that could be sent in the time that a range of any size takes."""
 _AT_ONCE = 4 * 1024 * 1024
 """Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
 _RANGE_BYTES = 200
@@ -133,7 +133,7 @@ def _bytes_of(piece: Piece) -> Any:
     return data
 
 
-def _nobody(_error: OSError | None) -> None:
+def _ignore(_error: OSError | None) -> None:
     pass
 
 
@@ -216,16 +216,16 @@ class Outbox:
 
     def close(self) -> None:
         """Send no more, and call nothing; the socket is not closed."""
-        self._done = _nobody
+        self._done = _ignore
         self._pieces = ()
-        self._wait_no_more()
+        self._stop_waiting()
 
     def _wait(self) -> None:
         if not self._armed:
             self._armed = True
             self._loop.add_writer(self._fd, self._writable)
 
-    def _wait_no_more(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._armed:
             self._armed = False
             self._loop.remove_writer(self._fd)
@@ -264,7 +264,7 @@ class Outbox:
             # The next response may wait already: for a Fetch, removing and adding the writer cost two epoll_ctl and an
             # io_uring_enter.
             if not self.waiting:
-                self._wait_no_more()
+                self._stop_waiting()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
         """Send until all is sent (True), or the socket is full or others have to be served (False)."""

@@ -40,7 +40,7 @@ class Limits(Protocol):
     def per_ip_overrides(self) -> Mapping[str, int]: ...
 
 
-def why_too_many(limits: Limits, host: str, own: int, of_all: int) -> str | None:
+def refusing_limit(limits: Limits, host: str, own: int, of_all: int) -> str | None:
     """Return the limit that refuses one more connection of a host with `own` connections; None if none does."""
     if of_all >= limits.max_connections:
         return f"too many connections (max.connections={limits.max_connections})"

@@ -140,7 +140,7 @@ class SaslGate:
             return self._refuse(entry, str(failed), _framed(entry, correlation_id, answer))
         answer = SaslAuthenticateResponse(auth_bytes=token, session_lifetime_ms=lifetime_ms)
         encode_answer(entry, correlation_id, answer, out, spill)
-        self._let_in(context)
+        self._admit(context)
         return None
 
     def _long_token(
@@ -170,7 +170,7 @@ class SaslGate:
         except AuthenticationFailed as failed:
             return self._refuse(self._dispatcher.entry(AUTHENTICATE_KEY, 0), str(failed), b"")
         out += _SIZE.pack(len(answer)) + answer
-        self._let_in(context)
+        self._admit(context)
         return None
 
     def _instead_of_token(self, entry: Entry, correlation_id: int, frame: memoryview, position: int) -> Work:
@@ -183,7 +183,7 @@ class SaslGate:
         farewell = _framed(entry, correlation_id, answer) if answer.__class__ is entry.response else b""
         return self._refuse(entry, f"{entry.api.name} where a token is expected", farewell)
 
-    def _let_in(self, context: RequestContext) -> None:
+    def _admit(self, context: RequestContext) -> None:
         authentication = self._authentication
         if authentication.stage is not Stage.DONE:
             return

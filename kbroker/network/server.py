@@ -28,7 +28,7 @@ from kbroker.network.connection import RECEIVE_BYTES, Connection
 from kbroker.network.dispatch import Dispatcher, Run
 from kbroker.network.loop_watch import LoopWatch
 from kbroker.network.memory_budget import Memory
-from kbroker.network.refused_connections import NO_DESCRIPTOR, Refusals, last_descriptor, why_too_many
+from kbroker.network.refused_connections import NO_DESCRIPTOR, Refusals, last_descriptor, refusing_limit
 from kbroker.network.sasl_gate import SaslGate
 from kbroker.network.tls_channel import HANDSHAKE_SECONDS, Tls, TlsPort
 from kbroker.network.turns import SLICE, Turns, now
@@ -209,7 +209,7 @@ class Server:
             elif self._must_wait(self._rates, listening, name, sock, peer):
                 return
             else:
-                self._let_in(self._rates, name, sock, peer)
+                self._admit(self._rates, name, sock, peer)
 
     def _must_wait(
         self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
@@ -227,10 +227,10 @@ class Server:
         self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
     ) -> None:
         del self._held[sock]
-        self._let_in(rates, name, sock, peer)
+        self._admit(rates, name, sock, peer)
         self._accept_again(listening, name)
 
-    def _let_in(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
+    def _admit(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
         """Serve a connection, unless its address makes too many: then hold it for a while, and close it."""
         host = peer.rpartition(":")[0]
         held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
@@ -239,15 +239,15 @@ class Server:
             return
         self._refusals.log(peer, "too many new connections of one address (connection_creation_rate)")
         if len(self._held) < _MOST_HELD:
-            self._held[sock] = self._loop.call_later(held_ms / 1000, self._let_go, sock)
+            self._held[sock] = self._loop.call_later(held_ms / 1000, self._release, sock)
         else:
             sock.close()
 
-    def _let_go(self, sock: socket.socket) -> None:
+    def _release(self, sock: socket.socket) -> None:
         del self._held[sock]
         sock.close()
 
-    def _let_all_go(self) -> None:
+    def _release_all(self) -> None:
         for sock, timer in self._held.items():
             timer.cancel()
             sock.close()
@@ -271,7 +271,7 @@ class Server:
         self.memory.close()
         if self._paused is not None:
             self._paused.cancel()
-        self._let_all_go()
+        self._release_all()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
             sock.close()
@@ -285,7 +285,7 @@ class Server:
 
     def abort(self) -> None:
         """Stop accepting, and break every connection: no request is answered any more."""
-        self._let_all_go()
+        self._release_all()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
             sock.close()
@@ -294,7 +294,7 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Close no connection as idle because the clock was moved by `ms`; shorten pauses of clients by as much."""
+        """Close no connection as idle because the clock was moved by `ms`; shorten pauses of clients too."""
         for connection in self._connections:
             connection.idle_since += ms
         self.shorten_pauses(ms)
@@ -322,7 +322,7 @@ class Server:
     def opened(self, connection: Connection) -> RequestContext | None:
         """Admit a connection, or refuse it (max.connections, max.connections.per.ip)."""
         host = connection.peer.rpartition(":")[0]
-        reason = self._why_too_many(host)
+        reason = self._refusing_limit(host)
         if reason is not None:
             self._refusals.log(connection.peer, reason)
             return None
@@ -340,11 +340,11 @@ class Server:
         port = int(connection.peer.rpartition(":")[2])
         return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0), port)
 
-    def _why_too_many(self, host: str) -> str | None:
+    def _refusing_limit(self, host: str) -> str | None:
         """Return the limit that refuses one more connection of a host; None if none does."""
         if self.refuses:
             return "a fault refuses connections"
-        return why_too_many(self.limits, host, self._per_ip[host], len(self._connections))
+        return refusing_limit(self.limits, host, self._per_ip[host], len(self._connections))
 
     def renew_receive_buffer(self) -> None:
         """Receive into another buffer from now on: the bytes received last are still needed."""

@@ -45,7 +45,7 @@ class Breadth(Enum):
     """How much memory a request may take while it runs, by which long requests are limited."""
 
     NARROW = 0
-    """Little, whatever the request: any number at a time."""
+    """Little for any request: any number at a time."""
     WIDE = 1
     """As much as its response: some at a time."""
     HUGE = 2

@@ -94,7 +94,7 @@ class TcpPeer:
             return decode(answer, version, body[_header_bytes(request, version, body) :])
         except (Malformed, IndexError) as error:
             self._drop("an answer that cannot be read")
-            raise PeerUnavailable(f"{self} sent what cannot be read: {error}") from None
+            raise PeerUnavailable(f"{self} sent an unreadable response: {error}") from None
 
     def close(self) -> None:
         self._closed = True
@@ -115,7 +115,7 @@ class TcpPeer:
     async def _connected(self) -> _Frames:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-            # All waiting callers may have given up before it fails: then nobody needs the exception.
+            # All waiting callers may have given up before it fails: then the exception is not needed.
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             # Others may wait for the same connection: a caller that gives up must not cancel it.
@@ -150,7 +150,7 @@ class TcpPeer:
         context = self._tls()
         name = self._address[0] if context is not None else None
         loop = asyncio.get_running_loop()
-        # A separate step: uvloop logs a traceback for an unknown name once nobody waits for it any more.
+        # A separate step: uvloop logs a traceback for an unknown name once it is not awaited any more.
         found = await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
         for number, each in enumerate(found, 1):
             try:
@@ -191,7 +191,7 @@ class TcpPeer:
         try:
             return decode(answer, version, body[_header_bytes(request, version, body) :])
         except (Malformed, IndexError) as error:
-            raise PeerUnavailable(f"{self} sent what cannot be read: {error}") from None
+            raise PeerUnavailable(f"{self} sent an unreadable response: {error}") from None
 
     def _drop(self, why: str) -> None:
         if self._frames is not None:

@@ -109,7 +109,7 @@ def _lz4_level(level: int | None) -> int:
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | memoryview:
     """Return the decompressed bytes; raises Malformed if they are broken or would be more than `max_bytes`.
 
-    It allocates at most `max_bytes` and a small constant, whatever size the input claims.
+    It allocates at most `max_bytes` and a small constant, for any size that the input claims.
     """
     if codec == NONE:
         if len(data) > max_bytes:

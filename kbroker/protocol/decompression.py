@@ -31,7 +31,7 @@ _ZSTD_LONGEST_HEADER = 18
 _SKIPPABLE = b"\x2a\x4d\x18"
 _LIBRARYS_WINDOW = 128 << 20  # the largest that zstd's own decoders accept by default
 MOST_WINDOW: Final = 8 << 20
-"""Most bytes of a zstd frame with a larger window; the levels above 19 use one, whatever the size of their content."""
+"""Most bytes of a zstd frame with a larger window; the levels above 19 use one for content of any size."""
 
 
 def unpack_gzip(data: memoryview) -> Iterator[bytes]:

@@ -157,7 +157,7 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, beg
     if count < 0:
         raise Malformed(f"record batch claims {count} records")
     body = memoryview(batch)[HEADER_SIZE : header.size]
-    if count == 0:  # compaction leaves such batches behind
+    if count == 0:  # compaction leaves empty batches
         return
     pieces = unpack(header.attributes & CODEC_MASK, body, max_bytes)
     data, ended = b"", False

@@ -472,7 +472,7 @@ class Fetcher:
             self._rest(followed)
             return
         except Exception:
-            # It may have been truncated or not: its position is determined anew, and the others must continue.
+            # It may have been truncated or not: its position is determined again, and the others must continue.
             log.exception("%s: %s is not copied for a while", self._name, followed)
             followed.state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)

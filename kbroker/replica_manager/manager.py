@@ -39,7 +39,7 @@ from kbroker.protocol.wire import ZERO_UUID
 from kbroker.replica_manager.alter_partition_requests import Endpoint, InSyncChanges
 from kbroker.replica_manager.config import ReplicationConfig
 from kbroker.replica_manager.fetchers import Fetchers
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
+from kbroker.replica_manager.replicated_partition import PartitionContext, ReplicatedPartition
 from kbroker.replica_manager.replication_quota import FOLLOWER_REPLICAS, LEADER_REPLICAS, ReplicationQuota, is_throttled
 from kbroker.replicas import Replicas
 from kbroker.replication.leadership import Granted
@@ -105,8 +105,8 @@ class ReplicaManager:
         self._changes = InSyncChanges(
             node_id, peers, member.broker_epoch, member.controller_endpoint, config.socket_timeout_ms
         )
-        self._around = Surroundings(node_id, clock, config.lag_max_ms, member.live_brokers, self._changes.propose)
-        self._around.sent = ReplicationQuota(config.quota_window)
+        self._context = PartitionContext(node_id, clock, config.lag_max_ms, member.live_brokers, self._changes.propose)
+        self._context.sent = ReplicationQuota(config.quota_window)
         self._taken = ReplicationQuota(config.quota_window)
         self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of)
         self._unsynced = False
@@ -154,13 +154,13 @@ class ReplicaManager:
     async def _watch_followers(self) -> None:
         while True:
             await asyncio.sleep(self._config.lag_max_ms / 2000)
-            await self.let_out_late()
+            await self.shrink_isr()
 
-    async def let_out_late(self) -> None:
+    async def shrink_isr(self) -> None:
         """Propose to remove lagging followers from the in-sync replicas, partition by partition."""
         for each in self._hosted():
             if each.leading and not each.alone:
-                each.let_out_late()
+                each.shrink_isr()
             await turn
 
     # --- the controller
@@ -347,7 +347,7 @@ class ReplicaManager:
             return None
         if found.config is not settings:
             found.update_config(settings)
-        partition = ReplicatedPartition(name, topic.topic_id, index, found, self._around)
+        partition = ReplicatedPartition(name, topic.topic_id, index, found, self._context)
         self._throttle(partition)
         self._replicas.put(partition)
         return partition
@@ -461,7 +461,7 @@ class ReplicaManager:
 
         (leader.replication.throttled.rate, follower.replication.throttled.rate)
         """
-        self._around.sent.rate, self._taken.rate = leader, follower
+        self._context.sent.rate, self._taken.rate = leader, follower
 
     def _throttle(self, partition: ReplicatedPartition) -> None:
         configs, index = self._member.topic_configs(partition.topic), partition.index

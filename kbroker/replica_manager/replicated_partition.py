@@ -2,7 +2,7 @@
 
 Owns the leader's knowledge of its followers (`Leadership`), the resulting high watermark, and the waiting callers:
 acks=all for the high watermark, DeleteRecords for the low watermark, followers' fetches for the log's end. Never sends
-requests: proposals to the controller go to `Surroundings.propose`, and fetchers.py copies.
+requests: proposals to the controller go to `PartitionContext.propose`, and fetchers.py copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FEW_DEAD = 64
 
 
 @dataclass(slots=True)
-class Surroundings:
+class PartitionContext:
     """The shared state of all partitions of a broker."""
 
     node_id: int
@@ -128,7 +128,7 @@ class ReplicatedPartition(Partition):
     """A partition with a replica on this broker. `alone` means that it has no other replicas."""
 
     __slots__ = (
-        "_around",
+        "_context",
         "_end_waiters",
         "acks",
         "copies",
@@ -141,12 +141,12 @@ class ReplicatedPartition(Partition):
     is_replicated = True
 
     def __init__(
-        self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog, around: Surroundings
+        self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog, context: PartitionContext
     ) -> None:
         super().__init__(topic, topic_id, index, partition_log)
-        self._around = around
+        self._context = context
         self.alone = False
-        self.leadership = Leadership(around.node_id)
+        self.leadership = Leadership(context.node_id)
         self.acks = Waits()
         """Waits for the high watermark."""
         self.copies = Waits()
@@ -170,7 +170,7 @@ class ReplicatedPartition(Partition):
         return compare_epochs(epoch, self.leader_epoch)
 
     def check_follower(self, broker: int, leader_epoch: int) -> ErrorCode:
-        if broker in self.leadership.replicas and broker != self._around.node_id:
+        if broker in self.leadership.replicas and broker != self._context.node_id:
             return ErrorCode.NONE
         return ErrorCode.UNKNOWN_LEADER_EPOCH if leader_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -182,7 +182,7 @@ class ReplicatedPartition(Partition):
 
     def lead(self, state: Granted, replicas: tuple[int, ...]) -> None:
         """Lead in the controller's leader epoch."""
-        around = self._around
+        context = self._context
         try:
             self.log.finish_truncation()
         except OSError as error:
@@ -191,11 +191,11 @@ class ReplicatedPartition(Partition):
         # Epochs in between may have had other leaders, unknown to this broker. The known end offsets of the followers
         # are then out of date, and the followers may have been truncated since.
         is_new_leader = not self.leading or state.leader_epoch > self.leader_epoch + 1
-        begins = self.leadership.lead(state, replicas, end, around.now_ms(), is_new_leader=is_new_leader)
+        begins = self.leadership.lead(state, replicas, end, context.now_ms(), is_new_leader=is_new_leader)
         if begins:
             self.log.leader_epochs.begin(state.leader_epoch, end)
         self.leader_epoch = state.leader_epoch
-        self.leader = around.node_id
+        self.leader = context.node_id
         if not self.leading:
             self.begin_counting()
         self.leading = True
@@ -232,7 +232,7 @@ class ReplicatedPartition(Partition):
 
     def _take_isr(self) -> None:
         self.replicas, self.isr = self.leadership.replicas, tuple(sorted(self.leadership.isr))
-        self.alone = self.leading and self.replicas == (self._around.node_id,) == self.isr
+        self.alone = self.leading and self.replicas == (self._context.node_id,) == self.isr
         self.set_min_isr(self.log.config.min_insync_replicas)
 
     def poke(self) -> None:
@@ -268,28 +268,28 @@ class ReplicatedPartition(Partition):
 
     def follower_fetched(self, replica: int, offset: int, log_start_offset: int) -> ErrorCode:
         """Note that a follower has everything before `offset`; an error if it has no replica of this partition."""
-        around, log, leadership = self._around, self.log, self.leadership
-        moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, around.now_ms())
+        context, log, leadership = self._context, self.log, self.leadership
+        moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, context.now_ms())
         if moved is None:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if replica not in leadership.isr:
-            proposal = leadership.to_let_in(replica, log.high_watermark, around.live_brokers())
+            proposal = leadership.to_expand(replica, log.high_watermark, context.live_brokers())
             if proposal is not None:
-                around.propose(self, proposal)
+                context.propose(self, proposal)
         if moved:
             self.advance()
         if self.deletions:
             self._finish_deletions()
         return ErrorCode.NONE
 
-    def let_out_late(self) -> None:
+    def shrink_isr(self) -> None:
         """Propose to remove followers that lagged for longer than replica.lag.time.max.ms."""
         if not self.leading:
             return
-        around = self._around
-        proposal = self.leadership.to_let_out(self.log.log_end_offset, around.now_ms(), around.max_lag_ms)
+        context = self._context
+        proposal = self.leadership.to_shrink(self.log.log_end_offset, context.now_ms(), context.max_lag_ms)
         if proposal is not None:
-            around.propose(self, proposal)
+            context.propose(self, proposal)
         # A follower that was about to join, and has not, is no longer waited for.
         self.advance()
 
@@ -307,9 +307,9 @@ class ReplicatedPartition(Partition):
         """Move the high watermark as far as possible, and notify its waiters."""
         if not self.leading:
             return
-        around, log = self._around, self.log
+        context, log = self._context, self.log
         found = self.leadership.high_watermark(
-            log.log_end_offset, around.now_ms(), around.max_lag_ms, self.min_isr, around.live_brokers()
+            log.log_end_offset, context.now_ms(), context.max_lag_ms, self.min_isr, context.live_brokers()
         )
         if found is not None and found > log.high_watermark:
             log.set_high_watermark(found)
@@ -321,9 +321,9 @@ class ReplicatedPartition(Partition):
             self.copies.finish(self._copied(), lambda _offset: ErrorCode.NONE)
 
     def _copied(self) -> int:
-        around = self._around
+        context = self._context
         end = self.log.log_end_offset
-        copied = self.leadership.copied(end, around.now_ms(), around.max_lag_ms, around.live_brokers())
+        copied = self.leadership.copied(end, context.now_ms(), context.max_lag_ms, context.live_brokers())
         return max(copied, self.log.high_watermark)  # a new leader does not know the followers' offsets yet
 
     def _verdict(self, required_offset: int) -> ErrorCode:
@@ -371,12 +371,12 @@ class ReplicatedPartition(Partition):
         ]
 
     def may_send(self, replica: int) -> bool:
-        around = self._around
-        return not self._holds_back(replica) or not around.sent.is_exceeded(around.clock.monotonic_ms())
+        context = self._context
+        return not self._holds_back(replica) or not context.sent.is_exceeded(context.clock.monotonic_ms())
 
     def count_sent(self, replica: int, size: int) -> None:
         if self._holds_back(replica):
-            self._around.sent.record(size, self._around.clock.monotonic_ms())
+            self._context.sent.record(size, self._context.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
         """Whether a follower is throttled: never if it is in sync."""
@@ -386,7 +386,7 @@ class ReplicatedPartition(Partition):
 
     @property
     def low_watermark(self) -> int:
-        return self.leadership.low_watermark(self.log.log_start_offset, self._around.live_brokers())
+        return self.leadership.low_watermark(self.log.log_start_offset, self._context.live_brokers())
 
     def when_deleted(self, offset: int, notify: Notify) -> GiveUp | None:
         if not self.leading:

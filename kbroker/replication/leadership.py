@@ -213,7 +213,7 @@ class Leadership:
 
     # --- in-sync replicas
 
-    def to_let_in(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
+    def to_expand(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
         """Propose a follower that may join the in-sync replicas, if no change is pending."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
@@ -222,7 +222,7 @@ class Leadership:
             return None
         return self._propose(self.isr | {replica})
 
-    def to_let_out(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
+    def to_shrink(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
         """Propose the in-sync replicas without those that lagged for longer than `max_lag_ms`."""
         if self.proposed is not None:
             return None
@@ -234,7 +234,7 @@ class Leadership:
         return self._propose(self.isr - late) if late else None
 
     def granted(self, proposal: Proposal, state: Granted) -> bool:
-        """Apply the controller's result of a proposal; return False if something newer came first."""
+        """Apply the controller's result of a proposal; return False if a newer state has been applied."""
         if proposal is not self.proposed:
             return False
         if state.leader_epoch != self.leader_epoch or state.partition_epoch < self.partition_epoch:
@@ -259,7 +259,7 @@ class Leadership:
     def _stop_waiting_for(self, refused: frozenset[int]) -> None:
         """Stop waiting for replicas that may not join: they are about to stop, and may have fetched for the last time.
 
-        (Kafka's leaders wait for such a replica until it has been gone for replica.lag.time.max.ms.)
+        (Kafka's leaders wait for such a replica until it has been absent for replica.lag.time.max.ms.)
         """
         for each in refused:
             follower = self._followers.get(each)

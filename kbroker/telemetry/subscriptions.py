@@ -15,7 +15,7 @@ from kbroker.config.client_match import Match, fits, parse_match
 from kbroker.config.model import InvalidConfig, Value
 from kbroker.config.stored_configs import stored_values
 from kbroker.config.table import CLIENT_METRICS
-from kbroker.group_coordinator.java_order import in_javas_order, many_in_javas_order
+from kbroker.group_coordinator.java_order import in_java_order, list_in_java_order
 from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
 
@@ -73,7 +73,7 @@ class Subscriptions:
             return
         self._known = {
             name: known[name] if before.get(name) is stored[name] and name in known else _read(stored[name])
-            for name in in_javas_order(stored)
+            for name in in_java_order(stored)
         }
         self._stored = stored
         self._sums = {}
@@ -103,7 +103,7 @@ async def _sum(subscriptions: Sequence[Subscription], version: int) -> Wanted:
         metrics.update(dict.fromkeys(each.metrics))
         interval_ms = min(interval_ms, each.interval_ms)
         await turn
-    names = [ALL] if ALL in metrics else await many_in_javas_order(metrics.keys())
+    names = [ALL] if ALL in metrics else await list_in_java_order(metrics.keys())
     checksum = crc32c(b"[")
     for start in range(0, len(names), _AT_ONCE):
         text = ", ".join(names[start : start + _AT_ONCE])
@@ -116,7 +116,7 @@ def _read(configs: Mapping[str, str]) -> Subscription:
     values = stored_values(CLIENT_METRICS, configs, {})
     metrics, interval, match = values["metrics"], values["interval.ms"], values["match"]
     assert isinstance(metrics, tuple) and isinstance(interval, int) and isinstance(match, tuple)  # noqa: PT018
-    return Subscription(tuple(in_javas_order(metrics)), interval, _match(match))
+    return Subscription(tuple(in_java_order(metrics)), interval, _match(match))
 
 
 def _match(patterns: Value) -> Match:

@@ -88,14 +88,14 @@ class MarkerWriter:
     def write(self, marker: Marker) -> list[Round]:
         """Send one round of markers, leader by leader; partitions missing in the responses are retried."""
         by_leader: dict[int, list[TopicPartition]] = {}
-        gone = []
+        leaderless = []
         for partition in marker.partitions:
             leader = self._leader_of(partition)
             if leader is None:
-                gone.append(partition)
+                leaderless.append(partition)
             else:
                 by_leader.setdefault(leader, []).append(partition)
-        rounds = [Round(frozenset(gone), Progress(frozenset(gone)))] if gone else []
+        rounds = [Round(frozenset(leaderless), Progress(frozenset(leaderless)))] if leaderless else []
         for leader, partitions in by_leader.items():
             target = self._target_of(leader)
             if target is None:
@@ -109,7 +109,7 @@ class MarkerWriter:
 def _judge(marker: Marker, answers: Answers) -> Progress:
     """Return the progress. Everything but fencing is retried: a decided outcome must be carried out.
 
-    Each partition is judged separately: a newer producer on one says nothing about the others, where readers may wait
+    Each partition is judged separately: a newer producer on one proves nothing about the others, where readers may wait
     for this marker.
     """
     done, fenced, failed = set(), set(), {}

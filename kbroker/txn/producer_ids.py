@@ -1,9 +1,9 @@
 """Producer ids, supplied from blocks that the controller reserves for ever (KIP-730), on a node alone and in a cluster.
 
 Owns the current block, and the next one. Never reuses an id: the rest of a block is lost with a restart. A node alone
-reserves the next block when half of this one is used: the reservation is on disk before it is needed, so nobody waits
-for it. A node of a cluster requests it when nine tenths are used (RPCProducerIdManager), and nobody waits for it:
-without one, a request for an id fails with COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
+reserves the next block when half of this one is used: the reservation is on disk before it is needed, so no request
+waits for it. A node of a cluster requests it when nine tenths are used (RPCProducerIdManager), and no request waits for
+it: without one, a request for an id fails with COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
 """
 
 from __future__ import annotations

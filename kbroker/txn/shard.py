@@ -331,7 +331,7 @@ class TransactionShard:
     # -- time
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Find what has waited too long; the work itself is done id by id, so that each is one record."""
+        """Find transactions that have waited too long; the work itself is done id by id, so that each is one record."""
         match key:
             case ("timeouts",):
                 return self._find_overdue(now_ms)

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from kbroker.config.loggers import ALIASES, KAFKAS_OWN, check_levels, levels, parse_level, set_level, set_levels
+from kbroker.config.loggers import ALIASES, KAFKA_LOGGERS, check_levels, levels, parse_level, set_level, set_levels
 from kbroker.config.model import InvalidConfig
 from kbroker.config.operations import Op
 
@@ -17,7 +17,7 @@ NAME = "kbroker.config.loggers"
 
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
-    touched = [logging.getLogger(name) for name in ("", NAME, "kazoo.client", *KAFKAS_OWN, *ALIASES.values())]
+    touched = [logging.getLogger(name) for name in ("", NAME, "kazoo.client", *KAFKA_LOGGERS, *ALIASES.values())]
     before = [each.level for each in touched]
     yield
     for each, level in zip(touched, before, strict=True):
@@ -58,7 +58,7 @@ def test_a_level_is_set_and_inherited_again() -> None:
 def test_only_this_packages_loggers_are_listed() -> None:
     logging.getLogger("kbroker_of_somebody_else")
     others = {name for name in levels() if name.partition(".")[0] != "kbroker"}
-    assert others == {"root", *KAFKAS_OWN, *ALIASES}
+    assert others == {"root", *KAFKA_LOGGERS, *ALIASES}
     with pytest.raises(InvalidConfig, match="Logger kbroker_of_somebody_else does not exist!"):
         check_levels([("kbroker_of_somebody_else", Op.SET, "INFO")])
 
@@ -84,7 +84,7 @@ def test_kafkas_names_stand_for_the_loggers_that_do_the_same(name: str, module: 
     assert levels()[name] == levels()[ALIASES[name]] == "ERROR"
 
 
-@pytest.mark.parametrize("name", KAFKAS_OWN)
+@pytest.mark.parametrize("name", KAFKA_LOGGERS)
 def test_the_loggers_of_kafkas_names_have_levels_of_their_own(name: str) -> None:
     check_levels([(name, Op.SET, "FATAL")])
     set_levels([(name, Op.SET, "FATAL")])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kbroker.protocol.errors import ErrorCode
-from kbroker.replica_manager.replicated_partition import ReplicatedPartition, Surroundings
+from kbroker.replica_manager.replicated_partition import PartitionContext, ReplicatedPartition
 from kbroker.replication.leadership import Granted
 
 ME, B, C = 1, 2, 3
@@ -28,7 +28,7 @@ def partition() -> ReplicatedPartition:
     )
     clock: Any = SimpleNamespace(monotonic_ms=lambda: 0.0)
     return ReplicatedPartition(
-        "t", bytes(16), 0, log, Surroundings(ME, clock, 30_000, lambda: {ME, B, C}, lambda *_proposal: None)
+        "t", bytes(16), 0, log, PartitionContext(ME, clock, 30_000, lambda: {ME, B, C}, lambda *_proposal: None)
     )
 
 

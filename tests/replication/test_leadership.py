@@ -53,19 +53,19 @@ def test_the_high_watermark_waits_for_who_was_moved_away_and_is_in_sync_still() 
     assert mark(leadership, 14, now=1) == 12
     assert not leadership.lead(Granted(5, 9, frozenset((1, 3))), (1, 3), 14, 1, is_new_leader=False)
     assert mark(leadership, 14, now=1) == 14
-    assert leadership.to_let_in(2, 12, ALL) is None
+    assert leadership.to_expand(2, 12, ALL) is None
 
 
 def test_who_was_moved_away_and_let_out_by_its_leader_does_not_come_in_again() -> None:
     leadership = leading(isr=(1, 2, 3))
     leadership.lead(Granted(5, 8, frozenset(ALL)), (1, 3), 10, 0, is_new_leader=False)
     leadership.fetched(3, 10, 0, 10, 2 * LAG)
-    proposed = leadership.to_let_out(10, 3 * LAG, 2 * LAG)
+    proposed = leadership.to_shrink(10, 3 * LAG, 2 * LAG)
     assert proposed is not None
     assert proposed.isr == {1, 3}
     assert leadership.granted(proposed, Granted(5, 9, proposed.isr))
     leadership.fetched(2, 10, 0, 10, 3 * LAG)
-    assert leadership.to_let_in(2, 10, ALL) is None
+    assert leadership.to_expand(2, 10, ALL) is None
 
 
 def test_the_high_watermark_stays_while_too_few_are_in_sync() -> None:
@@ -81,7 +81,7 @@ def test_what_all_in_sync_have_is_known_however_few_they_are() -> None:
     assert leadership.copied(12, 0, LAG, ALL) == -1
     leadership.fetched(2, 11, 0, 12, 1)
     assert (mark(leadership, 12, min_isr=3), leadership.copied(12, 1, LAG, ALL)) == (None, 11)
-    proposed = leadership.to_let_out(12, 3 * LAG, LAG)
+    proposed = leadership.to_shrink(12, 3 * LAG, LAG)
     assert proposed is not None
     assert leadership.copied(12, 3 * LAG, LAG, ALL) == 11, "until the controller has agreed"
     leadership.granted(proposed, Granted(5, 8, frozenset((1,))))
@@ -91,15 +91,15 @@ def test_what_all_in_sync_have_is_known_however_few_they_are() -> None:
 def test_who_is_let_in_has_the_high_watermark_and_the_start_of_the_epoch() -> None:
     leadership = leading(isr=(1,), end=10)
     leadership.fetched(2, 9, 0, 12, 1)
-    assert leadership.to_let_in(2, 8, ALL) is None  # what is committed between 8 and 10 is not known here
+    assert leadership.to_expand(2, 8, ALL) is None  # what is committed between 8 and 10 is not known here
     leadership.fetched(2, 10, 0, 12, 1)
-    assert leadership.to_let_in(2, 11, ALL) is None
-    assert leadership.to_let_in(2, 10, (1, 3)) is None
-    assert leadership.to_let_in(4, 0, (1, 4)) is None
-    proposal = leadership.to_let_in(2, 10, ALL)
+    assert leadership.to_expand(2, 11, ALL) is None
+    assert leadership.to_expand(2, 10, (1, 3)) is None
+    assert leadership.to_expand(4, 0, (1, 4)) is None
+    proposal = leadership.to_expand(2, 10, ALL)
     assert proposal == Proposal(5, 7, frozenset((1, 2)))
     leadership.fetched(3, 12, 0, 12, 1)
-    assert leadership.to_let_in(3, 10, ALL) is None  # one change at a time
+    assert leadership.to_expand(3, 10, ALL) is None  # one change at a time
     assert leadership.maximal_isr == frozenset((1, 2))
     assert leadership.isr == frozenset((1,))
 
@@ -107,7 +107,7 @@ def test_who_is_let_in_has_the_high_watermark_and_the_start_of_the_epoch() -> No
 def test_who_comes_in_holds_the_high_watermark_back_before_it_is_granted() -> None:
     leadership = leading(isr=(1,), end=10)
     leadership.fetched(2, 10, 0, 10, 0)
-    assert leadership.to_let_in(2, 10, ALL) is not None
+    assert leadership.to_expand(2, 10, ALL) is not None
     assert mark(leadership, 15, now=10 * LAG, live=()) == 10
 
 
@@ -115,11 +115,11 @@ def test_who_goes_out_holds_the_high_watermark_back_until_it_is_granted() -> Non
     leadership = leading(end=10)
     leadership.fetched(2, 12, 0, 12, LAG)
     leadership.fetched(3, 10, 0, 12, LAG)
-    assert leadership.to_let_out(12, LAG, LAG) is None  # 3 was in sync when the epoch began
-    proposal = leadership.to_let_out(12, LAG + 1, LAG)
+    assert leadership.to_shrink(12, LAG, LAG) is None  # 3 was in sync when the epoch began
+    proposal = leadership.to_shrink(12, LAG + 1, LAG)
     assert proposal == Proposal(5, 7, frozenset((1, 2)))
     assert mark(leadership, 12, now=LAG + 1) == 10
-    assert leadership.to_let_out(12, 9 * LAG, LAG) is None
+    assert leadership.to_shrink(12, 9 * LAG, LAG) is None
     assert leadership.granted(proposal, Granted(5, 8, frozenset((1, 2))))
     assert mark(leadership, 12, now=9 * LAG) == 12
     assert (leadership.isr, leadership.partition_epoch) == (frozenset((1, 2)), 8)
@@ -129,8 +129,8 @@ def test_who_has_all_is_in_sync_however_long_ago_it_asked() -> None:
     leadership = leading(end=10)
     for each in (2, 3):
         leadership.fetched(each, 10, 0, 10, 1)
-    assert leadership.to_let_out(10, 100 * LAG, LAG) is None
-    assert leadership.to_let_out(11, 100 * LAG, LAG) is not None
+    assert leadership.to_shrink(10, 100 * LAG, LAG) is None
+    assert leadership.to_shrink(11, 100 * LAG, LAG) is not None
 
 
 def test_who_always_has_what_there_was_when_it_last_asked_is_in_sync() -> None:
@@ -138,7 +138,7 @@ def test_who_always_has_what_there_was_when_it_last_asked_is_in_sync() -> None:
     leadership = leading(isr=(1, 2), end=10)
     for second in range(1, 10):
         leadership.fetched(2, 10 * second, 0, 10 * second + 10, second * 900)
-        assert leadership.to_let_out(10 * second + 15, second * 900 + 50, LAG) is None
+        assert leadership.to_shrink(10 * second + 15, second * 900 + 50, LAG) is None
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_who_always_has_what_there_was_when_it_last_asked_is_in_sync() -> None:
 )
 def test_a_refusal_leaves_open_what_may_have_been_granted(error: ErrorCode, again: bool, open_still: bool) -> None:
     leadership = leading(isr=(1, 2), end=10)
-    proposal = leadership.to_let_out(11, 9 * LAG, LAG)
+    proposal = leadership.to_shrink(11, 9 * LAG, LAG)
     assert proposal is not None
     assert leadership.refused(proposal, error) is again
     assert (leadership.proposed is proposal) is open_still
@@ -167,7 +167,7 @@ def test_a_refusal_leaves_open_what_may_have_been_granted(error: ErrorCode, agai
 
 def test_what_is_older_than_known_changes_nothing() -> None:
     leadership = leading(isr=(1, 2), end=10)
-    proposal = leadership.to_let_out(11, 9 * LAG, LAG)
+    proposal = leadership.to_shrink(11, 9 * LAG, LAG)
     assert proposal is not None
     assert not leadership.granted(proposal, Granted(6, 9, frozenset((1,))))  # of a later leader epoch
     assert not leadership.granted(proposal, Granted(5, 6, frozenset((1,))))
@@ -187,8 +187,8 @@ def test_a_new_epoch_gives_who_is_in_sync_its_time_from_now() -> None:
     leadership.fetched(3, 10, 0, 12, 0)
     assert leadership.lead(Granted(6, 8, frozenset((1, 2))), ALL, 12, 50 * LAG, is_new_leader=False)
     assert leadership.epoch_start == 12
-    assert leadership.to_let_out(12, 51 * LAG, LAG) is None
-    assert leadership.to_let_out(12, 51 * LAG + 1, LAG) is not None
+    assert leadership.to_shrink(12, 51 * LAG, LAG) is None
+    assert leadership.to_shrink(12, 51 * LAG + 1, LAG) is not None
     assert dict(leadership.followers)[2].end_offset == 10  # led all along: what is known still holds
     assert leadership.lead(Granted(7, 9, frozenset(ALL)), ALL, 12, 99 * LAG, is_new_leader=True)
     assert dict(leadership.followers)[2].end_offset == -1

@@ -253,7 +253,7 @@ class World:
         if error is ErrorCode.NONE and diverging is None:
             records = node.log[offset : offset + self.random.randint(1, 5)]
             moved = own.fetched(replica, offset, 0, node.end, self.now_ms)
-            self._propose(node, own.to_let_in(replica, node.high_watermark, self.registered))
+            self._propose(node, own.to_expand(replica, node.high_watermark, self.registered))
             if moved:
                 self._advance(node)
         answer = (asked, offset, epoch, error, diverging, records, node.high_watermark, node.end)
@@ -298,7 +298,7 @@ class World:
         self.now_ms += self.random.randint(1, MAX_LAG_MS // 2)
         for node in self.nodes.values():
             if node.alive and node.leading:
-                self._propose(node, node.leadership.to_let_out(node.end, self.now_ms, MAX_LAG_MS))
+                self._propose(node, node.leadership.to_shrink(node.end, self.now_ms, MAX_LAG_MS))
         if self.random.random() < 0.3:
             self._repeat()
 

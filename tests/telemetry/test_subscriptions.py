@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kbroker.config.client_match import SELECTORS, fits, parse_match
 from kbroker.config.model import InvalidConfig
 from kbroker.group_coordinator import java_order
-from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.java_order import in_java_order
 from kbroker.long_work import whole
 from kbroker.protocol.checksum import crc32c
 from kbroker.telemetry import subscriptions as telemetry
@@ -123,9 +123,9 @@ def test_no_step_is_longer_than_some_hundred_names(monkeypatch: pytest.MonkeyPat
     for _ in turns(subscriptions.wanted({})):
         longest, before = max(longest, hashed - before), hashed
     assert (hashed, longest) == (9_000, 200)
-    names = [name for each in in_javas_order(stored) for name in in_javas_order(stored[each]["metrics"].split(","))]
+    names = [name for each in in_java_order(stored) for name in in_java_order(stored[each]["metrics"].split(","))]
     (sum_,) = subscriptions._sums.values()
-    assert list(sum_.metrics) == in_javas_order(names)
+    assert list(sum_.metrics) == in_java_order(names)
     text = f"[{', '.join(sum_.metrics)}]{sum_.interval_ms}"
     assert sum_.checksum == crc32c(text.encode())
 

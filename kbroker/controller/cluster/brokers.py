@@ -178,7 +178,7 @@ async def _again(term: Term, number: int) -> None:
     try:
         registration = read(path, found.data, Registration.decode)
     except Unreadable as error:
-        log.error("%s: the broker is taken for what it was", error)
+        log.error("%s: the broker's last readable registration stays", error)
         return
     changed = LiveBroker(known.epoch, registration)
     if changed == known:

@@ -1,8 +1,8 @@
 """The channels from a controller to brokers: one request at a time each, in order, retried until answered.
 
 Owns a queue and a task for each live broker. A request without a response is sent again after 100 ms, as long as the
-broker is registered under the epoch of the channel: receiving it twice has no further effect. Never decides what is
-sent, and never interprets responses: it passes them on. (ControllerChannelManager.)
+broker is registered under the epoch of the channel: receiving it twice has no further effect. Never chooses the
+requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 MOST_METADATA = 2_000
-"""Most partitions of an UpdateMetadata: about what can be encoded in a turn of the loop."""
+"""Most partitions of an UpdateMetadata: encoding them takes about one turn of the loop."""
 Answered = Callable[[int, int, Outgoing, Any], None]
 """Called with a response: the broker, its epoch, the request, and the message."""
 

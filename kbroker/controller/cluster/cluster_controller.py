@@ -227,7 +227,7 @@ class ClusterController:
             except Unreachable as error:
                 self._session_over(event, error)
             except Exception:
-                log.exception("The controller could not do what it had to, and goes on")
+                log.exception("The controller could not finish an event, and continues")
                 event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _session_over(self, event: Event, error: Unreachable) -> None:
@@ -301,7 +301,7 @@ class ClusterController:
         except (ControllerMoved, Unreachable):
             raise
         except Exception:
-            log.exception("Broker %d cannot be the controller, and lets somebody else try", self.node_id)
+            log.exception("Broker %d cannot be the controller, and resigns", self.node_id)
             self._leave()
             await _give_up(tree)
             await self._sleep(_RETRY_SECONDS)

@@ -79,7 +79,7 @@ class Context:
         """Topics whose znodes have changed, or may have, since they were read."""
         self.states: dict[Partition, State] = {}
         self.offline: set[Partition] = set()
-        """Partitions whose leader is gone, and for which none could be elected so far."""
+        """Partitions whose leader is offline, and for which none could be elected so far."""
         self.moving: set[Partition] = set()
         """Partitions that are being reassigned."""
         self.deletions: dict[str, Deletion] = {}

@@ -45,7 +45,7 @@ class ControllerMoved(Exception):  # noqa: N818 - an outcome to be handled, not 
 class SteadyTree:
     """A tree within the session that is live at its creation; requests wait out a lost connection.
 
-    Raises SessionExpired once that session is gone, even if another one follows.
+    Raises SessionExpired once that session has ended, even if another one follows.
     """
 
     def __init__(self, tree: MetadataTree, sleep: Sleep) -> None:
@@ -66,7 +66,7 @@ class SteadyTree:
 
     @property
     def is_over(self) -> bool:
-        """Whether the session is gone, or `end` was called."""
+        """Whether the session has ended, or `end` was called."""
         return self._ended or self._tree.session_id != self.session_id
 
     def end(self) -> None:
@@ -92,7 +92,7 @@ class SteadyTree:
     async def _steadily(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:
             if self.is_over:
-                raise SessionExpired("the controller's session is gone")
+                raise SessionExpired("the controller's session has expired")
             try:
                 return await ask()
             except SessionExpired:
@@ -113,7 +113,7 @@ class FencedTree:
 
     @property
     def is_over(self) -> bool:
-        """Whether the session of the controller's election is gone."""
+        """Whether the session of the controller's election has ended."""
         return self._tree.is_over
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:

@@ -91,7 +91,7 @@ async def change(term: Term, partition: Partition, decide: Decide) -> State | No
             return written
         before, state = state, await read_state(term.tree, partition)
         if state is None:
-            log.error("%s is gone: nothing can be decided about the partition", path)
+            log.error("%s is missing: nothing can be decided about the partition", path)
             return None
         if state.value.controller_epoch > term.epoch:
             raise ControllerMoved(f"{path} was written by a controller of epoch {state.value.controller_epoch}")

@@ -140,7 +140,7 @@ async def take_up(term: Term) -> set[Partition]:
     results.update(await _begin(term, planned))
     failed = {partition for partition, error in results.items() if error is not None}
     if failed:
-        log.warning("Of what %s asks for, %d partitions cannot be reassigned", REASSIGNMENTS, len(failed))
+        log.warning("%s requests reassignments of which %d are impossible", REASSIGNMENTS, len(failed))
         await _drop_from_znode(term, lambda partition, _: partition in failed)
     return results.keys() - failed
 
@@ -222,17 +222,17 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
     context = term.context
     finished = Replicas(replicas.target)
     context.assign(partition, finished)
-    await _let_target_lead(term, partition, finished)
+    await _move_leadership(term, partition, finished)
     await _remove(term, partition, replicas.removing)
     if not await _write(term, partition, finished):
-        log.error("The reassignment of %s-%d cannot be finished: the topic is gone", *partition)
+        log.error("The reassignment of %s-%d cannot be finished: the topic does not exist", *partition)
     await _drop_from_znode(term, lambda each, target: each == partition and tuple(target) == finished.replicas)
     context.moving.discard(partition)
     await term.notify((partition,))
     await deletion.resume(term, (partition[0],))
 
 
-async def _let_target_lead(term: Term, partition: Partition, finished: Replicas) -> None:
+async def _move_leadership(term: Term, partition: Partition, finished: Replicas) -> None:
     """Elect a leader if the current one is offline or not in the target; in any case send all replicas their list."""
     context = term.context
     leader = context.leader(partition)

@@ -1,7 +1,7 @@
 """ControlledShutdown: the leaderships of a broker that is about to stop move to others first.
 
-Owns what is moved (KIP-9; KafkaController.doControlledShutdown): partitions with other replicas, if one of them is in
-sync. The broker also stops following. From then on it is never elected, until it registers again.
+Owns the choice of partitions (KIP-9; KafkaController.doControlledShutdown): partitions with other replicas, if one of
+them is in sync. The broker also stops following. From then on it is never elected, until it registers again.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ async def take_over(term: Term) -> None:
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
     """Remove offline replicas, then send the leaderships to all others, once.
 
-    Apache Kafka sends before and after each step, and increments the leader epoch of a partition whose leader is gone
+    Apache Kafka sends before and after each step, and increments the leader epoch of a partition without a live leader
     twice.
     """
     context = term.context

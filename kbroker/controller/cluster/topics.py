@@ -90,7 +90,7 @@ async def check_changed(term: Term) -> None:
     names, context.changed_topics = sorted(context.changed_topics), set()
     known = [name for name in names if name in context.topics]
     assignments = await all_of(known, lambda name: _read(term, name))
-    # An unknown one could not be read before, or is gone.
+    # An unknown one could not be read before, or was removed.
     find_new = len(known) < len(names)
     grown: list[Partition] = []
     for name, assignment in zip(known, assignments, strict=True):

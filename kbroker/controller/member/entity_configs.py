@@ -107,7 +107,7 @@ class EntityConfigs:
         self._rereading.close()
 
     async def _process(self) -> None:
-        """Read what could not be read at first, then process the new notifications."""
+        """Read the entities that could not be read at first, then process the new notifications."""
         for name in list(self._unread):
             await self._read("topics", name)
             self._unread.pop(name, None)
@@ -133,7 +133,7 @@ class EntityConfigs:
                 configs = znodes.read(path, node.data, znodes.decode_configs)
             except Unreadable as error:
                 # Keep the known ones: a default must not replace a configured value.
-                log.error("%s; what was known of it stays", error)
+                log.error("%s; its last known configs stay", error)
                 return
         if configs:
             self._known[kind][_name(segment)] = configs
@@ -143,7 +143,7 @@ class EntityConfigs:
     async def change(self, kind: str, name: str, revise: Revise, controller_version: int | None = None) -> None:
         """Store the result of `revise` for an entity's configs, notify all brokers, and update this one.
 
-        The current configs are read first, and written only if nobody has written meanwhile; otherwise `revise` is
+        The current configs are read first, and written only if they have not changed meanwhile; otherwise `revise` is
         called again. Raises its exceptions, ApiError after too many attempts, and Refused if the controller has
         changed; without `controller_version` that is not checked.
         """

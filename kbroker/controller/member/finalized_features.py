@@ -1,7 +1,7 @@
 """The finalized features of the cluster in ZooKeeper, followed by a watch.
 
 Owns the content of /feature, and the check whether this broker supports it: with an unsupported feature it neither
-starts nor goes on. Never writes: the controller does. (Apache Kafka 3.9: FinalizedFeatureChangeListener.)
+starts nor continues. Never writes: the controller does. (Apache Kafka 3.9: FinalizedFeatureChangeListener.)
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class FinalizedFeatures:
             self._watched = False
             raise
         except Unreadable as error:
-            log.error("%s; what was known of it stays", error)
+            log.error("%s; the last known features stay", error)
         except Denied as error:
             self._watched = False
-            log.error("%s; what was known of it stays", error)
+            log.error("%s; the last known features stay", error)
         except ConfigError as error:
             self._fail(str(error))
         else:

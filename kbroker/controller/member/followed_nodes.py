@@ -98,7 +98,7 @@ class Rereading:
 class Notifications(Generic[K]):
     """The numbered znodes below a path, each of which names something that has changed.
 
-    `named` returns what the data of a notification names; None to pass it over.
+    `named` returns the key in the data of a notification; None to skip it.
     """
 
     def __init__(self, tree: MetadataTree, clock: Clock, path: str, named: Callable[[str, bytes], K | None]) -> None:
@@ -109,11 +109,11 @@ class Notifications(Generic[K]):
         self._last = -1
 
     async def skip(self) -> None:
-        """Count all present notifications as processed: what they name is read after this."""
+        """Count all present notifications as processed: their keys are read after this."""
         self._last = max(map(_number, await self._tree.children(self._path)), default=-1)
 
     async def process(self, on_change: Callable[[], None], reread: Callable[[Iterable[K]], Awaitable[None]]) -> None:
-        """Read again what the new ones name, and watch for more; the same ones again if ZooKeeper is lost meanwhile."""
+        """Reread the keys of new notifications, and watch for more; the same again if ZooKeeper is lost meanwhile."""
         last = self._last
         try:
             names = sorted(await self._tree.children(self._path, on_change), key=_number)
@@ -149,7 +149,7 @@ class Notifications(Generic[K]):
 class NotifiedValues(ABC, Generic[K, V]):
     """Values in a znode each, followed through their notifications. `nothing` is the value of a missing znode.
 
-    A change is written only if nobody has written meanwhile, together with its notification.
+    A change is written only if the value has not changed meanwhile, together with its notification.
     """
 
     def __init__(self, tree: MetadataTree, name: str, nothing: V, notifications: Sequence[Notifications[K]]) -> None:

@@ -104,8 +104,8 @@ class MemberMetadata(TopicPlans):
         self._unsent: dict[str, int] = {}
         """Those of them that the controller has never sent, however long ago."""
         self._checked: set[str] = set()
-        self._looking: dict[asyncio.Task[None], None] = {}
-        self._hindered: dict[str, str] = {}  # coordinators' topics, and why they could not be created
+        self._lookups: dict[asyncio.Task[None], None] = {}
+        self._not_created: dict[str, str] = {}  # coordinators' topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._features_turn = asyncio.Lock()
         """One change at a time: requests of clients that gave up must not pile up at a busy controller."""
@@ -138,8 +138,8 @@ class MemberMetadata(TopicPlans):
         if name not in self._checked:
             self._checked.add(name)
             task = asyncio.get_running_loop().create_task(self._check_exists(name))
-            self._looking[task] = None
-            task.add_done_callback(self._looking.pop)
+            self._lookups[task] = None
+            task.add_done_callback(self._lookups.pop)
         return True
 
     async def _check_exists(self, name: str) -> None:
@@ -154,16 +154,18 @@ class MemberMetadata(TopicPlans):
     def is_whole(self, name: str) -> bool:
         return name not in self._unsent
 
-    def news(self, timeout_ms: float) -> Awaitable[bool] | None:
+    def first_update(self, timeout_ms: float) -> Awaitable[bool] | None:
         """Return a future that is true once the controller has sent this broker the cluster, false after the timeout.
 
         Returns None if the controller has already sent it.
         """
-        return None if self.state.brokers and not self._expected else asyncio.ensure_future(self._news(timeout_ms))
+        return (
+            None if self.state.brokers and not self._expected else asyncio.ensure_future(self._first_update(timeout_ms))
+        )
 
-    async def _news(self, timeout_ms: float) -> bool:
+    async def _first_update(self, timeout_ms: float) -> bool:
         if not await self.until(lambda state: bool(state.brokers and not self._expected), timeout_ms / 1000):
-            # The topics missing by now were deleted meanwhile, or there is no controller: nobody waits for them again.
+            # The topics missing by now were deleted meanwhile, or there is no controller: they are not awaited again.
             self._expected.clear()
             return False
         return True
@@ -175,19 +177,19 @@ class MemberMetadata(TopicPlans):
         """Wait until this broker knows a state for which `holds` is true; return False after `seconds`."""
         reached = asyncio.Event()
 
-        def look(_old: ClusterState, new: ClusterState) -> None:
+        def check(_old: ClusterState, new: ClusterState) -> None:
             if holds(new):
                 reached.set()
 
-        look(self.state, self.state)
-        self.subscribe(look)
+        check(self.state, self.state)
+        self.subscribe(check)
         try:
             async with asyncio.timeout(seconds):
                 await reached.wait()
         except TimeoutError:
             return False
         finally:
-            self._listeners.remove(look)
+            self._listeners.remove(check)
         return True
 
     def read_configs(self, names: Iterable[str]) -> Awaitable[None] | None:
@@ -198,7 +200,7 @@ class MemberMetadata(TopicPlans):
     async def learn(self, request: UpdateMetadataRequest, is_newest: Callable[[], bool] = lambda: True) -> bool:
         """Apply the controller's update, once the configs of new topics are known.
 
-        Returns False, with nothing applied, if `is_newest` reports that a newer controller came first.
+        Returns False, with nothing applied, if `is_newest` reports that a newer controller's update has been applied.
         """
         unread = self.read_configs(each.topic_name for each in request.topic_states)
         if unread is not None:
@@ -291,7 +293,7 @@ class MemberMetadata(TopicPlans):
         return None
 
     def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Start a change, whether or not anybody waits for it."""
+        """Start a change, whether or not it is awaited."""
         task = asyncio.get_running_loop().create_task(change)
         self._asked[task] = None
         task.add_done_callback(self._asked.pop)
@@ -308,7 +310,7 @@ class MemberMetadata(TopicPlans):
         try:
             plan = self.plan_auto(name)
         except ApiError as error:
-            self._log_hindered(name, error)
+            self._log_not_created(name, error)
             return
         self._creating[name] = self._ask(self._auto_create(plan))
 
@@ -316,7 +318,7 @@ class MemberMetadata(TopicPlans):
         try:
             error = await _outcome(self._create(plan, _in(PATIENCE_MS), asyncio.Semaphore()))
             if error is not None and error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
-                self._log_hindered(plan.name, error)
+                self._log_not_created(plan.name, error)
         finally:
             self._creating.pop(plan.name, None)
 
@@ -324,10 +326,10 @@ class MemberMetadata(TopicPlans):
         task = self._creating.get(name)
         return None if task is None else asyncio.shield(task)
 
-    def _log_hindered(self, name: str, error: ApiError) -> None:
+    def _log_not_created(self, name: str, error: ApiError) -> None:
         """Log why a topic is not created yet, once per reason: clients retry every second."""
-        if self._hindered.get(name) != str(error):
-            self._hindered[name] = str(error)
+        if self._not_created.get(name) != str(error):
+            self._not_created[name] = str(error)
             log.warning("topic %s is not created yet: %s", name, error)
 
     async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = PATIENCE_MS) -> dict[str, ApiError]:
@@ -452,7 +454,7 @@ class MemberMetadata(TopicPlans):
     def close(self) -> None:
         """Stop all requests, and remove the listeners."""
         self._listeners.clear()
-        for task in (*self._asked, *self._looking):
+        for task in (*self._asked, *self._lookups):
             task.cancel()
 
 

@@ -107,7 +107,7 @@ class BrokerRegistration:
     async def _owner(self) -> int | None:
         """Return the session that owns the znode.
 
-        None without one, or after removing one of its own earlier sessions.
+        None without one, or after removing an earlier session of this broker.
         """
         node = await self._tree.get(self._path)
         if node is None:
@@ -121,7 +121,7 @@ class BrokerRegistration:
         return node.stat.owner
 
     async def _ended(self, owner: int) -> bool:
-        """Wait for the end of a session; return whether it came in time.
+        """Wait for the end of a session; return whether it has ended in time.
 
         Only ZooKeeper's answer after the wait counts: this process may have been frozen for most of it.
         """

@@ -105,7 +105,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         if not self._is_loaded:
             raise error
         # Keep the known ones: an unreadable znode must neither grant nor revoke a right.
-        log.error("%s; what was known of it stays", error)
+        log.error("%s; its last known ACLs stay", error)
 
     def _busy(self, key: Pattern) -> str:
         return f"Failed to update ACLs for {key}: others are faster."

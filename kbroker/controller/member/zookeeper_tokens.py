@@ -61,7 +61,7 @@ class ZooKeeperTokens(NotifiedValues[str, Token | None]):
         return Create(CHANGE, key.encode(), sequential=True)
 
     def _unreadable(self, key: str, error: Unreadable, found: dict[str, Token | None]) -> None:
-        log.error("%s; nobody can log in by it", error)
+        log.error("%s; no client can log in with it", error)
         found[key] = None
 
     def _busy(self, key: str) -> str:  # noqa: ARG002 - an id is no one's business

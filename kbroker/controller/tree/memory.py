@@ -2,7 +2,7 @@
 
 Owns an ensemble's nodes and its sessions, with ZooKeeper's behaviour: versions, multi, ephemerals that are removed with
 their session, sequence numbers, one-time watches. The owner of a session may let it expire, and cut it off. Never uses
-a clock, and never answers in the same turn of the loop: an answer comes when ZooKeeper's could.
+a clock, and never answers in the same turn of the loop: an answer arrives when ZooKeeper's could.
 """
 
 from __future__ import annotations

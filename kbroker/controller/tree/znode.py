@@ -3,7 +3,7 @@
 Owns the interface's values and errors, and the creation of a node that may exist. Never interprets a znode's content.
 
 A tree is used through a session. The session's ephemeral nodes are removed when it ends; it ends when it is closed or
-when the server has not heard from it for the session's timeout. Each call may find the connection lost: then it is
+when the server receives nothing from it for the session's timeout. Each call may find the connection lost: then it is
 unknown whether a change was made, and the caller has to check.
 """
 
@@ -45,7 +45,7 @@ class Unreachable(Exception):  # noqa: N818
 
 
 class SessionExpired(Unreachable):
-    """The session is gone, with its ephemeral nodes; another one begins by itself."""
+    """The session has ended, with its ephemeral nodes; another one begins by itself."""
 
 
 class Denied(Exception):  # noqa: N818

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kbroker.group_coordinator.assignment import Assignment, GroupSpec, copied, frozen
 from kbroker.group_coordinator.assignors.uniform_heterogeneous import MixedUniform
-from kbroker.group_coordinator.java_order import partitions_in_javas_order, topics_in_javas_order
+from kbroker.group_coordinator.java_order import partitions_in_java_order, topics_in_java_order
 
 
 def uniform(spec: GroupSpec) -> Assignment:
@@ -26,7 +26,7 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
     held, taken = _held(spec, topics)
     free = [
         (topic_id, index)
-        for topic_id in topics_in_javas_order(topics, copied=True)
+        for topic_id in topics_in_java_order(topics, copied=True)
         for index in range(spec.partitions[topic_id])
         if index not in taken[topic_id]
     ]
@@ -36,10 +36,10 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
     for place, (member_id, member) in enumerate(spec.members.items()):
         room, has_extra = quota + (extras > 0), extras > 0
         keeps: dict[bytes, frozenset[int]] = {}
-        for topic_id in topics_in_javas_order(member.assigned, copied=False):
+        for topic_id in topics_in_java_order(member.assigned, copied=False):
             indexes = stays = held[member_id].get(topic_id, frozenset())
             if len(indexes) > room:
-                ordered = partitions_in_javas_order(indexes)
+                ordered = partitions_in_java_order(indexes)
                 stays = frozenset(ordered[:room])
                 free += [(topic_id, index) for index in ordered[room:]]
             room -= len(stays)

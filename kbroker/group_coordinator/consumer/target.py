@@ -20,7 +20,7 @@ from kbroker.group_coordinator.consumer.regexes import Change, MaySee, Regexes, 
 from kbroker.group_coordinator.consumer.sessions import Sessions
 from kbroker.group_coordinator.groups.consumer_group import NOTHING, ConsumerGroup, is_homogeneous
 from kbroker.group_coordinator.groups.consumer_member import ConsumerMember
-from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.java_order import in_java_order
 from kbroker.group_coordinator.records import consumer_group as records
 from kbroker.group_coordinator.topics import Topics
 
@@ -198,7 +198,7 @@ def next_target(
     members[updated.member_id] = updated
     known: dict[frozenset[str], frozenset[bytes]] = {}
     specs: dict[str, MemberSpec] = {}
-    for member_id in in_javas_order(members):
+    for member_id in in_java_order(members):
         member = members[member_id]
         names = subscribed_names(group, member)
         ids = known.get(names)

@@ -23,7 +23,7 @@ from copy import copy
 from enum import Enum
 
 from kbroker.coordination.shard import Parked
-from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.java_order import in_java_order
 from kbroker.protocol.compiler import decoder
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.messages.consumer_groups import ConsumerProtocolSubscription
@@ -254,7 +254,7 @@ class ClassicGroup:
             name = member.vote(candidates)
             votes[name] = votes.get(name, 0) + 1
         most = max(votes.values())
-        return next(name for name in in_javas_order(votes) if votes[name] == most)
+        return next(name for name in in_java_order(votes) if votes[name] == most)
 
     def next_generation(self, now_ms: int) -> None:
         """Begin the next generation with the joined members: CompletingRebalance, or Empty."""

@@ -61,8 +61,8 @@ def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
 
     def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
         owner = owner_of(ctx, request)
-        is_anothers = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal has precedence
-        if is_anothers and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
+        is_of_other = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal has precedence
+        if is_of_other and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
             return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
         return handler(ctx, request)
 

@@ -47,7 +47,7 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
     """Require Topic:Describe; creating a missing topic needs Cluster:Create or Topic:Create."""
 
     async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
-        await ctx.services.first_news()  # so that the handler responds from the state checked here
+        await ctx.services.first_metadata()  # so that the handler responds from the state checked here
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
@@ -138,7 +138,7 @@ def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
     """Require Topic:Describe. Pages have only visible topics, so that a cursor reveals nothing."""
 
     async def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Any:
-        await ctx.services.first_news()
+        await ctx.services.first_metadata()
         rights, is_all = rights_of(ctx), not request.topics
         cursor = request.cursor
         if cursor is not None and (cursor.partition_index < 0 or not (is_all or _has(request, cursor.topic_name))):

@@ -169,7 +169,7 @@ class BatchFilter:
 
 
 def without_record(batch: memoryview, header: BatchHeader, offset: int, max_message_bytes: int) -> Buffer | None:
-    """Return a batch without the record at `offset`, None if there is no such record; raises Malformed."""
+    """Return a batch without the record at `offset`, None if it lacks that record; raises Malformed."""
     if header.is_control or not header.base_offset <= offset <= header.last_offset:
         return None
     data, runs = read_records(batch, header, max_message_bytes)

@@ -29,7 +29,7 @@ class Cleanable:
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether max.compaction.lag.ms requires cleaning, whatever the ratio is."""
+    """Whether max.compaction.lag.ms requires cleaning, at any ratio."""
 
     @property
     def ratio(self) -> float:

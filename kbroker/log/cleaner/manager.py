@@ -84,7 +84,7 @@ class Cleaner:
         self._truncations: dict[Key, int] = {}
         self._running: list[_Running] = []
         self._check_ms = 0
-        self._looking = False
+        self._checking = False
         self._failures: Counter[Key] = Counter()
         self.done = Done()
         self.uncleanable: dict[Key, str] = {}
@@ -175,12 +175,12 @@ class Cleaner:
         """Apply results, and give work to free workers, in pieces."""
         for job in list(self._running):
             await self._follow(job, now_ms)
-        if now_ms >= self._check_ms and self._pool.is_free and not self._looking:
-            self._looking = True
+        if now_ms >= self._check_ms and self._pool.is_free and not self._checking:
+            self._checking = True
             try:
                 await self._check(now_ms)
             finally:
-                self._looking = False
+                self._checking = False
 
     async def _check(self, now_ms: int) -> None:
         while self._pool.is_free:

@@ -326,12 +326,12 @@ class LogManager:
         for key in keys:
             self._cancel(key, now_ms or 0)
         for manager in self.managers:
-            mine = [key for key in keys if key in manager.logs]
+            own = [key for key in keys if key in manager.logs]
             try:
-                if mine and manager.failure:
+                if own and manager.failure:
                     raise OSError(errno.EIO, f"log directory {manager.directory} has failed: {manager.failure}")
-                if mine:
-                    manager.delete_all(mine, now_ms)
+                if own:
+                    manager.delete_all(own, now_ms)
             except OSError as error:
                 failure = error
         if failure is not None:

@@ -128,7 +128,7 @@ class Move:
             if segment.base_offset >= self._first_open:
                 self._copy_beside(segment)  # the thread may have copied before sealing wrote these files
         if log.recovery_point > self._synced_to:
-            self._sync()  # what was durable must stay durable; the rest is flushed when due
+            self._sync()  # durable data must stay durable; the rest is flushed when due
         keep = {segment.base_offset for segment in log.segments}
         for base in self._copied.keys() - keep:
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):

@@ -164,7 +164,7 @@ class Snapshots:
         return {offset: self._path(offset) for offset in sorted(self.unsynced)}
 
     def synced(self, offsets: Iterable[int]) -> list[str]:
-        """Note the synced snapshots; returns the files of those that are no longer needed."""
+        """Note the synced snapshots; returns the files of unneeded snapshots."""
         self.unsynced.difference_update(offsets)
         newest = self.newest_synced
         return [self.forget(offset) for offset in sorted(self._outlived) if offset < newest]

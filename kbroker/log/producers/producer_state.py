@@ -84,7 +84,7 @@ class SnapshotTaking:
             self._changing.append(entry.copy())
 
     def pieces(self) -> Iterator[list[ProducerEntry]]:
-        """Yield all producers, some at a time, in their state at the start whatever changes in between."""
+        """Yield all producers, some at a time, in their state at the start, despite changes in between."""
         for begin in range(0, self.count, _COPIED_AT_ONCE):
             due = [entry for entry in self._entries[begin : begin + _COPIED_AT_ONCE] if entry.snapshot != self.number]
             for entry in due:

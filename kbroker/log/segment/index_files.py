@@ -45,7 +45,7 @@ class _IndexFile:
             self._map = mmap.mmap(fd, size) if size else None
         finally:
             os.close(fd)
-        self.count = self._capacity = size // self.entry.size  # the capacity is what fits into the file's current size
+        self.count = self._capacity = size // self.entry.size  # the capacity is that of the file's current size
         self._odd = size % self.entry.size != 0  # the file's length shows that it is broken
 
     @property

@@ -254,7 +254,7 @@ class Segment:
         if entry is None:
             return 0, None
         header = read_header(self.handle, entry[1], self.size)
-        # A batch that begins at or before the offset is a valid start, whatever else the entry contains.
+        # A batch that begins at or before the offset is a valid start, with any other content of the entry.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1], header
         self._rebuild_indexes()

@@ -153,7 +153,7 @@ class Authorizer:
         return about
 
     def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether a principal may do an operation on any resource of a type, whatever its name (KIP-679)."""
+        """Whether a principal may do an operation on some resource of a type, of any name (KIP-679)."""
         if self.decide(principal, host, operation, kind, _NAMED_BY_NO_ACL):
             return True
         found: dict[tuple[Permission, PatternType], set[str]] = {

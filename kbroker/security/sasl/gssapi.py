@@ -62,7 +62,7 @@ class GssapiServer:
 
     def respond(self, token: bytes) -> bytes:
         """Process the client's next message."""
-        step, self._next = self._next, _no_more
+        step, self._next = self._next, _refuse
         if len(token) > MOST_BYTES:
             raise AuthenticationFailed(f"a GSSAPI message of {len(token)} bytes")
         try:
@@ -112,5 +112,5 @@ class GssapiServer:
         return b""
 
 
-def _no_more(_token: bytes) -> bytes:
+def _refuse(_token: bytes) -> bytes:
     raise AuthenticationFailed("GSSAPI: a message after the last one")

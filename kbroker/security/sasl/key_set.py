@@ -82,7 +82,7 @@ class KeySet:
         """Read and use the result; a failure keeps the known keys."""
         try:
             self._keys = parse_keys(self._read())
-        except Exception as error:  # noqa: BLE001 - whatever a server sends: it is retried after a pause
+        except Exception as error:  # noqa: BLE001 - a server may send anything: it is retried after a pause
             self._put_off(error)
         else:
             self._failures = 0

@@ -76,7 +76,7 @@ class ScramServer:
 
     def respond(self, token: bytes) -> bytes:
         """Process the client's next message."""
-        step, self._next = self._next, _no_more
+        step, self._next = self._next, _refuse
         if len(token) > _LONGEST:
             raise AuthenticationFailed(f"a SCRAM message of {len(token)} bytes")
         try:
@@ -187,7 +187,7 @@ class ScramClient:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
 
-def _no_more(_message: str) -> str:
+def _refuse(_message: str) -> str:
     raise AuthenticationFailed("SCRAM: a message after the last one")
 
 

@@ -94,17 +94,17 @@ class Tokens:
 
     def without(self, token_id: str) -> Tokens:
         """Return these without the one with an id; unchanged if it is missing."""
-        gone = self.get(token_id)
-        if gone is None:
+        removed = self.get(token_id)
+        if removed is None:
             return self
-        part, first, requester = _part(token_id), gone.hmac[0], gone.info.requester
+        part, first, requester = _part(token_id), removed.hmac[0], removed.info.requester
         counts = dict(self._counts)
         counts[requester] -= 1
         if not counts[requester]:
             del counts[requester]
         return Tokens(
             _replaced(self._by_id, part, {key: each for key, each in self._by_id[part].items() if key != token_id}),
-            _replaced(self._ids, first, {key: each for key, each in self._ids[first].items() if key != gone.hmac}),
+            _replaced(self._ids, first, {key: each for key, each in self._ids[first].items() if key != removed.hmac}),
             counts,
             self._size - 1,
         )

@@ -363,13 +363,13 @@ def test_what_changed_while_zookeeper_was_away_is_known_after_it():
 def test_news_are_whole_once_every_topic_was_told_with_all_its_partitions():
     async def scenario(member):
         member.metadata.expect({"t": 2})
-        news = asyncio.ensure_future(member.metadata.news(PATIENCE_S * 1000))
+        first_update = asyncio.ensure_future(member.metadata.first_update(PATIENCE_S * 1000))
         for count in (1, 2):
-            assert not news.done()
+            assert not first_update.done()
             states = [partition(index) for index in range(count)]
             await member.tell(UpdateMetadataTopicState(topic_name="t", topic_id=bytes(16), partition_states=states))
-        assert await news
-        assert member.metadata.news(0) is None
+        assert await first_update
+        assert member.metadata.first_update(0) is None
 
     run(scenario)
 
@@ -377,8 +377,8 @@ def test_news_are_whole_once_every_topic_was_told_with_all_its_partitions():
 def test_news_that_do_not_come_are_waited_for_once():
     async def scenario(member):
         member.metadata.expect({"deleted meanwhile": 1})
-        assert not await member.metadata.news(1)
-        assert member.metadata.news(0) is None
+        assert not await member.metadata.first_update(1)
+        assert member.metadata.first_update(0) is None
 
     run(scenario)
 
@@ -388,7 +388,7 @@ def test_a_topic_that_was_not_told_yet_is_not_taken_for_deleted():
         asked = asyncio.create_task(created(member, member.metadata.plan_topic("t", 1, 1)))
         await written(member, znodes.topic_path("t"))
         member.metadata.expect({"t": 1, "deleted": 1})
-        assert not await member.metadata.news(1), "nobody waits for ever"
+        assert not await member.metadata.first_update(1), "nobody waits for ever"
         assert member.metadata.may_be_unsent("t")
         assert not member.metadata.may_be_unsent("never there")
         await until(lambda: not member.metadata.may_be_unsent("deleted"))

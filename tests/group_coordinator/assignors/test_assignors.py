@@ -15,7 +15,7 @@ from kbroker.group_coordinator.assignment import Assign, Assignment, GroupSpec, 
 from kbroker.group_coordinator.assignors.range import range_assignor
 from kbroker.group_coordinator.assignors.uniform import uniform
 from kbroker.group_coordinator.config import ASSIGNORS, assignor_names
-from kbroker.group_coordinator.java_order import in_javas_order
+from kbroker.group_coordinator.java_order import in_java_order
 from tests.tries import tries
 
 SEED = 20261121
@@ -32,7 +32,7 @@ def spec_of(
     homogeneous = len(set(subscriptions.values())) <= 1
     members = {
         name: MemberSpec(subscriptions[name], (held or {}).get(name, {}), (instances or {}).get(name))
-        for name in in_javas_order(subscriptions)
+        for name in in_java_order(subscriptions)
     }
     return GroupSpec(members, homogeneous, counts)
 
