@@ -23,7 +23,7 @@ def test_a_full_collection_is_made_when_it_is_calm_or_overdue(monkeypatch, count
             assert gc.get_threshold()[2] > 1_000_000
             made.clear()
             used[0] += busy
-            collection._look()
+            collection._check()
         finally:
             collection.close()
         assert gc.get_threshold() == before
