@@ -43,10 +43,7 @@ def render() -> str:
         parts.append(
             _table(section.keys, "Dynamic", lambda key: key.mode.value if key.mode is not Mode.READ_ONLY else "")
         )
-    parts.append(
-        "## Group configs\n\nSet per group; without it the broker config applies. "
-        "A cluster keeps none.\n"
-    )
+    parts.append("## Group configs\n\nSet per group; without it the broker config applies. A cluster keeps none.\n")
     parts.append(_table(GROUP.values(), "Broker config", _synonyms))
     parts.append(
         "## Client metrics configs\n\nSet per subscription (`kbroker config set --client-metrics NAME`): "
