@@ -1,7 +1,7 @@
 """Long work on the event loop: coroutines that yield to other work, and few at once where they take memory.
 
 Owns `turn`, which yields; the runners of such coroutines; the length of a slice of time; and the queue of work that
-takes memory while it runs. Never decides which work goes first: network/turns.py does so for connections.
+takes memory while it runs. Never decides which work is first: network/turns.py does so for connections.
 
 All work shares the event loop. Work that can take longer than about a millisecond (a list of a hundred thousand names,
 a batch of a million records) is a coroutine that awaits `turn` once per element.

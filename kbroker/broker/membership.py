@@ -86,7 +86,7 @@ async def _ensure_all(tree: MetadataTree, path: str) -> None:
 
 
 async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a request to ZooKeeper until it is answered, however often the connection is lost meanwhile."""
+    """Repeat a request to ZooKeeper until it is answered, also after lost connections."""
     while True:
         try:
             return await ask()

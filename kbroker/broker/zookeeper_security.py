@@ -160,7 +160,7 @@ def _versions(config: BrokerConfig) -> list[ssl.TLSVersion]:
         names = (config.get_str(key),)
     unknown = [name for name in names if name not in _VERSIONS]
     if unknown:
-        raise ConfigError(f"{key}: {', '.join(unknown)} can't be had; it may be {' or '.join(_VERSIONS)}")
+        raise ConfigError(f"{key}: {', '.join(unknown)} cannot be used; it may be {' or '.join(_VERSIONS)}")
     return [_VERSIONS[name] for name in names]
 
 
@@ -176,7 +176,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
     chosen = {each["name"] for each in context.get_ciphers()}
     unknown = [name for name in wanted if openssl_name(name) not in chosen]
     if unknown:
-        raise ConfigError(f"{key}: {', '.join(unknown)} can't be had from this system's OpenSSL")
+        raise ConfigError(f"{key}: {', '.join(unknown)} cannot be used with this system's OpenSSL")
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:

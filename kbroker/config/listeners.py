@@ -165,7 +165,7 @@ class ListenerValues:
         return self._prefix + key if self.is_own(key) else key
 
     def is_own(self, key: str) -> bool:
-        """Whether the listener has a value of its own."""
+        """Whether the listener has its own value."""
         return any(self._prefix + key in settings for settings in self._sources())
 
     def get(self, key: str) -> Value:

@@ -20,7 +20,7 @@ from kbroker.long_work import for_a_while
 log = logging.getLogger(__name__)
 
 Step = Callable[[ClusterState], ClusterState]
-"""A change, applied to whatever state precedes it."""
+"""A change, applied to the preceding state."""
 
 
 class Listeners:

@@ -6,7 +6,7 @@ stored.
     /delegation_token/tokens/ID                {"version": 3, "owner": "User%3Aalice", "tokenRequester": "User%3Aalice",
                                                "renewers": ["User%3Abob"], "issueTimestamp": ms, "maxTimestamp": ms,
                                                "expiryTimestamp": ms, "tokenId": "ID"}; names as in a URL
-    /delegation_token/token_changes/token_change_N   ID: the token has changed, or is gone
+    /delegation_token/token_changes/token_change_N   ID: the token has changed, or was removed
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _bytes(value: Mapping[str, Any]) -> bytes:
 
 
 def read(path: str, data: bytes, reader: Callable[[Mapping[str, Any]], A]) -> A:
-    """Return the result of `reader` for a znode's JSON object; raises Unreadable, whatever the bytes are."""
+    """Return the result of `reader` for a znode's JSON object; raises only Unreadable, for any bytes."""
     try:
         value = json.loads(data)
         if not isinstance(value, dict):

@@ -196,7 +196,7 @@ class Writer(Protocol):
         """Return an awaitable that ends when the high watermark reaches `offset`; None if it has."""
 
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends when all in-sync replicas have everything below `offset`, however few they are.
+        """Return an awaitable that ends when all in-sync replicas have everything below `offset`, even if they are few.
 
         None if they have it already: then any leader that is elected cleanly has it.
         """

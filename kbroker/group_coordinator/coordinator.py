@@ -100,7 +100,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     # -- the cluster
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
-        """Forget all offsets in deleted topics, given by name with the ids they had."""
+        """Forget all offsets in deleted topics, given by name with their former ids."""
         for partition, shard in list(self._runtime.shards()):
             if shard is not None:
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)

@@ -99,7 +99,7 @@ class Services:
         return answer
 
     async def first_metadata(self) -> None:
-        """Wait for the first UpdateMetadata, if this broker of a cluster has had none since its start."""
+        """Wait for the first UpdateMetadata, if this broker of a cluster has received none since its start."""
         first_update = self.cluster.metadata.first_update(FIRST_METADATA_MS) if self.cluster is not None else None
         if first_update is not None:
             await first_update

@@ -24,8 +24,8 @@ a new epoch, and the response has it, with another producer id if the epochs are
 AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before anything is written to them.
 
 Behaviour: all or none; if one does not exist, the others are answered OPERATION_NOT_ATTEMPTED.
-Version notes: v0-3 come from producers of transaction version 1, which may not write to internal topics; before v2
-INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 come from brokers. They name several transactions at once, and
+Version notes: v0-3 are sent by producers of transaction version 1, which may not write to internal topics; before v2
+INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 are sent by brokers. They name several transactions at once, and
 with `verify_only` check that partitions are in a transaction (TRANSACTION_ABORTABLE if they are not).
 """
 

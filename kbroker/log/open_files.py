@@ -25,7 +25,7 @@ from weakref import WeakSet
 _PER_SEGMENT: Final = 3
 _MOST: Final = 16_000  # two mappings each leave half of vm.max_map_count to others
 _FEWEST: Final = 16
-_KEPT_AT_ONCE: Final = 64  # of those checked in one go, which bounds the time however many are in use
+_KEPT_AT_ONCE: Final = 64  # of those checked in one go, which bounds the time with any number in use
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")

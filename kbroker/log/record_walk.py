@@ -1,8 +1,8 @@
 """Checks every record of a batch, without an object for each and without all of its bytes at once.
 
 Owns the walk through a batch that is unpacked piece by piece, and the columns that describe neighbouring records: the
-result comes in slices of some hundred records, one of which is kept at a time. A batch counts as well formed by the
-rules of `read_records`, down to the kind of error. Never validates a record's content, never changes one.
+result is returned in slices of some hundred records, one of which is kept at a time. A batch counts as well formed by
+the rules of `read_records`, down to the kind of error. Never validates a record's content, never changes one.
 
 A record of up to 16 kB is read in place; of a larger one only the part unpacked in one step is kept.
 """

@@ -99,7 +99,7 @@ class TimestampSearch:
 def _places(segments: Segments, index: int) -> Iterator[int | None]:
     """Yield the indexes of all segments from `index` on; None now and then, so that others may go first.
 
-    However the segments change meanwhile, none after the yielded ones is left out.
+    Whether the segments change meanwhile or not, none after the yielded ones is left out.
     """
     count = 0
     while True:

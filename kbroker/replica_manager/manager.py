@@ -83,7 +83,7 @@ class Member(Protocol):
 class ReplicaManager:
     """The partitions that a broker of a cluster leads and follows.
 
-    `controller_epoch` is that of the newest known controller, whatever its request.
+    `controller_epoch` is that of the newest known controller, from any request.
     """
 
     def __init__(

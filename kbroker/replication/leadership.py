@@ -287,7 +287,7 @@ class Leadership:
         return self.copied(end_offset, now_ms, max_lag_ms, live) if self.enough(min_isr) else None
 
     def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:
-        """Return the offset before which everything is on every cleanly electable replica, however few these are.
+        """Return the offset before which everything is on every cleanly electable replica, even if these are few.
 
         It waits for all replicas that may be in sync, and for those about to join: otherwise one that is close behind
         would never join.

@@ -1,6 +1,6 @@
 """Sends the markers that end transactions to the leaders of their partitions, until all are written.
 
-Owns when markers are sent, and the size of the pieces, which keeps the loop responsive however many partitions or
+Owns when markers are sent, and the size of the pieces, which keeps the loop responsive with any number of partitions or
 transactions there are; the meaning of a leader's response; and the log of refused markers. Never decides an outcome,
 and stores none: the shard gets each round's progress, and requests the rest again, so a marker lost in a crash is
 written afterwards. The bytes of a marker: coordination/encoding.py.

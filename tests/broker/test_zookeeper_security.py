@@ -158,10 +158,10 @@ def test_a_key_may_have_a_password(authority: Authority) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"zookeeper.ssl.protocol": "TLSv1.1"}, "zookeeper.ssl.protocol: TLSv1.1 can't be had"),
-        ({"zookeeper.ssl.enabled.protocols": "TLSv1.2,SSLv3"}, "zookeeper.ssl.enabled.protocols: SSLv3 can't be had"),
+        ({"zookeeper.ssl.protocol": "TLSv1.1"}, "zookeeper.ssl.protocol: TLSv1.1 cannot be used"),
+        ({"zookeeper.ssl.enabled.protocols": "TLSv1.2,SSLv3"}, "zookeeper.ssl.enabled.protocols: SSLv3 cannot be used"),
         ({"zookeeper.ssl.endpoint.identification.algorithm": "HTTP"}, "may be HTTPS, or empty"),
-        ({"zookeeper.ssl.cipher.suites": "TLS_X_WITH_Y"}, "TLS_X_WITH_Y can't be had"),
+        ({"zookeeper.ssl.cipher.suites": "TLS_X_WITH_Y"}, "TLS_X_WITH_Y cannot be used"),
         (
             {
                 "zookeeper.ssl.protocol": "TLSv1.3",

@@ -229,7 +229,7 @@ async def bring_online(
 ) -> dict[Partition, State]:
     """Create the states of new partitions and elect leaders for offline ones: all of them, or the given ones.
 
-    With `unclean` also from outside the in-sync replicas, whatever the topics' configs. The requests are added to
+    With `unclean` also from outside the in-sync replicas, under any configs of the topics. The requests are added to
     `batch` if given, otherwise sent at once. Return the partitions for which a leader was elected.
     """
     own = term.batch() if batch is None else batch

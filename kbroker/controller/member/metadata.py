@@ -102,7 +102,7 @@ class MemberMetadata(TopicPlans):
         self._expected: dict[str, int] = {}
         """Topics awaited before clients get metadata, with their number of partitions."""
         self._unsent: dict[str, int] = {}
-        """Those of them that the controller has never sent, however long ago."""
+        """Those of them that the controller has never sent yet."""
         self._checked: set[str] = set()
         self._lookups: dict[asyncio.Task[None], None] = {}
         self._not_created: dict[str, str] = {}  # coordinators' topics, and why they could not be created

@@ -214,7 +214,7 @@ class MemoryTree:
         loop.call_soon(_arrive, arrival)
         await arrival
         if self._closed or session != self.session_id:
-            raise SessionExpired("the session is gone")
+            raise SessionExpired("the session has expired")
         if not self._reachable:
             raise Unreachable("the metadata ensemble is not reachable")
 

@@ -1,4 +1,4 @@
-"""The interface of a tree of znodes, whatever stores it (ZooKeeper's own data model).
+"""The interface of a tree of znodes, in any store (ZooKeeper's own data model).
 
 Owns the interface's values and errors, and the creation of a node that may exist. Never interprets a znode's content.
 

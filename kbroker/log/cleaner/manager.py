@@ -94,7 +94,7 @@ class Cleaner:
         """Read the clean offset of each log.
 
         Entries of missing logs are dropped; a truncated log is dirty from its start.
-        An entry also tells recovery that a log may have holes, so it stays as long as its log exists.
+        For recovery an entry also means that a log may have holes, so it stays as long as its log exists.
         """
         found = checkpoints.read_offsets(self._file.path)
         for key, offset in found.items():

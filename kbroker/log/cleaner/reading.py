@@ -58,7 +58,7 @@ class SegmentReader:
     def backward(self, base: int, size: int, *, use_index: bool) -> Generator[CheckedBatch, None, None]:
         """Yield the result of `forward`, from the last batch to the first; raises Malformed, OSError.
 
-        The beginnings of batches can only be found from the front. With `use_index` most of them come from the
+        The beginnings of batches can only be found from the front. With `use_index` most of them are read from the
         segment's index; a wrong index makes the log look Malformed. Where the index has no entries, headers are walked.
         """
         fd = self._open(base, LOG_SUFFIX)

@@ -39,7 +39,7 @@ _MAKERS = 4
 _MAX_AHEAD = 5_000
 """Partitions of one call whose files are made ahead."""
 _MAX_PREFERRED = 10_000
-"""Missing partitions whose directory is remembered: a client may name as many as it likes."""
+"""Missing partitions whose directory is remembered: a client may name any number."""
 
 
 def unusable(directory: str, error: OSError) -> LogDirError:

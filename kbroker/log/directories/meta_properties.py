@@ -92,7 +92,7 @@ def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, s
     if cluster_id not in ("", cluster):
         raise LogDirError(f"{path} belongs to cluster {cluster}, not to cluster {cluster_id}")
     directory_id = known.get("directory.id") or uuid_text(uuid.uuid4().bytes)
-    # Kafka on ZooKeeper accepts version 0 only, Kafka on KRaft version 1: a directory keeps the version it had.
+    # Kafka on ZooKeeper accepts version 0 only, Kafka on KRaft version 1: a directory keeps its version.
     of_zookeeper = known.get("version") == "0" and "node.id" not in known
     named = {"version": "0", "broker.id": node} if of_zookeeper else {"version": "1", "node.id": node}
     properties = {**named, "cluster.id": cluster, "directory.id": directory_id}

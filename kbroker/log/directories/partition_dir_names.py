@@ -1,7 +1,7 @@
 """The directories of partitions in a log directory, by name.
 
 Owns how a partition's name becomes a path, which entries are partitions, which are moving, deleted or set aside, and
-the owner of a partition's directory. Names come from other brokers' requests, ZooKeeper and files. An invalid topic
+the owner of a partition's directory. Names are read from other brokers' requests, ZooKeeper and files. An invalid topic
 name never becomes a path, and links are not followed, so nothing outside the log directory is opened, renamed or
 deleted. Never reads a log.
 """

@@ -102,20 +102,20 @@ def _choose(context: ssl.SSLContext, settings: TlsSettings) -> None:
         chosen = {each["name"] for each in context.get_ciphers()}
         unknown = [each for each in older if openssl_name(each) not in chosen]
         if unknown:
-            raise ConfigError(f"{name}: {', '.join(unknown)} can't be had from this system's OpenSSL")
+            raise ConfigError(f"{name}: {', '.join(unknown)} cannot be used with this system's OpenSSL")
 
 
 def _versions(settings: TlsSettings) -> list[ssl.TLSVersion]:
     if settings.protocol not in (*_VERSIONS, _ANY):
         allowed = ", ".join([*_VERSIONS, _ANY])
-        raise ConfigError(f"{settings.names['protocol']}: {settings.protocol} can't be had; it may be {allowed}")
+        raise ConfigError(f"{settings.names['protocol']}: {settings.protocol} cannot be used; it may be {allowed}")
     wanted = settings.enabled_protocols
     if not wanted:
         return [_VERSIONS["TLSv1.2"]] if settings.protocol == "TLSv1.2" else list(_VERSIONS.values())
     unknown = [each for each in wanted if each not in _VERSIONS]
     if unknown:
         name = settings.names["enabled.protocols"]
-        raise ConfigError(f"{name}: {', '.join(unknown)} can't be had; it may be {' and '.join(_VERSIONS)}")
+        raise ConfigError(f"{name}: {', '.join(unknown)} cannot be used; it may be {' and '.join(_VERSIONS)}")
     return [_VERSIONS[each] for each in wanted]
 
 

@@ -25,7 +25,7 @@ class Values(Protocol):
     def get_bool(self, key: str) -> bool: ...
 
     def is_own(self, key: str) -> bool:
-        """Whether the listener has a value of its own."""
+        """Whether the listener has its own value."""
 
 
 @dataclass(frozen=True, slots=True)
