@@ -40,7 +40,8 @@ scan: Scan | None = None
 
 None if kbroker was installed without a C compiler, or if KBROKER_PURE_PYTHON is set.
 """
-if not os.environ.get("KBROKER_PURE_PYTHON"):
+_PURE = bool(os.environ.get("KBROKER_PURE_PYTHON"))
+if not _PURE:
     with suppress(ImportError):
         scan = import_module("kbroker.log._record_scan").scan
 
@@ -53,7 +54,8 @@ def announce_scan() -> None:
     if scan is not None:
         logger.info("produced records are checked by compiled code")
     else:
-        logger.warning("produced records are checked in Python, slower: kbroker was built without a C compiler")
+        why = "KBROKER_PURE_PYTHON is set" if _PURE else "kbroker was built without a C compiler"
+        logger.warning("produced records are checked in Python, slower: %s", why)
 
 
 Row = tuple[int, int, int, int]
