@@ -41,9 +41,9 @@ class Limits:
         """`limits` are by entity names, including DEFAULT."""
         self._limits = dict(limits)
         self._counts = Counter(map(_specific, self._limits))
-        self._limit()
+        self._find_levels()
 
-    def _limit(self) -> None:
+    def _find_levels(self) -> None:
         """Find the levels in use: the others need no look-up."""
         self._levels = [level for level in _SPECIFIC if self._counts[level]]
 
@@ -55,7 +55,7 @@ class Limits:
             self._limits[bucket] = value
         else:
             self._limits.pop(bucket, None)
-        self._limit()
+        self._find_levels()
 
     def __bool__(self) -> bool:
         return bool(self._limits)
@@ -227,20 +227,20 @@ class ClientQuotas:
                     by_key[key][_bucket(entity)] = value
         for key, quota in self._by_key.items():
             quota.limits = Limits(by_key[key])
-        self._limit()
+        self._refresh()
 
     def alter(self, entity: Entity, values: Values) -> None:
         """Use other limits of one entity from now on."""
         if entity.ip is None:
             for key, quota in self._by_key.items():
                 quota.limits.alter(_bucket(entity), values.get(key))
-            self._limit()
+            self._refresh()
 
     def limit(self, user: str, client_id: str | None) -> bool:
         """Whether there is any limit for a client."""
         return any(quota.limits.of(user, client_id) is not None for quota in self._by_key.values())
 
-    def _limit(self) -> None:
+    def _refresh(self) -> None:
         self.generation += 1
         for quota in self._by_key.values():
             if not quota.limits:
