@@ -147,7 +147,7 @@ def _check_groups(values: Values, kind: str) -> None:
 
 
 def check_cordoned(cordoned: Sequence[str], log_dirs: Sequence[str]) -> None:
-    """Refuse directories that are not the broker's own, and the sign for all of them in addition to others."""
+    """Refuse a directory that is not among the broker's, and ALL_DIRS beside single directories."""
     if ALL_DIRS in cordoned:
         if len(cordoned) > 1:
             raise InvalidConfig(

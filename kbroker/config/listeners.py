@@ -136,7 +136,7 @@ def own_host_name() -> str:
         socket.getaddrinfo(name, None)
     except OSError:
         log.warning(
-            "this machine's name %s has no address, so clients get 127.0.0.1; advertised.listeners names another",
+            "this machine's name %s has no address, so clients get 127.0.0.1; set advertised.listeners to change that",
             name,
         )
         return "127.0.0.1"

@@ -36,7 +36,7 @@ HEAD_S: Final = 5.0
 
 
 class Connection(H11Protocol):
-    """A connection that closes without a request."""
+    """A connection that the server closes if no request comes in time."""
 
     _late: asyncio.TimerHandle | None = None
 

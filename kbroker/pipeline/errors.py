@@ -1,4 +1,4 @@
-"""The error that ends a job in one line."""
+"""The error that ends a job; its text is one line."""
 
 from __future__ import annotations
 

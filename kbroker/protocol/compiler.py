@@ -49,7 +49,7 @@ def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
 
 
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
-    """Return the decoder as a coroutine; it raises Malformed, and any error of the function for the memory."""
+    """Return the decoder as a coroutine; it raises Malformed, and passes on errors of its counter of memory."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))
 
 

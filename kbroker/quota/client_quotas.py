@@ -163,7 +163,7 @@ class MutationQuota:
         self.limits = Limits({})
 
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
-        """Request to create or delete partitions: return whether that is allowed, and for how many ms to pause.
+        """Return whether a client may create or delete partitions, and for how many ms it has to pause.
 
         If `strict`, nothing is allowed while tokens are owed; otherwise everything is, and the client pauses for it.
         """

@@ -129,7 +129,7 @@ class MemberMetadata(TopicPlans):
         self._unsent = dict(partitions)
 
     def may_be_unsent(self, name: str) -> bool:
-        """Whether the controller has still to send partitions of a topic, which seems not to have them.
+        """Whether a topic may have partitions that the controller has not sent yet.
 
         The client then retries; topics that were deleted before they were sent are detected meanwhile.
         """

@@ -181,7 +181,7 @@ class TimeIndex(_IndexFile):
         return self._absolute(self.last_at_most(timestamp, 0))
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Note the largest timestamp so far and the last offset of its batch, if it is larger than the last one."""
+        """Add an entry (timestamp, last offset of its batch) if the timestamp is larger than that of the last entry."""
         last = self.last
         if timestamp > (last[0] if last else -1) and 0 <= offset - self._base <= MAX_RELATIVE_OFFSET:
             self.put(timestamp, offset - self._base)

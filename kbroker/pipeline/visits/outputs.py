@@ -33,7 +33,7 @@ class Outputs:
         self.table = Files(session, table)
 
     def bring_up(self, now: Any, before: Any | None) -> None:
-        """Publish the differences between the numbers and those before; with None, the differences from the content."""
+        """Publish the counts in `now` that differ from `before`; without it, those that differ from the table's."""
         from pyspark.sql import functions as f
 
         if before is not None:
