@@ -18,11 +18,11 @@ class Unreachable(AdminError):  # noqa: N818 - an outcome
 
 
 class WrongInput(AdminError):  # noqa: N818 - an outcome
-    """The input makes no sense, and was not sent."""
+    """The input is wrong, and no request was sent for it."""
 
 
 class NotThere(WrongInput):
-    """The requested entity does not exist, or not any more."""
+    """A page of the console names an entity that does not exist (any more); verbs raise AdminError instead."""
 
 
 class Failures(AdminError):  # noqa: N818 - an outcome

@@ -26,7 +26,7 @@ from kbroker.protocol.messages.group_offsets import (
 )
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
-"""The states in which offsets may be set from outside; None if the group does not exist."""
+"""The states of a group without members, whose offsets an administrator may set; None: the group does not exist."""
 
 
 @dataclass(frozen=True, slots=True)

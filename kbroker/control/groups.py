@@ -64,6 +64,7 @@ OPERATIONS: Final = (
     ),
     Operation("GET", "/groups", "listGroups", "The groups, with their states.", "Groups", work=_list),
     Operation(
+        # A path below /groups/NAME needs its place before this one, which takes whole paths: names may have slashes.
         "GET", "/groups/{group:path}", "getGroup",
         'One group: members, offsets, lag. One that does not exist (yet) is "Dead" and has nothing.', "Group",
         work=lambda control, values: _as_json(control.subject.groups[values["group"]], values.get("topic")),

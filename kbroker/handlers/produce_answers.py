@@ -157,7 +157,7 @@ def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
 
 
 def failure(partition: Partition, error: Exception) -> PartitionProduceResponse:
-    """Return the result for a failed append. Only record validation has texts (ReplicaManager.appendToLocalLog).
+    """Return the result for a failed append; only errors of single records have a message (Kafka: appendToLocalLog).
 
     After an unexpected failure, appends to other partitions remain.
     """

@@ -48,7 +48,7 @@ class AppendInfo:
 class AppendError(ApiError):
     """A batch was refused and nothing was changed.
 
-    `message` is for the response: None where Kafka sends null, which it does unless single records are at fault.
+    `message` is for the response; as in Kafka only errors of single records have one.
     `detail` is for the log. `record_errors` are (index within the batch, message).
     """
 

@@ -217,7 +217,7 @@ def trim(records: memoryview) -> memoryview:
 
 
 def needs_walk(header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether single records have to be looked at, by rules that do not always check them."""
+    """Whether a topic without `record.validation=full` needs a look at single records of this batch."""
     if rules.compact or header.attributes & TIMESTAMP_TYPE_BIT:
         return True
     if rules.codec >= 0 and rules.codec != header.attributes & CODEC_MASK:

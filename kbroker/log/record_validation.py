@@ -6,7 +6,8 @@ than some of its records (record_walk.py).
 
 `open_batch` is work in slices, but most batches are small: `open_at_once` does a few slices and leaves the rest to a
 caller that can wait. Most batches are valid: `is_in_order` unpacks a small one whole, and checks it in one compiled
-call. It never refuses: if it is not sure, `open_batch` decides.
+call. It never refuses: if it is not sure, `open_batch` decides. A new rule for single records has its place in
+`_Findings`, in `is_in_order` (not sure of a batch that the rule may refuse), and in BatchRules.checks_records.
 """
 
 from __future__ import annotations
