@@ -128,13 +128,13 @@ def test_leaders_are_elected_in_a_browser(four, web, page):
     cluster.brokers[first].kill()
     until(web, lambda words: "Leader now none" in words)
     cluster.brokers[second].start()
-    until(web, lambda words: re.search(rf"Brokers that live [0-9, ]*\b{second}\b", words))
+    until(web, lambda words: re.search(rf"Live brokers [0-9, ]*\b{second}\b", words))
     refusal, deadline = "", time.monotonic() + 60
     while f"Leader now {second} " not in web.get("/cluster/move?topic=led&partition=0").words:
         assert time.monotonic() < deadline, f"the controller never hears of the broker that came back: {refusal}"
         refusal = asked_to_elect(page) or refusal
     cluster.brokers[first].start()
-    until(web, lambda words: "Brokers that live 1, 2, 3, 4" in words)
+    until(web, lambda words: "Live brokers 1, 2, 3, 4" in words)
 
 
 def asked_to_elect(page):
