@@ -1,16 +1,18 @@
 """Runs all tests: `python -m tests.streams ARGUMENTS...`, in three pytest processes at once, on parts of like length.
 
 Many tests wait for Spark, for sessions to expire, or for killed processes to start again: another part uses that time.
-Owns which part has which folders. Prints the last part as it runs, then the output of the others, and the counts of
-each. With a path among the arguments one process runs these tests only. Not a shell script: its background processes
-would ignore SIGINT, and so would the jobs that tests interrupt.
+Owns which part has which folders. Prints the last part as it runs, then the output of the others, also when it is
+interrupted or terminated, and the counts of each. With a path among the arguments one process runs these tests only.
+Not a shell script: its background processes would ignore SIGINT, and so would the jobs that tests interrupt.
 """
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,8 @@ PARTS: Final = {
     "clusters and security": ["compat_tests/cluster", "compat_tests/security", "tests/crash"],
 }
 """The folders of the parts beside the last, which has all other tests."""
+_NO_TESTS: Final = 5
+"""pytest's exit status where `-k` or `-m` selects nothing: no failure if another part has tests."""
 
 
 def main(arguments: list[str]) -> int:
@@ -26,22 +30,30 @@ def main(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if any(Path(each.partition("::")[0]).exists() for each in arguments):
         return subprocess.run([*pytest, *arguments], check=False).returncode
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    others = [f"--ignore={path}" for paths in PARTS.values() for path in paths]
     with tempfile.TemporaryDirectory() as folder:
-        running: dict[Path, subprocess.Popen[bytes]] = {}
-        for name, paths in PARTS.items():
-            log = Path(folder) / name
-            with log.open("wb") as output:
-                running[log] = subprocess.Popen([*pytest, *paths, *arguments], stdout=output, stderr=output)
-        others = [f"--ignore={path}" for paths in PARTS.values() for path in paths]
-        statuses = [subprocess.run([*pytest, *others, *arguments], check=False).returncode]
-        counts = []
-        for log, process in running.items():
-            statuses.append(process.wait())
-            text = log.read_text(errors="replace").rstrip()
-            print(f"\n--- {log.name}\n{text}", flush=True)
-            counts.append(f"{log.name}: {text.rpartition(chr(10))[2]}")
-    print("", *counts, "all others: above", sep="\n", flush=True)
-    return next((status for status in statuses if status), 0)
+        logs = [Path(folder) / name for name in PARTS]
+        parts = [
+            subprocess.Popen([*pytest, *paths, *arguments], stdout=log.open("wb"), stderr=subprocess.STDOUT)
+            for log, paths in zip(logs, PARTS.values(), strict=True)
+        ]
+        parts.append(subprocess.Popen([*pytest, *others, *arguments]))
+        try:
+            for part in reversed(parts):
+                part.wait()
+        except KeyboardInterrupt:  # each part has it, too, and tears its fixtures down
+            for part in parts:
+                with suppress(KeyboardInterrupt):
+                    part.wait()
+        finally:
+            texts = {log.name: log.read_text(errors="replace").rstrip() for log in logs}
+            for name, text in texts.items():
+                print(f"\n--- {name}\n{text}", flush=True)
+            print("", *(f"{name}: {text.rpartition(chr(10))[2]}" for name, text in texts.items()), sep="\n", flush=True)
+    statuses = [part.returncode for part in parts]
+    failed = [status for status in statuses if status not in (0, _NO_TESTS)]
+    return failed[0] if failed else min(statuses)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec
-from kafka.errors import KafkaConnectionError, NodeNotReadyError
+from kafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic_config
@@ -63,14 +63,16 @@ def create_topics(
     result = admin.create_topics(dict.fromkeys(names, requested), validate_only=dry_run, raise_errors=False)
     refusals = _refusals("create", result["topics"])
     if not dry_run:
-        wait_for_topics(admin, _without(refusals))
+        with contextlib.suppress(KafkaError):  # they exist in any case
+            wait_for_topics(admin, _without(refusals))
     return refusals
 
 
 def delete_topics(admin: Any, names: Sequence[str]) -> Refusals:
     """Delete topics with all their records, and wait until no broker knows of them any more."""
     refusals = _refusals("delete", admin.delete_topics(list(names), raise_errors=False)["topics"])
-    wait_for_deletion(admin, _without(refusals))
+    with contextlib.suppress(KafkaError):  # they are deleted in any case
+        wait_for_deletion(admin, _without(refusals))
     return refusals
 
 

@@ -1,29 +1,33 @@
-"""What is told of topics whose leaders are gone."""
+"""Topics are created and deleted also where the wait for all brokers fails."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
-import pytest
-from kafka.errors import KafkaConnectionError, NodeNotReadyError
+from kafka.errors import KafkaConnectionError
 
 from kbroker.admin import topics
 
 
-@pytest.mark.parametrize("error", [KafkaConnectionError("111 ECONNREFUSED"), NodeNotReadyError(1)])
-def test_what_a_dead_leader_leads_is_described_without_its_offsets(error):
-    class Admin:
-        def list_partition_offsets(self, wanted):
-            if any(each.partition == 1 for each in wanted):
-                raise error
-            return {each: SimpleNamespace(offset=7) for each in wanted}
+class Cluster:
+    """An admin client whose cluster takes the change and is away afterwards."""
 
-        def describe_configs(self, _resources):
-            return {}
+    def create_topics(self, names, **_):
+        return {"topics": [{"name": name, "error_code": 17 if " " in name else 0} for name in names]}
 
-    partitions = [
-        {"partition_index": index, "leader_id": leader, "replica_nodes": [1, 2], "isr_nodes": [2]}
-        for index, leader in enumerate((2, 1, -1))
-    ]
-    found = topics.describe_topic(Admin(), {"name": "t", "is_internal": False, "partitions": partitions})
-    assert [(each["leader"], each["latest"]) for each in found["partitions"]] == [(2, 7), (1, None), (None, None)]
+    def delete_topics(self, names, **_):
+        return self.create_topics(names)
+
+
+def test_a_change_is_reported_though_the_cluster_is_away_behind_it(monkeypatch):
+    waits = []
+
+    def away(_admin, names):
+        waits.append(list(names))
+        raise KafkaConnectionError("away")
+
+    monkeypatch.setattr(topics, "wait_for_topics", away)
+    monkeypatch.setattr(topics, "wait_for_deletion", away)
+    for change in (topics.create_topics, topics.delete_topics):
+        refusals = change(Cluster(), ["a", "bad name"])
+        assert refusals["a"] is None
+        assert refusals["bad name"] is not None
+    assert waits == [["a"], ["a"]]
