@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Final
 
 PARTS: Final = {
-    "spark and clients": ["compat_tests/pipeline", "compat_tests/spark", "compat_tests/clients"],
-    "clusters and security": ["compat_tests/cluster", "compat_tests/security", "tests/crash"],
+    "spark and clients": [
+        *("compat_tests/pipeline", "compat_tests/spark", "compat_tests/clients", "compat_tests/faults"),
+        *("compat_tests/files", "compat_tests/telemetry", "compat_tests/wire"),
+    ],
+    "clusters and security": ["compat_tests/cluster", "compat_tests/security", "tests/crash", "tests/console"],
 }
 """The folders of the parts beside the last, which has all other tests."""
 _NO_TESTS: Final = 5
