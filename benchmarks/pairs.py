@@ -28,7 +28,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -142,12 +142,12 @@ def spread(starts: Sequence[Sequence[float]], seed: int = 1) -> tuple[float, flo
 
 @contextmanager
 def both(
-    beside: Path | None, acls: int, swapped: bool, looked_at: bool
+    beside: Path | None, acls: int, settings: Mapping[str, str], swapped: bool, looked_at: bool
 ) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
     """Yield what is measured, and what it is compared with; `swapped` tells that the latter is started first."""
     name = "seen" if looked_at else "kbroker"
     other = ("kbroker", beside) if beside is None or str(beside) not in OTHERS else (str(beside), None)
-    settings = AUTHORIZER if acls else None
+    settings = {**settings, **(AUTHORIZER if acls else {})}
     with ExitStack() as up:
         if swapped:
             theirs = up.enter_context(running(*other))[0]
@@ -187,12 +187,14 @@ def rights(count: int) -> list[AclCreation]:
 Pairs = list[tuple[work.Figures, work.Figures]]
 
 
-def measure(beside: Path | None, acls: int, starts: int, slices: int, only: str, looked_at: bool) -> list[list[str]]:
+def measure(
+    beside: Path | None, acls: int, settings: Mapping[str, str], starts: int, slices: int, only: str, looked_at: bool
+) -> list[list[str]]:
     """Run every piece in slices on both, in each start of the two; return the table's lines."""
     pieces = [piece for piece in PIECES if any(word in piece.name for word in only.split(","))]
     found: dict[str, list[Pairs]] = {piece.name: [] for piece in pieces}
     for start in range(starts):
-        with both(beside, acls, swapped=start % 2 == 1, looked_at=looked_at) as sides:
+        with both(beside, acls, settings, swapped=start % 2 == 1, looked_at=looked_at) as sides:
             for side in sides:
                 work.create(side.bootstrap, *TOPICS)
                 work.raw(side, "produce", "e", records=100, size=1000, requests=1000)
@@ -263,13 +265,22 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=4, help="how often the two are started")
     parser.add_argument("--slices", type=int, default=5, help="of each piece of work, in each start")
     parser.add_argument("--only", default="", help="pieces whose names contain one of these, divided by commas")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the measured one, not of the other",
+    )
     args = parser.parse_args()
-    lines = measure(args.beside, args.acls, args.starts, args.slices, args.only, args.watched)
+    settings = dict(each.split("=", 1) for each in args.set)
+    lines = measure(args.beside, args.acls, settings, args.starts, args.slices, args.only, args.watched)
     beside = args.beside if str(args.beside) in OTHERS else "CHECKOUT"  # not where that lies on this machine
     which_told = f"--acls {args.acls}" if args.acls else "--watched" if args.watched else f"--beside {beside}"
     print("all starts:")
     for line in lines:
         print("  ".join(line))
+    which_told += "".join(f" --set {each}" for each in args.set)
     told = f"{which_told} --starts {args.starts} --slices {args.slices} --only {args.only!r}"
     print(f"saved {save(lines, told)}", file=sys.stderr)
 

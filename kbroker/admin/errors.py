@@ -5,7 +5,7 @@ Never prints, and loads no client before it is needed: every start of the comman
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -44,15 +44,6 @@ class Refusal(NamedTuple):
 
     name: str
     text: str
-
-
-Refusals = Mapping[str, Refusal | None]
-"""The results of a change of several, by their names; None for a success."""
-
-
-def raise_refused(results: Refusals) -> None:
-    """Raise Failures of the refusals, if there are any."""
-    raise_any([each.text for each in results.values() if each is not None])
 
 
 def raise_any(failures: Sequence[str]) -> None:

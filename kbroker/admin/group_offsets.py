@@ -1,4 +1,4 @@
-"""The offsets of groups: reading, resetting and deleting committed offsets.
+"""The offsets of groups: reading and resetting committed offsets.
 
 Owns which offsets a reset commits, and that a group with members keeps its own. Never prints.
 """
@@ -14,16 +14,10 @@ from kafka.admin import OffsetSpec
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from kbroker.admin.connection import patiently
-from kbroker.admin.did_you_mean import no_such_group, no_such_topic
-from kbroker.admin.errors import AdminError, Failures, WrongInput, code_error, error_text, raise_any
-from kbroker.admin.own_request import ask_coordinator
+from kbroker.admin.did_you_mean import no_such_topic
+from kbroker.admin.errors import AdminError, Failures, WrongInput, error_text
 from kbroker.admin.partition_offsets import retried_offsets_at
-from kbroker.protocol.messages.group_offsets import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestPartition,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-)
+from kbroker.changes import partitions_by_topic
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
 """The states of a group without members, whose offsets an administrator may set; None: the group does not exist."""
@@ -77,13 +71,10 @@ class PartitionOffsets:
 
 def named_partitions(admin: Any, wanted: Sequence[str]) -> list[TopicPartition]:
     """Return the partitions for texts like "orders" and "orders:0,2"."""
-    requested: dict[str, set[int] | None] = {}
-    for text in wanted:
-        topic, colon, numbers = text.partition(":")
-        parts = numbers.split(",") if colon else []
-        if not all(each.isdecimal() for each in parts):
-            raise WrongInput(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}")
-        requested[topic] = {*map(int, parts), *(requested.get(topic) or ())} if parts else None
+    try:
+        requested = partitions_by_topic(wanted)
+    except ValueError as error:
+        raise WrongInput(str(error)) from None
     found = []
     known = {topic["name"]: topic for topic in admin.describe_topics(sorted(requested)) if not topic["error_code"]}
     for topic, chosen in requested.items():
@@ -137,32 +128,3 @@ def set_offsets(admin: Any, name: str, new: Mapping[TopicPartition, int]) -> Non
     failed = {each: error for each, error in result.items() if error is not kafka.errors.NoError}
     if failed:
         raise Failures([f"cannot reset {p.topic} {p.partition}: {error_text(e)}" for p, e in sorted(failed.items())])
-
-
-def delete_offsets(admin: Any, name: str, partitions: Iterable[TopicPartition]) -> None:
-    """Delete a group's committed offsets of partitions that no member reads; raises AdminError."""
-    requested: dict[str, list[OffsetDeleteRequestPartition]] = {}
-    for each in partitions:
-        requested.setdefault(each.topic, []).append(OffsetDeleteRequestPartition(each.partition))
-    request = OffsetDeleteRequest(name, [OffsetDeleteRequestTopic(*each) for each in requested.items()])
-    answer = patiently(lambda: _delete_once(admin, name, request))
-    failures = []
-    for topic in answer.topics:
-        for partition in topic.partitions:
-            error = code_error(partition.error_code)
-            if error is not None:
-                failures.append(f"{topic.name} {partition.partition_index}: {error_text(error)}")
-    raise_any(failures)
-
-
-def _delete_once(admin: Any, name: str, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Send one request; raises the client's error for a code."""
-    answer = ask_coordinator(admin, name, request, OffsetDeleteResponse)
-    if answer is None:
-        raise AdminError("this broker does not delete offsets (Apache Kafka does since 2.4)")
-    error = code_error(answer.error_code)
-    if error is not None:
-        if error.__name__ == "GroupIdNotFoundError":
-            raise AdminError(no_such_group(admin, name))
-        raise error
-    return answer

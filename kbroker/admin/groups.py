@@ -1,4 +1,4 @@
-"""Descriptions of groups of every type by their coordinators, and the deletion of groups.
+"""Descriptions of groups of every type by their coordinators.
 
 Owns one form of description for all group protocols, the lag, and the request ConsumerGroupDescribe of KIP-848, which
 kafka-python does not have. Never prints.
@@ -7,7 +7,7 @@ kafka-python does not have. Never prints.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import kafka.errors
@@ -15,8 +15,7 @@ from kafka.admin import OffsetSpec
 from kafka.structs import TopicPartition
 
 from kbroker.admin.connection import patiently
-from kbroker.admin.did_you_mean import no_such_group
-from kbroker.admin.errors import AdminError, Refusal, Refusals, code_error, error_text
+from kbroker.admin.errors import AdminError, code_error, error_text
 from kbroker.admin.group_offsets import PartitionOffsets, committed_offsets
 from kbroker.admin.own_request import ask_coordinator, coordinator_of
 from kbroker.protocol.errors import ErrorCode
@@ -168,19 +167,6 @@ def member_counts(admin: Any, kinds: Mapping[str, str | None]) -> dict[str, int]
             if group is not None:
                 found[name] = len(group["members"])
     return found
-
-
-def delete_groups(admin: Any, names: Sequence[str]) -> Refusals:
-    """Delete groups without members, with their committed offsets."""
-    results = patiently(lambda: admin.delete_groups(list(names)))
-
-    def refusal(name: str) -> Refusal:
-        error = getattr(kafka.errors, results[name], kafka.errors.UnknownError)
-        missing = error is kafka.errors.GroupIdNotFoundError
-        text = no_such_group(admin, name) if missing else f"cannot delete {name}: {error_text(error)}"
-        return Refusal(error.message, text)
-
-    return {name: None if results[name] == "OK" else refusal(name) for name in names}
 
 
 _UNKNOWN: Final = (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION)

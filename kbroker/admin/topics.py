@@ -1,4 +1,4 @@
-"""Topics: listing, creating, changing and deleting them.
+"""Topics: listing, creating and changing them; kbroker/changes.py has their deletion.
 
 Owns the description of a topic, and the wait until every broker knows of a change. Never prints.
 """
@@ -16,15 +16,14 @@ from kafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError
 from kafka.structs import TopicPartition
 
 from kbroker.admin.did_you_mean import no_such_topic_config
-from kbroker.admin.errors import AdminError, Refusal, Refusals, check_code, code_error, error_text
+from kbroker.admin.errors import AdminError, Refusal, check_code, code_error, error_text
 from kbroker.admin.partition_offsets import retried_offsets_at
-from kbroker.admin.visible_everywhere import wait_for_deletion, wait_for_topics
+from kbroker.admin.visible_everywhere import wait_for_topics
 from kbroker.protocol.wire import uuid_text
 
 _DYNAMIC_TOPIC: Final = "DYNAMIC_TOPIC_CONFIG"
 EXISTS: Final = "TOPIC_ALREADY_EXISTS"
 INVALID_CONFIG: Final = "INVALID_CONFIG"
-UNKNOWN: Final = "UNKNOWN_TOPIC_OR_PARTITION"
 
 
 def listed_topics(admin: Any) -> list[dict[str, Any]]:
@@ -49,8 +48,8 @@ def create_topics(
     *,
     assignment: Sequence[Sequence[int]] = (),
     dry_run: bool = False,
-) -> Refusals:
-    """Create topics, -1 being the broker's default, and wait until all brokers know of them.
+) -> dict[str, Refusal | None]:
+    """Create topics, -1 being the broker's default, and wait until all brokers know of them; return the refusals.
 
     An `assignment` places them on these brokers, by partition.
     """
@@ -61,34 +60,19 @@ def create_topics(
         "configs": dict(configs or {}),
     }
     result = admin.create_topics(dict.fromkeys(names, requested), validate_only=dry_run, raise_errors=False)
-    refusals = _refusals("create", result["topics"])
+    refusals = {topic["name"]: _refusal(topic) for topic in result["topics"]}
     if not dry_run:
         with contextlib.suppress(KafkaError):  # they exist in any case
-            wait_for_topics(admin, _without(refusals))
+            wait_for_topics(admin, [name for name, refusal in refusals.items() if refusal is None])
     return refusals
 
 
-def delete_topics(admin: Any, names: Sequence[str]) -> Refusals:
-    """Delete topics with all their records, and wait until no broker knows of them any more."""
-    refusals = _refusals("delete", admin.delete_topics(list(names), raise_errors=False)["topics"])
-    with contextlib.suppress(KafkaError):  # they are deleted in any case
-        wait_for_deletion(admin, _without(refusals))
-    return refusals
-
-
-def _refusals(verb: str, topics: Sequence[Mapping[str, Any]]) -> Refusals:
-    def refusal(topic: Mapping[str, Any]) -> Refusal | None:
-        error = code_error(topic["error_code"])
-        if error is None:
-            return None
-        text = f"cannot {verb} {topic['name']}: {error_text(error, topic.get('error_message'))}"
-        return Refusal(str(error.message), text)
-
-    return {topic["name"]: refusal(topic) for topic in topics}
-
-
-def _without(refusals: Refusals) -> list[str]:
-    return [name for name, refusal in refusals.items() if refusal is None]
+def _refusal(topic: Mapping[str, Any]) -> Refusal | None:
+    error = code_error(topic["error_code"])
+    if error is None:
+        return None
+    text = f"cannot create {topic['name']}: {error_text(error, topic.get('error_message'))}"
+    return Refusal(str(error.message), text)
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
-Owns the option --control, options made of the API's declared fields, and one HTTP request at a time, with only the
-standard library. The API itself checks the values of fields. Never knows an operation; a failure becomes the line in
-its answer.
+Owns the option --control, and one HTTP request at a time, with only the standard library. The API itself checks values.
+Never knows an operation; a failure becomes the line in its answer.
 """
 
 from __future__ import annotations
@@ -10,14 +9,12 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlencode
 
 import click
 
-from kbroker.cli.output import Decorator, with_options
-from kbroker.control.values import Field
 from kbroker.local_http import CONTROL, NoPlace, joined, parse
 
 _PATIENCE_S: Final = 30.0
@@ -130,31 +127,3 @@ def control_option(function: Callable[..., Any]) -> Callable[..., Any]:
         callback=read,
         help="Where `kbroker start --control` serves; also KBROKER_CONTROL.",
     )(function)
-
-
-_TYPES: Final = {"string": str, "integer": int, "number": float}
-_METAVARS: Final = {
-    "when": None,
-    "api": "NAME",
-    "transactional_id": "ID",
-    "client_id": "ID",
-    "group": "ID",
-    "error": "NAME",
-    "topic": "NAME",
-}
-
-
-def field_options(fields: Iterable[Field]) -> Decorator:
-    """Add an option for each field; the function gets each by its name, None if it is missing."""
-    return with_options(
-        *(
-            click.option(
-                f"--{field.name.replace('_', '-')}",
-                field.name,
-                type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
-                metavar=_METAVARS.get(field.name, "N" if field.kind != "string" else field.name.upper()),
-                help=field.meaning.replace("`", ""),
-            )
-            for field in fields
-        )
-    )

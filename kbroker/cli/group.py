@@ -9,12 +9,11 @@ import click
 
 from kbroker.admin.connection import Connection, patience
 from kbroker.admin.did_you_mean import no_such_group
-from kbroker.admin.errors import raise_any, raise_refused
-from kbroker.admin.group_offsets import delete_offsets as delete_offsets_of
-from kbroker.admin.group_offsets import named_partitions
-from kbroker.admin.groups import STATES, TYPES, delete_groups, described_group, listed_groups
+from kbroker.admin.errors import raise_any
+from kbroker.admin.groups import STATES, TYPES, described_group, listed_groups
+from kbroker.cli.changes import add_changes
 from kbroker.cli.client import client_options, warn
-from kbroker.cli.completion import complete_groups, complete_topics
+from kbroker.cli.completion import complete_groups
 from kbroker.cli.group_reset import reset
 from kbroker.cli.option_types import compiled, whole_match
 from kbroker.cli.output import Column, Facts, Output, Part, Table, Verbs, output_option, wide
@@ -167,50 +166,7 @@ _MEMBERS: Final[Sequence[Column | str]] = (
 
 
 command.add_command(reset)
-
-
-@command.command("delete-offsets", short_help="Delete the committed offsets of a group for topics.")
-@click.argument("name", metavar="GROUP", shell_complete=complete_groups)
-@click.option(
-    "--topic",
-    "topics",
-    multiple=True,
-    required=True,
-    metavar="TOPIC[:P,...]",
-    help="Of these; repeatable.",
-    shell_complete=complete_topics,
-)
-@client_options
-def delete_offsets(name: str, topics: tuple[str, ...], connection: Connection) -> None:
-    """Delete committed offsets of topics that no member of the group reads."""
-    with connection.admin() as admin:
-        partitions = named_partitions(admin, topics)
-        delete_offsets_of(admin, name, partitions)
-    click.echo(f"{name}: without offsets of {', '.join(sorted({each.topic for each in partitions}))}")
-
-
-# -- delete -------------------------------------------------------------------------------------------------------
-
-
-@command.command("delete", short_help="Delete groups that have no members.")
-@click.argument("names", nargs=-1, metavar="GROUP...", shell_complete=complete_groups)
-@click.option("--all-groups", is_flag=True, help="All groups, after a confirmation.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@client_options
-def delete(names: tuple[str, ...], all_groups: bool, yes: bool, connection: Connection) -> None:
-    """Delete groups that have no members, with their committed offsets."""
-    if bool(names) == all_groups:
-        raise click.UsageError("give either the names of groups or --all-groups")
-    with connection.admin() as admin:
-        if all_groups:
-            names = tuple(listed_groups(admin))
-            if names and not yes:
-                click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
-        results = delete_groups(admin, names) if names else {}
-    for name, refusal in results.items():
-        if refusal is None:
-            click.echo(f"deleted {name}")
-    raise_refused(results)
+add_changes(command, "group")
 
 
 # -- patterns -----------------------------------------------------------------------------------------------------

@@ -18,16 +18,15 @@ from kbroker.admin.topic_details import AILMENTS, ailing, with_details
 from kbroker.admin.topics import (
     EXISTS,
     INVALID_CONFIG,
-    UNKNOWN,
     add_partitions,
     create_topics,
-    delete_topics,
     describe_topic,
     existing_topics,
     id_text,
     listed_topics,
     set_topic_configs,
 )
+from kbroker.cli.changes import add_changes
 from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.option_types import ReplicaAssignment, whole_match
@@ -279,31 +278,7 @@ def alter(
     click.echo(f"altered {name}")
 
 
-@command.command("delete")
-@click.argument("names", nargs=-1, metavar="NAME...", shell_complete=complete_topics)
-@click.option("--pattern", metavar="REGEX", help="Topics whose whole name matches, after a confirmation.")
-@click.option("--yes", is_flag=True, help="Delete by --pattern without a question.")
-@click.option("--if-exists", is_flag=True, help="A topic that does not exist is no failure.")
-@client_options
-def delete(names: tuple[str, ...], pattern: str | None, yes: bool, if_exists: bool, connection: Connection) -> None:
-    """Delete topics with everything in them."""
-    if bool(names) == (pattern is not None):
-        raise click.UsageError("give either names or --pattern")
-    failures = []
-    with connection.admin() as admin:
-        if pattern is not None:
-            matches = whole_match(pattern)
-            names = tuple(t["name"] for t in listed_topics(admin) if matches(t["name"]) and not t["internal"])
-            if names and not yes:
-                click.confirm(f"delete {', '.join(names)}?", abort=True, err=True)
-        for name, refusal in delete_topics(admin, names).items() if names else ():
-            if refusal is None:
-                click.echo(f"deleted {name}")
-            elif refusal.name != UNKNOWN:
-                failures.append(refusal.text)
-            elif not if_exists:
-                failures.append(no_such_topic(admin, name))
-    raise_any(failures)
+add_changes(command, "topic")
 
 
 @command.command("elect", short_help="Let first replicas lead again.")

@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from kbroker.admin.errors import AdminError
 from kbroker.console import charts, number_text
+from kbroker.console.changes import changes_of
 from kbroker.console.listing import place
 from kbroker.extras import how_to_install
 
@@ -47,6 +48,7 @@ def environment() -> Environment:
     )
     made.globals.update(
         place=place,
+        changes_of=changes_of,
         spark=charts.spark,
         over_time=charts.over_time,
         bar=charts.bar,

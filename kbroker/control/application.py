@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from kbroker.control import clock, faults, groups, requests, snapshots, topics
+from kbroker.control import changes, clock, faults, groups, requests, snapshots, topics
 from kbroker.control.as_json import json_bytes
 from kbroker.control.document import document, page
 from kbroker.control.guard import MAX_BODY, Guard
@@ -31,7 +31,7 @@ from kbroker.testing.missing import MissingError
 
 OPERATIONS: Final = (
     *groups.OPERATIONS, *faults.OPERATIONS, *clock.OPERATIONS, *requests.OPERATIONS, *topics.OPERATIONS,
-    *snapshots.OPERATIONS,
+    *snapshots.OPERATIONS, *changes.OPERATIONS,
 )  # fmt: skip
 BODY_S: Final = 10.0
 """How long a body may take to arrive."""

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
+from kbroker.changes import Field
 from kbroker.control.known_faults import FIELDS as FAULT_FIELDS
 from kbroker.control.operations import Operation
-from kbroker.control.values import Field
 
 ABOUT: Final = (
     "Faults, time, requests, records and reset of a kbroker, for tests in any language. Bytes are told as "
@@ -87,6 +87,7 @@ def _schemas() -> dict[str, Any]:
         ),
         "Faults": _object(faults=_list("Fault")),
         "Clock": _object(now={"type": "string", "format": "date-time"}, now_ms=_INTEGER, ahead_ms=_INTEGER),
+        "Changed": _object(name=_STRING),
         "Reset": _object(reset=_BOOLEAN),
         "Recording": _object(recording=_BOOLEAN),
         "Snapshot": _object(id=_INTEGER),

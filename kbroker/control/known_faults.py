@@ -10,7 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.control.values import ABOUT, Field, Refused, Values
+from kbroker.changes import Field
+from kbroker.control.values import ABOUT, Refused, Values
 from kbroker.testing.faults import Fault, Faults
 from kbroker.testing.filters import INT32, LONGEST_DELAY_MS, When
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from kbroker.changes import Field
 from kbroker.control.as_json import record_json
 from kbroker.control.operations import Control, Operation
-from kbroker.control.values import Field, Refused, Values
+from kbroker.control.values import Refused, Values
 from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
 
 _LIMIT, _MOST, _AT_ONCE = 500, 10_000, 250
@@ -34,13 +35,6 @@ def _list(control: Control, _: Values) -> dict[str, Any]:
 def _create(control: Control, values: Values) -> dict[str, Any]:
     made = control.subject.topics.create(values["name"], values.get("partitions", 1), values.get("configs"))
     return _as_json(made)
-
-
-def _delete(control: Control, values: Values) -> dict[str, Any]:
-    topic = _topic(control, values["topic"])
-    details = _as_json(topic)
-    topic.delete()
-    return details
 
 
 def _records(control: Control, values: Values) -> dict[str, Any]:
@@ -104,7 +98,6 @@ OPERATIONS: Final = (
         "GET", "/topics/{topic}", "getTopic", "One topic.", "Topic",
         work=lambda control, values: _as_json(_topic(control, values["topic"])),
     ),
-    Operation("DELETE", "/topics/{topic}", "deleteTopic", "Delete a topic.", "Topic", work=_delete),
     Operation(
         "GET", "/topics/{topic}/records", "readRecords",
         "The records of one partition, or of all one after the other, in order of offset. Where there are more "

@@ -11,8 +11,9 @@ import binascii
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from kbroker.changes import Field
 
 Values = dict[str, Any]
 _WORDS: Final = {
@@ -37,19 +38,6 @@ class Refused(Exception):  # noqa: N818 - an outcome
         self.text = text
         self.code = code
         """Kafka's name of the error, if it is one of Kafka's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One named value. `kind` is a key of _WORDS; `least` and `most` bound numbers."""
-
-    name: str
-    kind: str
-    meaning: str
-    required: bool = False
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
 
 
 LONGEST_WAIT_MS: Final = 600_000

@@ -114,6 +114,11 @@ class Asking:
     def known_everywhere(self, topic: str) -> None:
         """Wait until every broker knows that a topic was created or deleted."""
 
+    def deleted_everywhere(self, topics: Sequence[str]) -> None:
+        """Wait until every broker knows that topics were deleted."""
+        for each in topics:
+            self.known_everywhere(each)
+
     def now_ms(self) -> int:
         """Return the broker's time, in ms since the epoch."""
         return self._services.clock.now_ms()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kbroker.broker.cluster_node import ClusterNode
+from kbroker.changes import NO_CONTROLLER, NO_COORDINATOR
 from kbroker.cluster_state import ClusterState
 from kbroker.protocol.errors import ApiError, ErrorCode
 from kbroker.protocol.messages.groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
@@ -31,14 +32,6 @@ _NO_LEADER: Final = frozenset(
 """The errors of a broker that is not the leader any more, or does not know yet that it is.
 
 Records that it appended before it lost the leadership may still be there."""
-_NO_COORDINATOR: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    }
-)
-_NO_CONTROLLER: Final = frozenset({ErrorCode.NOT_CONTROLLER})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +74,14 @@ class ClusterAsking(Asking):
         def coordinator() -> ClusterNode | None:
             return self._led_by(self.coordinator_of(group))
 
-        one = _One(coordinator, _NO_COORDINATOR, f"group {group} has no coordinator")
+        one = _One(coordinator, NO_COORDINATOR, f"group {group} has no coordinator")
         return self._until_done(one, request, kind, code)
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         def controller() -> ClusterNode | None:
             return self._running().get(self.state.controller_id)
 
-        one = _One(controller, _NO_CONTROLLER, "the cluster has no controller")
+        one = _One(controller, NO_CONTROLLER, "the cluster has no controller")
         return self._until_done(one, request, kind, code)
 
     def groups(self) -> dict[str, ListedGroup]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kbroker.changes import GROUP_DELETE, GROUP_DELETE_OFFSETS
 from kbroker.cluster_state import OFFSETS_TOPIC
 from kbroker.protocol.compiler import decode
 from kbroker.protocol.errors import ErrorCode
@@ -21,6 +22,7 @@ from kbroker.protocol.messages.consumer_groups import (
 from kbroker.protocol.messages.group_offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchResponse
 from kbroker.protocol.messages.groups import DescribeGroupsRequest, DescribeGroupsResponse, ListedGroup
 from kbroker.testing.asking import EARLIEST, LATEST, Asking
+from kbroker.testing.changes import Changeable
 from kbroker.testing.missing import MissingError, check, listing, visible
 
 TopicPartition = tuple[str, int]
@@ -41,12 +43,12 @@ class Member:
     """The assigned partitions, in order."""
 
 
-class Group:
+class Group(Changeable):
     """One group."""
 
     def __init__(self, group_id: str, asking: Asking) -> None:
+        super().__init__(group_id, asking)
         self.id = group_id
-        self._asking = asking
 
     def __repr__(self) -> str:
         return f"<Group {self.id}>"
@@ -150,6 +152,14 @@ class Group:
         ends = self._asking.offsets_at(partitions, LATEST)
         begun = self._asking.offsets_at([each for each in partitions if each not in offsets], EARLIEST)
         return sum(max(0, ends.get(each, 0) - offsets.get(each, begun.get(each, 0))) for each in partitions)
+
+    def delete(self) -> None:
+        """Delete the group, which must have no members, with its committed offsets. Raises MissingError, ApiError."""
+        self.change(GROUP_DELETE)
+
+    def delete_offsets(self, *topics: str) -> None:
+        """Delete the committed offsets of topics, each as "orders" or "orders:0,1". Raises MissingError, ApiError."""
+        self.change(GROUP_DELETE_OFFSETS, topic=topics)
 
 
 def _assigned(data: bytes) -> tuple[TopicPartition, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Never
 
+from kbroker.changes import TOPIC_DELETE
 from kbroker.cluster_state import TopicState
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -20,13 +21,11 @@ from kbroker.protocol.messages.topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    DeleteTopicState,
 )
 from kbroker.protocol.records import BatchHeader, build_batch, iter_batches, read_marker, read_records
 from kbroker.testing.asking import EARLIEST, Asking
-from kbroker.testing.missing import MissingError, check, listing, topic_state, visible
+from kbroker.testing.changes import Changeable
+from kbroker.testing.missing import check, listing, topic_state, visible
 from kbroker.testing.numbers import check_whole
 
 _BYTES = 64 * 1024 * 1024
@@ -59,12 +58,12 @@ class StoredRecord:
         return (self.value or b"").decode()
 
 
-class Topic:
+class Topic(Changeable):
     """One topic, which may have been deleted; each access then raises KeyError with the existing names."""
 
     def __init__(self, name: str, asking: Asking) -> None:
+        super().__init__(name, asking)
         self.name = name
-        self._asking = asking
 
     def __repr__(self) -> str:
         return f"<Topic {self.name}>"
@@ -163,14 +162,7 @@ class Topic:
 
     def delete(self) -> None:
         """Delete the topic."""
-        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=self.name)], timeout_ms=_TIMEOUT_MS)
-        (done,) = self._asking.ask_controller(
-            request, DeleteTopicsResponse, lambda found: found.responses[0].error_code
-        ).responses
-        if done.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise MissingError("topic", self.name, visible(self._asking.state))
-        check(done.error_code, f"topic {self.name}", done.error_message)
-        self._asking.known_everywhere(self.name)
+        self.change(TOPIC_DELETE)
 
     def _about(self, index: int) -> str:
         there = self.partitions

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kafka.errors import KafkaConnectionError
 
-from kbroker.admin import topics
+from kbroker.admin import changes, topics
+from kbroker.changes import TOPIC_DELETE
+from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsResponse
 
 
 class Cluster:
@@ -12,9 +14,6 @@ class Cluster:
 
     def create_topics(self, names, **_):
         return {"topics": [{"name": name, "error_code": 17 if " " in name else 0} for name in names]}
-
-    def delete_topics(self, names, **_):
-        return self.create_topics(names)
 
 
 def test_a_change_is_reported_though_the_cluster_is_away_behind_it(monkeypatch):
@@ -24,10 +23,20 @@ def test_a_change_is_reported_though_the_cluster_is_away_behind_it(monkeypatch):
         waits.append(list(names))
         raise KafkaConnectionError("away")
 
+    def delete(_admin, request, _kind):
+        return DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(each.name, bytes(16), 17 if " " in each.name else 0) for each in request.topics
+            ]
+        )
+
     monkeypatch.setattr(topics, "wait_for_topics", away)
-    monkeypatch.setattr(topics, "wait_for_deletion", away)
-    for change in (topics.create_topics, topics.delete_topics):
-        refusals = change(Cluster(), ["a", "bad name"])
-        assert refusals["a"] is None
-        assert refusals["bad name"] is not None
+    monkeypatch.setattr(changes, "wait_for_deletion", away)
+    monkeypatch.setattr(changes, "ask_controller", delete)
+    created = topics.create_topics(Cluster(), ["a", "bad name"])
+    assert created["a"] is None
+    assert created["bad name"] is not None
+    done, refusals = changes.carry_out(Cluster(), TOPIC_DELETE, ["a", "bad name"], {})
+    assert done == ["a"]
+    assert [each.name for each in refusals] == ["INVALID_TOPIC"]
     assert waits == [["a"], ["a"]]

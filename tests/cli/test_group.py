@@ -363,7 +363,7 @@ def test_a_group_of_an_api_that_is_not_here_is_told_of_as_listed(cli, monkeypatc
     ("arguments", "said"),
     [
         (["describe"], "either the names of groups or --all-groups"),
-        (["delete", "g", "--all-groups"], "either the names of groups or --all-groups"),
+        (["delete", "g", "--all-groups"], "either the names of groups, --pattern or --all-groups"),
         (["reset", "--all-topics", "--to-latest"], "either the names of groups or --all-groups"),
         (["reset", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"], "exclude each other"),
         (["validate-regex", "(a"], "is no regular expression of RE2"),
@@ -378,3 +378,18 @@ def test_wrong_usage(cli, arguments, said):
 
 def test_a_pattern_is_checked_without_a_cluster():
     assert CommandLine("127.0.0.1:1").ok("group", "validate-regex", "orders-.*").text.startswith("orders-.* is ")
+
+
+def test_several_groups_are_deleted(anywhere, topic):
+    groups = [f"g-{topic}-{number}" for number in range(3)]
+    for each in groups:
+        anywhere.ok("group", "reset", each, "--topic", topic, "--to-offset", "5", "--execute")
+    done = anywhere("group", "delete", f"{groups[0]}-not", groups[0])
+    assert (done.status, done.lines) == (1, [f"deleted {groups[0]}"])
+    assert anywhere.ok("group", "delete", groups[0], "--if-exists").text == ""
+    pattern = ["--pattern", f"g-{topic}-[0-9]", "--yes"]
+    assert anywhere.ok("group", "delete-offsets", *pattern, "--topic", f"{topic}:1").lines == [
+        f"deleted the offsets of {topic}:1 in {each}" for each in groups[1:]
+    ]
+    assert anywhere.ok("group", "delete", *pattern).lines == [f"deleted {each}" for each in groups[1:]]
+    assert "give either the names of groups, --pattern or --all-groups" in anywhere("group", "delete").err

@@ -16,7 +16,7 @@ from tests.console.world import ORDER
 
 TRIED = {
     "topic-create", "topic-config", "topic-partitions", "topic-truncate", "topic-elect", "topic-elect-unclean",
-    "topic-delete", "produce", "group-reset", "group-forget", "group-delete", "transaction-terminate",
+    "topic-delete", "produce", "group-reset", "group-delete-offsets", "group-delete", "transaction-terminate",
     "transaction-abort", "config", "feature", "acl-add", "acl-remove", "user-add", "user-remove", "token-expire",
     "quota-set", "quota-remove", "schema-add", "schema-remove", "move", "move-cancel", "drain", "elect-all",
 }  # fmt: skip
@@ -47,7 +47,7 @@ def test_a_topics_life(web, admin):
     web.do("topic-elect", topic="life")
     assert "another leader" in web.do("topic-elect-unclean", topic="life", confirm="life").words
     assert "type life to confirm" in web.refused("topic-delete", topic="life", confirm="lif")
-    assert "Topic life is deleted." in web.do("topic-delete", topic="life", confirm="life").words
+    assert "Deleted life." in web.do("topic-delete", topic="life", confirm="life").words
     assert web.get("/topics/life").status == 404
 
 
@@ -89,9 +89,9 @@ def test_a_reset_does_what_was_shown(web, cluster):
         ("to=earliest&topic=nope", "does not exist"),
     ):
         assert said in web.page(f"/group/reset?name=moved&{query}").words
-    web.do("group-forget", name="moved", topic="payments", confirm="moved")
+    web.do("group-delete-offsets", group="moved", topic="payments", confirm="moved")
     assert "has no committed offsets" in web.page("/group?name=moved").words
-    web.do("group-delete", name="moved", confirm="moved")
+    web.do("group-delete", group="moved", confirm="moved")
     assert web.get("/group?name=moved").status == 404
 
 
@@ -102,7 +102,7 @@ def test_a_group_with_members_keeps_its_offsets(web, cluster):
         assert page.text.count('<td class="has">') == 6
         assert "The group has members" in web.page("/group/reset?name=busy&to=earliest&topic=orders").words
         assert "has members" in web.refused("group-reset", name="busy", set="orders:0:0", confirm="busy")
-        assert "NON_EMPTY_GROUP" in web.refused("group-delete", name="busy", confirm="busy")
+        assert "NON_EMPTY_GROUP" in web.refused("group-delete", group="busy", confirm="busy")
 
 
 def test_a_group_of_the_consumer_protocol_is_shown(web, cluster):

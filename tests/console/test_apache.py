@@ -72,8 +72,8 @@ def test_the_main_changes(web, apache):
     web.do("topic-elect", topic="life")
     world.commit(apache.console.connection.bootstrap, "moved", "payments", 1.0)
     web.do("group-reset", name="moved", set="payments:1:0", confirm="moved")
-    web.do("group-forget", name="moved", topic="payments", confirm="moved")
-    web.do("group-delete", name="moved", confirm="moved")
+    web.do("group-delete-offsets", group="moved", topic="payments", confirm="moved")
+    web.do("group-delete", group="moved", confirm="moved")
     try:
         web.do("config", kind="broker", everyone="1", key="message.max.bytes", value="2000000")
         shown(web, "/configs?everyone=1&own=1", "2000000")
@@ -86,7 +86,7 @@ def test_the_main_changes(web, apache):
     web.do("quota-set", user="dave", key="producer_byte_rate", value="1000")
     web.do("quota-remove", user="dave", key="producer_byte_rate")
     web.do("transaction-terminate", id="checkout-1", confirm="checkout-1")
-    assert "Topic life is deleted." in web.do("topic-delete", topic="life", confirm="life").words
+    assert "Deleted life." in web.do("topic-delete", topic="life", confirm="life").words
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

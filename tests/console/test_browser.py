@@ -153,7 +153,7 @@ def test_a_topics_life(page):
     assert not submit.is_enabled(), "before the name is typed"
     page.fill("#delete [name=confirm]", "made-in-a-browser")
     page.click("#delete [type=submit]")
-    page.says("Topic made-in-a-browser is deleted.")
+    page.says("Deleted made-in-a-browser.")
 
 
 def test_a_topics_records_are_deleted_and_a_config_is_unset(page, cluster):
@@ -264,15 +264,15 @@ def test_offsets_are_reset_as_shown(page, cluster):
     page.click("[data-dialog=delete]")
     page.fill("#delete [name=confirm]", "reset-here")
     page.click("#delete [type=submit]")
-    page.says("Group reset-here is deleted.")
+    page.says("Deleted reset-here.")
 
 
 def test_a_group_forgets_a_topic(page, cluster):
     world.commit(cluster.bootstrap_servers, "forgets", "customers", 1.0)
     page.go("/group?name=forgets")
-    page.click("[data-dialog=forget]")
-    page.fill("#forget [name=confirm]", "forgets")
-    page.click("#forget [type=submit]")
+    page.click("[data-dialog=delete-offsets]")
+    page.fill("#delete-offsets [name=confirm]", "forgets")
+    page.click("#delete-offsets [type=submit]")
     page.says("has no committed offsets")
 
 

@@ -202,4 +202,4 @@ def test_names_are_never_markup(web, cluster):
         web.do("schema-remove", name=HOSTILE[:60])
         web.do("quota-remove", user=HOSTILE, key="producer_byte_rate")
         web.do("acl-remove", **rule, confirm=rule["principal"])
-        web.do("group-delete", name=HOSTILE, confirm=HOSTILE)
+        web.do("group-delete", group=HOSTILE, confirm=HOSTILE)

@@ -86,7 +86,7 @@ def test_nothing_is_changed_without_the_forms_token(web, action):
 def test_what_destroys_asks_for_the_name():
     asks = {each.name for each in ACTIONS if each.confirms is not None}
     assert asks >= {
-        "topic-delete", "topic-truncate", "topic-elect-unclean", "group-delete", "group-reset", "group-forget",
+        "topic-delete", "topic-truncate", "topic-elect-unclean", "group-delete", "group-reset", "group-delete-offsets",
         "acl-remove", "user-remove", "transaction-abort", "transaction-terminate", "token-expire", "drain",
     }  # fmt: skip
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from kbroker.console import changes
 from kbroker.console.page_and_action import Action, Page, Raw
 from kbroker.console.pages import (
     access,
@@ -26,5 +27,5 @@ _SUBJECTS: Final = (
     overview, topics, topic, messages, groups, reset, transactions, cluster, configs, access, quotas,
 )  # fmt: skip
 PAGES: Final[tuple[Page, ...]] = tuple(page for subject in _SUBJECTS for page in subject.PAGES)
-ACTIONS: Final[tuple[Action, ...]] = tuple(each for subject in _SUBJECTS for each in subject.ACTIONS)
+ACTIONS: Final[tuple[Action, ...]] = (*changes.ACTIONS, *(each for subject in _SUBJECTS for each in subject.ACTIONS))
 RAW: Final[tuple[Raw, ...]] = messages.RAW

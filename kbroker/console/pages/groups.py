@@ -1,19 +1,18 @@
 """Groups: the list, and for each group its members, their partitions and their progress.
 
-Owns these requests, and deleting a group or its committed offsets of a topic. Resetting offsets is a page of its own
-(reset.py).
+Owns these requests. Resetting offsets is a page of its own (reset.py).
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.admin.errors import NotThere, raise_refused
-from kbroker.admin.group_offsets import WITHOUT_MEMBERS, delete_offsets, named_partitions
-from kbroker.admin.groups import delete_groups, described_group, listed_groups, member_counts
+from kbroker.admin.errors import NotThere
+from kbroker.admin.group_offsets import WITHOUT_MEMBERS
+from kbroker.admin.groups import described_group, listed_groups, member_counts
 from kbroker.console.console import Console
-from kbroker.console.listing import Listing, has_words, place
-from kbroker.console.page_and_action import Action, Done, Facts, Page
+from kbroker.console.listing import Listing, has_words
+from kbroker.console.page_and_action import Action, Facts, Page
 from kbroker.console.stuck_groups import STANDING_S
 from kbroker.console.values import Values
 
@@ -100,19 +99,5 @@ def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def delete(admin: Any, values: Values) -> Done:
-    """Delete a group without members."""
-    name = values.needed("name", "the group")
-    raise_refused(delete_groups(admin, [name]))
-    return Done(f"Group {name} is deleted.", "/groups")
-
-
-def forget(admin: Any, values: Values) -> Done:
-    """Delete a group's committed offsets of a topic."""
-    name, topic = values.needed("name", "the group"), values.needed("topic", "the topic")
-    delete_offsets(admin, name, named_partitions(admin, [topic]))
-    return Done(f"{name} has no offsets of {topic} any more.", place("/group", name=name))
-
-
 PAGES: Final = (Page("/groups", "groups.html", find), Page("/group", "group.html", find_one))
-ACTIONS: Final = (Action("group-delete", delete, "name"), Action("group-forget", forget, "name"))
+ACTIONS: Final[tuple[Action, ...]] = ()

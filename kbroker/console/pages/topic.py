@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView, cluster_view, is_misled
 from kbroker.admin.configs import Subject, alter_configs, described_configs
-from kbroker.admin.errors import AdminError, NotThere, raise_any, raise_refused
+from kbroker.admin.errors import AdminError, NotThere, raise_any
 from kbroker.admin.log_dirs import log_dirs
 from kbroker.admin.partition_offsets import known_offsets_at
 from kbroker.admin.placement import elect_leaders, leaders
 from kbroker.admin.records import TO_THE_END, delete_records
-from kbroker.admin.topics import add_partitions, delete_topics
+from kbroker.admin.topics import add_partitions
 from kbroker.config.operations import Op
 from kbroker.console.configs_shown import Row, rows_of
 from kbroker.console.console import Console
@@ -123,13 +123,6 @@ def add(admin: Any, values: Values) -> Done:
     return Done(f"{name} has {count} partitions.", place("/topics", name))
 
 
-def delete(admin: Any, values: Values) -> Done:
-    """Delete a topic."""
-    name = values.needed("topic", "the topic")
-    raise_refused(delete_topics(admin, [name]))
-    return Done(f"Topic {name} is deleted.", "/topics")
-
-
 def truncate(admin: Any, values: Values) -> Done:
     """Delete the records of a partition, or of all, before an offset."""
     name = values.needed("topic", "the topic")
@@ -172,7 +165,6 @@ PAGES: Final = (
 ACTIONS: Final = (
     Action("topic-config", set_config),
     Action("topic-partitions", add),
-    Action("topic-delete", delete, "topic"),
     Action("topic-truncate", truncate, "topic"),
     Action("topic-elect", elect),
     Action("topic-elect-unclean", elect_unclean, "topic"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kbroker.admin.cluster_view import TopicView
-from kbroker.admin.errors import WrongInput, raise_refused
+from kbroker.admin.errors import WrongInput, raise_any
 from kbroker.admin.topics import create_topics
 from kbroker.console.console import Console
 from kbroker.console.listing import Listing, has_words, place
@@ -99,7 +99,8 @@ def create(admin: Any, values: Values) -> Done:
             if not equals or not key.strip():
                 raise WrongInput(f"a config is KEY=VALUE, not {line.strip()[:80]!r}")
             configs[key.strip()] = value.strip()
-    raise_refused(create_topics(admin, [name], partitions, replicas, configs))
+    refused = create_topics(admin, [name], partitions, replicas, configs).values()
+    raise_any([each.text for each in refused if each is not None])
     return Done(f"Topic {name} is created.", place("/topics", name))
 
 

@@ -1,0 +1,39 @@
+"""The changes of the table `kbroker.changes` as actions of the console; their buttons and forms are in parts.html.
+
+Owns the page that shows a change's effect. Never knows a particular change.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from kbroker.admin.changes import carry_out
+from kbroker.admin.errors import raise_any
+from kbroker.changes import CHANGES, Change
+from kbroker.console.listing import place
+from kbroker.console.page_and_action import Action, Done
+from kbroker.console.values import Values
+
+
+def changes_of(kind: str) -> list[Change]:
+    """Return the changes of a kind of entity."""
+    return [each for each in CHANGES if each.of == kind]
+
+
+def _carried_out(change: Change, admin: Any, values: Values) -> Done:
+    name = values.needed(change.of, f"the {change.of}")
+    given = {field.name: [values.needed(field.name, f"the {field.name}")] for field in change.fields}
+    _, refusals = carry_out(admin, change, [name], given)
+    raise_any([each.text for each in refusals])
+    text = change.done_text(name, given)
+    return Done(f"{text[0].upper()}{text[1:]}.", _shows(change, name))
+
+
+def _shows(change: Change, name: str) -> str:
+    if change.of == "topic":
+        return "/topics" if change.deletes else place("/topics", name)
+    return "/groups" if change.deletes else place("/group", name=name)
+
+
+ACTIONS: Final = tuple(Action(f"{each.of}-{each.name}", partial(_carried_out, each), each.of) for each in CHANGES)

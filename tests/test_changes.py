@@ -1,0 +1,104 @@
+"""Each change of the table is on every surface, and does the same there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from kbroker import ApiError, Broker
+from kbroker.changes import CHANGES, GROUP_DELETE, partitions_by_topic
+from kbroker.cli.main import cli
+from kbroker.console.pages import ACTIONS
+from kbroker.control.application import OPERATIONS
+from kbroker.protocol.errors import ErrorCode
+from kbroker.testing.groups import Group
+from kbroker.testing.topics import Topic
+from tests.control.conftest import controlled
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        running.topics.create("orders", 3)
+        running.topics.create("payments")
+        yield running
+
+
+def committed(broker: Broker, group: str) -> Group:
+    """Commit an offset of each partition of two topics."""
+    client = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
+    places = [*(TopicPartition("orders", index, 0) for index in range(3)), TopicPartition("payments", 0, 0)]
+    client.commit(offsets=places, asynchronous=False)
+    client.close()
+    return broker.groups[group]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda each: f"{each.of}-{each.name}")
+def test_a_change_is_on_every_surface(change) -> None:
+    noun = cli.get_command(click.Context(cli), change.of)
+    assert isinstance(noun, click.Group)
+    assert noun.commands[change.name].help == change.summary
+    (action,) = [each for each in ACTIONS if each.name == f"{change.of}-{change.name}"]
+    assert action.confirms == change.of
+    routes = {(each.method, each.path.replace(":path", "")) for each in OPERATIONS}
+    assert tuple(change.route.split(" ")) in routes
+    assert hasattr({"topic": Topic, "group": Group}[change.of], change.name.replace("-", "_"))
+
+
+def test_a_test_deletes_offsets_and_groups(broker: Broker) -> None:
+    group = committed(broker, "billing")
+    group.delete_offsets("orders:0,2")
+    assert sorted(group.offsets) == [("orders", 1), ("payments", 0)]
+    group.delete_offsets("payments", "orders")
+    assert group.offsets == {}
+    for wrong, said in (
+        (lambda: group.delete_offsets("order"), "there is no topic 'order'; did you mean 'orders'"),
+        (lambda: broker.groups["biling"].delete_offsets("orders"), "there is no group 'biling'"),
+        (broker.groups["biling"].delete, "there is no group 'biling'"),
+    ):
+        with pytest.raises(KeyError, match=said):
+            wrong()
+    for text, said in (("orders:x", "a topic is TOPIC or TOPIC:0,1"), ("orders:7", "topic orders has no partition 7")):
+        with pytest.raises(ValueError, match=said):
+            group.delete_offsets(text)
+    committed(broker, "gone").delete()
+    assert "gone" not in broker.groups
+
+
+def test_a_group_with_members_stays(broker: Broker) -> None:
+    client = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "busy"})
+    client.subscribe(["orders"])
+    broker.wait_for(lambda b: client.poll(0.1) is not None or b.groups["busy"].state == "Stable")
+    with pytest.raises(ApiError, match="NON_EMPTY_GROUP: group busy") as refused:
+        broker.groups["busy"].delete()
+    assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
+    with controlled(broker) as api:
+        assert "group busy" in api.refused(409, "DELETE", "/groups/busy")
+    client.close()
+
+
+def test_a_group_is_missing_before_any_has_existed() -> None:
+    with Broker() as fresh, pytest.raises(KeyError, match="there is no group 'billing'"):
+        fresh.groups["billing"].delete()
+
+
+def test_over_http(broker: Broker) -> None:
+    group = committed(broker, "a/b")
+    with controlled(broker) as api:
+        assert api.ok("POST", "/delete-offsets/a%2Fb", {"topic": ["orders:0", "payments"]}) == {"name": "a/b"}
+        assert sorted(group.offsets) == [("orders", 1), ("orders", 2)]
+        assert "topic is missing" in api.refused(400, "POST", "/delete-offsets/a%2Fb", {})
+        assert "no partition 9" in api.refused(400, "POST", "/delete-offsets/a%2Fb", {"topic": "orders:9"})
+        assert "there is no topic 'none'" in api.refused(404, "POST", "/delete-offsets/a%2Fb", {"topic": "none"})
+        assert api.ok("DELETE", "/groups/a%2Fb") == {"name": "a/b"}
+        assert "there is no group 'a/b'" in api.refused(404, "DELETE", "/groups/a%2Fb")
+        described = api.ok("GET", "/openapi.json")["paths"]["/groups/{group}"]["delete"]
+        assert described["summary"] == GROUP_DELETE.summary
+
+
+def test_partitions_in_texts() -> None:
+    assert partitions_by_topic(["a", "b:0,2", "b:1"]) == {"a": None, "b": {0, 1, 2}}
+    assert partitions_by_topic(["b:0", "b"]) == {"b": None}
