@@ -1,8 +1,8 @@
 """Changes of a cluster that every surface offers, one declaration each: the table `CHANGES`.
 
 A declaration has the change's name, arguments and help, the requests to Kafka, and the refusals in their answers. The
-surfaces make from it the verb (cli/changes.py), the console's button, form and action (console/changes.py), the route of
-the control API (control/changes.py), and the work of a method of the test kit (testing/changes.py). A change with
+surfaces make from it: the verb (cli/changes.py); button, form and action of the console (console/changes.py); the
+route of the control API (control/changes.py); the work of a method of the test kit (testing/changes.py). A change with
 arguments of its own on one surface, like creating a topic, is no row of this table.
 
 Never sends a request itself: the surface passes the `Cluster`.
