@@ -47,6 +47,17 @@ class Field:
     least: float | None = None
     most: float | None = None
 
+    def fault(self, value: Any) -> str | None:
+        """Return a line about a value of this kind that the field refuses; None if it does not."""
+        if self.choices and value not in self.choices:
+            return f"{self.name} is one of {', '.join(self.choices)}, not {value[:100]!r}"
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if self.least is not None and value < self.least:
+                return f"{self.name} is at least {self.least:g}, not {value}"
+            if self.most is not None and value > self.most:
+                return f"{self.name} is at most {self.most:g}, not {value}"
+        return None
+
 
 class Failure(NamedTuple):
     """One refusal by Kafka: `name` is the entity to be changed, `about` the part of it that was refused."""
@@ -75,8 +86,8 @@ class Cluster(Protocol):
         """Return the number of partitions of a topic; 0 if it does not exist."""
         ...
 
-    def deleted_everywhere(self, topics: Sequence[str], /) -> None:
-        """Wait until every broker knows that topics were deleted. Never fails."""
+    def wait_for_partitions(self, topics: Sequence[str], count: int, /) -> None:
+        """Wait until every broker knows this number of partitions of topics, 0 if they were deleted. Never fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,9 @@ class Change:
     of: str
     """The kind of entity, "topic" or "group": the noun of the verb, and the name of the argument with its name."""
     name: str
-    """The verb."""
+    """The verb. The test kit's method has the same name, with underscores, in testing/topics.py or groups.py."""
+    title: str
+    """The text of the console's button."""
     summary: str
     """A sentence for help texts."""
     route: str
@@ -99,16 +112,28 @@ class Change:
     done: str
     """The text of a success, with the entity's name and the fields in braces."""
     warning: str
-    """The text of the console's form, which asks for the entity's name as confirmation."""
+    """The text of the console's form."""
     fields: tuple[Field, ...] = ()
+    destroys: bool = True
+    """Whether the console asks for the entity's name as confirmation."""
     deletes: bool = False
     """Whether the entity itself is gone afterwards."""
 
     @property
-    def title(self) -> str:
-        """The text of a button: "Delete topic", "Delete offsets"."""
-        words = self.name.replace("-", " ")
-        return (words if words != self.name else f"{words} {self.of}").capitalize()
+    def slug(self) -> str:
+        """The name among those of all kinds, "topic-delete"."""
+        return f"{self.of}-{self.name}"
+
+    def make(self, cluster: Cluster, names: Sequence[str], values: Values) -> list[Failure]:
+        """Check the values, and run the change. Raises ValueError."""
+        for field in self.fields:
+            if field.name in values:
+                fault = field.fault(values[field.name])
+            else:
+                fault = f"{field.name} is missing: {field.meaning}" if field.required else None
+            if fault is not None:
+                raise ValueError(fault)
+        return self.run(cluster, names, values)
 
     def done_text(self, name: str, values: Values) -> str:
         """Return the text of a success."""
@@ -137,7 +162,7 @@ def _delete_topics(cluster: Cluster, names: Sequence[str], _: Values) -> list[Fa
         if each.error_code
     ]
     refused = {each.name for each in failures}
-    cluster.deleted_everywhere([each for each in names if each not in refused])
+    cluster.wait_for_partitions([each for each in names if each not in refused], 0)
     return failures
 
 
@@ -188,6 +213,7 @@ def _failure(name: str, about: str, code: int, message: str | None, kind: str) -
 TOPIC_DELETE: Final = Change(
     "topic",
     "delete",
+    "Delete topic",
     "Delete topics with everything in them.",
     "DELETE /topics/{topic}",
     _delete_topics,
@@ -198,6 +224,7 @@ TOPIC_DELETE: Final = Change(
 GROUP_DELETE: Final = Change(
     "group",
     "delete",
+    "Delete group",
     "Delete groups that have no members, with their committed offsets.",
     "DELETE /groups/{group}",
     _delete_groups,
@@ -208,6 +235,7 @@ GROUP_DELETE: Final = Change(
 GROUP_DELETE_OFFSETS: Final = Change(
     "group",
     "delete-offsets",
+    "Delete offsets",
     "Delete committed offsets of topics that no member of the group reads.",
     "POST /delete-offsets/{group}",
     _delete_offsets,

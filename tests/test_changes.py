@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 
 import click
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Consumer, TopicPartition
 
 from kbroker import ApiError, Broker
-from kbroker.changes import CHANGES, GROUP_DELETE, partitions_by_topic
+from kbroker.admin.connection import Connection
+from kbroker.admin.errors import AdminError
+from kbroker.changes import CHANGES, GROUP_DELETE, Change, Failure, Field, partitions_by_topic
+from kbroker.cli import changes as cli_changes
 from kbroker.cli.main import cli
+from kbroker.console import changes as console_changes
 from kbroker.console.pages import ACTIONS
+from kbroker.console.values import Values
+from kbroker.control import changes as control_changes
 from kbroker.control.application import OPERATIONS
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.groups import Group
@@ -46,6 +54,58 @@ def test_a_change_is_on_every_surface(change) -> None:
     routes = {(each.method, each.path.replace(":path", "")) for each in OPERATIONS}
     assert tuple(change.route.split(" ")) in routes
     assert hasattr({"topic": Topic, "group": Group}[change.of], change.name.replace("-", "_"))
+
+
+def test_a_change_works_on_every_surface(broker: Broker) -> None:
+    """A row with fields of all kinds, which asks Kafka for nothing."""
+    asked: list[tuple[list[str], dict[str, object]]] = []
+
+    def run(_cluster: object, names: Sequence[str], values: Mapping[str, object]) -> list[Failure]:
+        asked.append(([*names], dict(values)))
+        return [Failure(each, each, ErrorCode.POLICY_VIOLATION) for each in names if each == "payments"]
+
+    fields = (
+        Field("count", "integer", "How many.", required=True, least=1, most=9),
+        Field("note", "string", "A word.", choices=("a", "b")),
+        Field("part", "names", "Some."),
+    )
+    change = Change(
+        "topic", "try", "Try topic", "Try topics.", "POST /tries/{topic}", run, "tried {topic} {count} times",
+        "It is tried.", fields, destroys=False,
+    )  # fmt: skip
+    wanted = (["orders"], {"count": 3, "note": "b", "part": ["x"]})
+
+    broker.topics["orders"].change(change, count=3, note="b", part=["x"])
+    with pytest.raises(ValueError, match="count is at most 9, not 10"):
+        broker.topics["orders"].change(change, count=10)
+    with pytest.raises(ValueError, match="count is missing: How many"):
+        broker.topics["orders"].change(change)
+    with pytest.raises(ApiError, match="POLICY_VIOLATION: topic payments"):
+        broker.topics["payments"].change(change, count=1)
+
+    where = ["-b", broker.bootstrap_servers]
+    verb = CliRunner().invoke(
+        cli_changes.command_of(change), ["orders", "--count", "3", "--note", "b", "--part", "x", *where]
+    )
+    assert (verb.exit_code, verb.output) == (0, "tried orders 3 times\n")
+    assert "count is at most 9" in str(
+        CliRunner().invoke(cli_changes.command_of(change), ["orders", "--count", "10", *where]).exception
+    )
+
+    action = console_changes.action_of(change)
+    form = [("topic", "orders"), ("count", "3"), ("note", "b"), ("part", "x")]
+    with Connection(broker.bootstrap_servers, {}).admin() as admin:
+        assert action.run(admin, Values(form)).text == "Tried orders 3 times."
+        with pytest.raises(AdminError, match="cannot try payments: "):
+            action.run(admin, Values([("topic", "payments"), ("count", "1")]))
+    assert action.confirms is None
+
+    operation = control_changes.operation_of(change)
+    control = SimpleNamespace(subject=broker)
+    assert operation.work is not None
+    assert operation.work(control, {"topic": "orders", "count": 3, "note": "b", "part": ["x"]}) == {"name": "orders"}
+    assert [each for each in asked if each == wanted] == [wanted] * 4
+    assert asked[-1] == wanted
 
 
 def test_a_test_deletes_offsets_and_groups(broker: Broker) -> None:

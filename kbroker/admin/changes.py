@@ -15,7 +15,7 @@ from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_group, no_such_topic
 from kbroker.admin.errors import AdminError, Refusal, WrongInput, code_error, error_text
 from kbroker.admin.own_request import ask_controller, ask_coordinator
-from kbroker.admin.visible_everywhere import wait_for_deletion
+from kbroker.admin.visible_everywhere import wait_for_deletion, wait_for_topics
 from kbroker.changes import NO_CONTROLLER, NO_COORDINATOR, Change, Failure, Values
 from kbroker.protocol.messages.topics import DeleteTopicsRequest
 
@@ -57,9 +57,12 @@ class _Cluster:
         (found,) = self._admin.describe_topics([topic])
         return 0 if found["error_code"] else len(found["partitions"])
 
-    def deleted_everywhere(self, topics: Sequence[str]) -> None:
-        with contextlib.suppress(KafkaError):  # they are deleted in any case
-            wait_for_deletion(self._admin, topics)
+    def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
+        with contextlib.suppress(KafkaError):  # they are changed in any case
+            if count:
+                wait_for_topics(self._admin, topics, count)
+            else:
+                wait_for_deletion(self._admin, topics)
 
 
 def carry_out(
@@ -72,7 +75,7 @@ def carry_out(
     if not names:
         return [], []
     try:
-        failures = change.run(_Cluster(admin), names, values)
+        failures = change.make(_Cluster(admin), names, values)
     except ValueError as error:
         raise WrongInput(str(error)) from None
     failed = {each.name for each in failures}

@@ -20,28 +20,38 @@ from kbroker.changes import CHANGES, Change
 from kbroker.cli.client import client_options
 from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.option_types import field_options, whole_match
+from kbroker.cli.output import Decorator
 
 _COMPLETE: Final = {"topic": complete_topics, "group": complete_groups}
 _LISTED: Final[dict[str, Callable[[Any], list[str]]]] = {
     "topic": lambda admin: [each["name"] for each in listed_topics(admin) if not each["internal"]],
     "group": lambda admin: list(listed_groups(admin)),
 }
+_ALL: Final = {"group": " or --all-groups"}
+"""The nouns with an option for all, as in kafka-consumer-groups."""
 
 
 def add_changes(command: click.Group, noun: str) -> None:
     """Add the verbs of a noun's changes to its command."""
     for each in CHANGES:
         if each.of == noun:
-            command.add_command(_verb(each))
+            command.add_command(command_of(each))
 
 
-def _verb(change: Change) -> click.Command:
+def _all_option(noun: str) -> Decorator:
+    if noun not in _ALL:
+        return lambda verb: verb
+    return click.option(f"--all-{noun}s", "everything", is_flag=True, help=f"All {noun}s, after a confirmation.")
+
+
+def command_of(change: Change) -> click.Command:
+    """Return the verb of a change."""
     noun = change.of
 
     @click.command(change.name, help=change.summary)
-    @click.argument("names", nargs=-1, metavar=f"{noun.upper()}...", shell_complete=_COMPLETE[noun])
+    @click.argument("names", nargs=-1, metavar=f"[{noun.upper()}...]", shell_complete=_COMPLETE[noun])
     @click.option("--pattern", metavar="REGEX", help=f"Those {noun}s whose whole name matches, after a confirmation.")
-    @click.option(f"--all-{noun}s", "everything", is_flag=True, help=f"All {noun}s, after a confirmation.")
+    @_all_option(noun)
     @click.option("--yes", is_flag=True, help="Do not ask.")
     @click.option("--if-exists", is_flag=True, help=f"A {noun} that does not exist is no failure.")
     @field_options(change.fields)
@@ -49,21 +59,23 @@ def _verb(change: Change) -> click.Command:
     def verb(
         names: tuple[str, ...],
         pattern: str | None,
-        everything: bool,
         yes: bool,
         if_exists: bool,
         connection: Connection,
+        everything: bool = False,
         **given: Any,
     ) -> None:
         if sum([bool(names), pattern is not None, everything]) != 1:
-            raise click.UsageError(f"give either the names of {noun}s, --pattern or --all-{noun}s")
-        values = {name: value for name, value in given.items() if value is not None}
+            raise click.UsageError(f"give either the names of {noun}s or --pattern{_ALL.get(noun, '')}")
+        values = {
+            key: [*each] if isinstance(each, tuple) else each for key, each in given.items() if each not in (None, ())
+        }
         with connection.admin() as admin:
             if not names:
                 matches = whole_match(pattern)
                 names = tuple(each for each in _LISTED[noun](admin) if matches(each))
                 if names and not yes:
-                    click.confirm(f"{change.title.split()[0].lower()} {', '.join(names)}?", abort=True, err=True)
+                    click.confirm(f"{change.title.lower()}: {', '.join(names)}?", abort=True, err=True)
             done, refusals = carry_out(admin, change, names, values, if_exists=if_exists)
         for name in done:
             click.echo(change.done_text(name, values))

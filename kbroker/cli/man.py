@@ -78,8 +78,8 @@ def _page(command: click.Command, context: click.Context, summary: str) -> str:
         for each, its in below:
             lines += [f".SS {_text(str(its.info_name))}", *_prose(each.help or "")]
             records = _records(each, its)
-            lines += _options({option: text for option, text in records.items() if option not in shared})
-            also = [option.split(" ")[0].rstrip(",") for option in records if option in shared]
+            lines += _options({option: text for option, text in records.items() if shared.get(option) != text})
+            also = [option.split(" ")[0].rstrip(",") for option, text in records.items() if shared.get(option) == text]
             if also:
                 lines += [".PP", f"Also: {', '.join(f'{_bold(option)}' for option in also)}."]
         lines += [".SH OPTIONS OF SEVERAL COMMANDS", *_options(shared)] if shared else []

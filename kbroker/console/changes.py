@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kbroker.admin.changes import carry_out
 from kbroker.admin.errors import raise_any
-from kbroker.changes import CHANGES, Change
+from kbroker.changes import CHANGES, Change, Field
 from kbroker.console.listing import place
 from kbroker.console.page_and_action import Action, Done
 from kbroker.console.values import Values
@@ -23,11 +23,18 @@ def changes_of(kind: str) -> list[Change]:
 
 def _carried_out(change: Change, admin: Any, values: Values) -> Done:
     name = values.needed(change.of, f"the {change.of}")
-    given = {field.name: [values.needed(field.name, f"the {field.name}")] for field in change.fields}
+    given = {field.name: _read(field, values) for field in change.fields if field.required or values.text(field.name)}
     _, refusals = carry_out(admin, change, [name], given)
     raise_any([each.text for each in refusals])
     text = change.done_text(name, given)
     return Done(f"{text[0].upper()}{text[1:]}.", _shows(change, name))
+
+
+def _read(field: Field, values: Values) -> Any:
+    what = f"the value of {field.name}"
+    if field.kind == "integer":
+        return values.needed_number(field.name, what)
+    return [values.needed(field.name, what)] if field.kind == "names" else values.needed(field.name, what)
 
 
 def _shows(change: Change, name: str) -> str:
@@ -36,4 +43,9 @@ def _shows(change: Change, name: str) -> str:
     return "/groups" if change.deletes else place("/group", name=name)
 
 
-ACTIONS: Final = tuple(Action(f"{each.of}-{each.name}", partial(_carried_out, each), each.of) for each in CHANGES)
+def action_of(change: Change) -> Action:
+    """Return the action of a change."""
+    return Action(change.slug, partial(_carried_out, change), change.of if change.destroys else None)
+
+
+ACTIONS: Final = tuple(map(action_of, CHANGES))

@@ -18,7 +18,8 @@ def _carried_out(change: Change, control: Control, values: Values) -> dict[str, 
     return {"name": values[change.of]}
 
 
-def _operation(change: Change) -> Operation:
+def operation_of(change: Change) -> Operation:
+    """Return the operation of a change."""
     method, path = change.route.split(" ")
     words = f"{change.name}-{change.of}".split("-")
     return Operation(
@@ -32,4 +33,4 @@ def _operation(change: Change) -> Operation:
     )
 
 
-OPERATIONS: Final = tuple(_operation(each) for each in CHANGES)
+OPERATIONS: Final = tuple(operation_of(each) for each in CHANGES)

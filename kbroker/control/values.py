@@ -112,13 +112,9 @@ def _checked(fields: list[Field], given: Mapping[str, Any]) -> dict[str, Any]:
 def _value(field: Field, value: Any) -> Any:
     if not _IS[field.kind](value):
         raise Refused(400, f"{field.name} is to be {_WORDS[field.kind]}, not {json.dumps(value)[:100]}")
-    if field.choices and value not in field.choices:
-        raise Refused(400, f"{field.name} is one of {', '.join(field.choices)}, not {value[:100]!r}")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if field.least is not None and value < field.least:
-            raise Refused(400, f"{field.name} is at least {field.least:g}, not {value}")
-        if field.most is not None and value > field.most:
-            raise Refused(400, f"{field.name} is at most {field.most:g}, not {value}")
+    fault = field.fault(value)
+    if fault is not None:
+        raise Refused(400, fault)
     return _MADE[field.kind](value) if field.kind in _MADE else value
 
 

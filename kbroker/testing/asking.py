@@ -111,13 +111,8 @@ class Asking:
             found |= {(each.name, one.partition_index): one.offset for each in answer.topics for one in each.partitions}
         return found
 
-    def known_everywhere(self, topic: str) -> None:
-        """Wait until every broker knows that a topic was created or deleted."""
-
-    def deleted_everywhere(self, topics: Sequence[str]) -> None:
-        """Wait until every broker knows that topics were deleted."""
-        for each in topics:
-            self.known_everywhere(each)
+    def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
+        """Wait until every broker knows this number of partitions of topics, 0 if they were deleted."""
 
     def now_ms(self) -> int:
         """Return the broker's time, in ms since the epoch."""

@@ -94,13 +94,16 @@ class ClusterAsking(Asking):
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
         return [[each] for each in partitions]  # the leader may differ from partition to partition
 
-    def known_everywhere(self, topic: str) -> None:
+    def wait_for_partitions(self, topics: Sequence[str], count: int) -> None:
         deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            states = [each.metadata.state.topics.get(topic) for each in self._running().values()]
-            if len({None if each is None else each.topic_id for each in states}) == 1:
-                return
+        while time.monotonic() < deadline and not all(self._known_everywhere(each, count) for each in topics):
             time.sleep(PAUSE_S)
+
+    def _known_everywhere(self, topic: str, count: int) -> bool:
+        """Whether all brokers know the same topic, with this number of partitions; or none does, for 0."""
+        states = [each.metadata.state.topics.get(topic) for each in self._running().values()]
+        counts = {0 if each is None else len(each.partitions) for each in states}
+        return counts == {count} and len({None if each is None else each.topic_id for each in states}) == 1
 
     def now_ms(self) -> int:
         return next(iter(self._running().values())).clock.now_ms()

@@ -19,7 +19,7 @@ class Changeable:
         """Make a change. Raises MissingError if the entity does not exist, ApiError for another refusal."""
         if change.of == "group" and not self._asking.partitions_of(OFFSETS_TOPIC):  # there is no coordinator to ask
             raise MissingError("group", self._name, ())
-        for failure in change.run(self._asking, [self._name], values):
+        for failure in change.make(self._asking, [self._name], values):
             if failure.missing:
                 known = visible(self._asking.state) if failure.missing == "topic" else self._asking.groups()
                 raise MissingError(failure.missing, failure.about, known)

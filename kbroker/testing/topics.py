@@ -295,7 +295,7 @@ class Topics(Mapping[str, Topic]):
             request, CreateTopicsResponse, lambda found: found.topics[0].error_code
         ).topics
         check(done.error_code, f"topic {name}", done.error_message)
-        self._asking.known_everywhere(name)
+        self._asking.wait_for_partitions([name], partitions)
         return self[name]
 
 

@@ -363,7 +363,7 @@ def test_a_group_of_an_api_that_is_not_here_is_told_of_as_listed(cli, monkeypatc
     ("arguments", "said"),
     [
         (["describe"], "either the names of groups or --all-groups"),
-        (["delete", "g", "--all-groups"], "either the names of groups, --pattern or --all-groups"),
+        (["delete", "g", "--all-groups"], "either the names of groups or --pattern or --all-groups"),
         (["reset", "--all-topics", "--to-latest"], "either the names of groups or --all-groups"),
         (["reset", "g", "--all-topics", "--to-latest", "--execute", "--dry-run"], "exclude each other"),
         (["validate-regex", "(a"], "is no regular expression of RE2"),
@@ -392,4 +392,4 @@ def test_several_groups_are_deleted(anywhere, topic):
         f"deleted the offsets of {topic}:1 in {each}" for each in groups[1:]
     ]
     assert anywhere.ok("group", "delete", *pattern).lines == [f"deleted {each}" for each in groups[1:]]
-    assert "give either the names of groups, --pattern or --all-groups" in anywhere("group", "delete").err
+    assert "give either the names of groups or --pattern or --all-groups" in anywhere("group", "delete").err

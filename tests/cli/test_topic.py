@@ -112,7 +112,7 @@ def test_internal_topics_are_listed_when_asked_for(cli, name):
         (["create", "t", "-p", "0"], "-p"),
         (["alter", "t"], "nothing to change"),
         (["describe", "t", "--pattern", "u"], "one of them"),
-        (["delete"], "either the names of topics, --pattern or --all-topics"),
+        (["delete"], "either the names of topics or --pattern"),
         (["list", "--pattern", "("], "no regular expression of RE2"),
         (["create", "t", "--replica-assignment", "1:1"], "names a broker twice"),
         (["create", "t", "-p", "1", "--replica-assignment", "1"], "says how many there are"),

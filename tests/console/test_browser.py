@@ -148,11 +148,11 @@ def test_a_topics_life(page):
     page.click("#set [type=submit]")
     page.says("retention.ms of made-in-a-browser is 77777.")
     page.go("/topics/made-in-a-browser")
-    page.click("[data-dialog=delete]")
-    submit = page.find("#delete [type=submit]")
+    page.click("[data-dialog=topic-delete]")
+    submit = page.find("#topic-delete [type=submit]")
     assert not submit.is_enabled(), "before the name is typed"
-    page.fill("#delete [name=confirm]", "made-in-a-browser")
-    page.click("#delete [type=submit]")
+    page.fill("#topic-delete [name=confirm]", "made-in-a-browser")
+    page.click("#topic-delete [type=submit]")
     page.says("Deleted made-in-a-browser.")
 
 
@@ -261,18 +261,18 @@ def test_offsets_are_reset_as_shown(page, cluster):
     page.fill("[name=confirm]", "reset-here")
     page.click("[type=submit].destroy")
     page.says("offsets of reset-here moved.")
-    page.click("[data-dialog=delete]")
-    page.fill("#delete [name=confirm]", "reset-here")
-    page.click("#delete [type=submit]")
+    page.click("[data-dialog=group-delete]")
+    page.fill("#group-delete [name=confirm]", "reset-here")
+    page.click("#group-delete [type=submit]")
     page.says("Deleted reset-here.")
 
 
 def test_a_group_forgets_a_topic(page, cluster):
     world.commit(cluster.bootstrap_servers, "forgets", "customers", 1.0)
     page.go("/group?name=forgets")
-    page.click("[data-dialog=delete-offsets]")
-    page.fill("#delete-offsets [name=confirm]", "forgets")
-    page.click("#delete-offsets [type=submit]")
+    page.click("[data-dialog=group-delete-offsets]")
+    page.fill("#group-delete-offsets [name=confirm]", "forgets")
+    page.click("#group-delete-offsets [type=submit]")
     page.says("has no committed offsets")
 
 
