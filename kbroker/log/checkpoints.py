@@ -42,7 +42,7 @@ def entries_in(text: str) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or not lines[1].isascii() or not lines[1].isdigit():
-        raise ValueError("the second line is no number of entries")
+        raise ValueError("the second line is not a number of entries")
     if len(lines) - 2 != int(lines[1][:20]):
         raise ValueError(f"{len(lines) - 2} entries where {lines[1][:20]} are announced")
     return lines[2:]
@@ -120,7 +120,7 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
 
 
 def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
-    """Write a partition's topic id, without fsync: the cluster's metadata contains it, and it is written again."""
+    """Write a partition's topic id, without fsync: if it is lost, it is written again from the cluster's metadata."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id.bytes)}"
     write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode(), sync=False)
 
@@ -150,7 +150,7 @@ class CheckpointFile:
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
         """Write now, after any running write; raises OSError.
 
-        Without `sync` it survives a crash of the process only.
+        Without `sync` the content only survives a crash of the process, not a power loss.
         """
         self._asked += 1
         self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
@@ -163,8 +163,8 @@ class CheckpointFile:
     def begin(self) -> int:
         """Return the number of a write whose entries are collected from now on, in pieces.
 
-        A write in between is newer and stays: an entry collected earlier may belong to a partition that has been
-        deleted and created again.
+        If another write is done in the meantime, it counts as newer, and this one is dropped: an entry collected
+        earlier may belong to a partition that has been deleted and created again.
         """
         self._asked += 1
         return self._asked
@@ -178,7 +178,7 @@ class CheckpointFile:
         return self._pending
 
     def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
-        """Write entries, on any thread, unless a later write has been done; raises OSError."""
+        """Write entries, on any thread, unless a write with a higher number has been done; raises OSError."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -1,14 +1,14 @@
-"""Whether the batches found at start are consistent: their offsets and leader epochs, which no CRC covers.
+"""Check the offsets and leader epochs of old batches, which no CRC covers, when they are first read.
 
-Owns the check of a batch's base offset and leader epoch, which no CRC covers, against its neighbours, before anything
-of a file that this process did not write is served. After a crash, recovery has checked all that. After a clean stop, a
-start reads nothing, however large the log; so the check is done here, once, for the data requested. Never checks CRCs,
-and never changes a file.
+Owns the check of a batch's base offset and leader epoch against those of its neighbours. The check precedes any
+response with data from a file that this process did not write. After a crash, recovery has done the check already.
+After a clean stop, a start reads nothing, however large the log, so the check is done here, once, for the requested
+data. Never checks CRCs, and never changes a file.
 
-Batches never overlap, and leader epochs never fall. A batch is proven when that holds between it and the batch before
-it, and between it and the batch after it: where offsets have no holes, no other number would fit. Three faults stay
-undetected: in a compacted log, an offset that moves within the hole beside it; a batch between two leader epochs that
-claims the other of the two; and the first batch of a log with an older epoch.
+Batches never overlap, and leader epochs never fall. A batch is proven when both rules hold between it and the batch
+before it, and between it and the batch after it. Where offsets have no holes, no other offset would fit. Three faults
+stay undetected: in a compacted log, a wrong offset that still lies within the hole beside the batch; at the border of
+two leader epochs, a batch that claims the other epoch; and a first batch of a log that claims an older epoch.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class LogSlice:
     end_offset: int = 0
     """The end of the range visible to the reader."""
     cut_short: bool = False
-    """Whether more could have been served than one read checks (checks_at_first_read.py)."""
+    """Whether the slice is shorter than possible because of the limit on checks per read (checks_at_first_read.py)."""
     _handle: FileHandle | None = field(default=None, init=False)
 
     @property

@@ -26,8 +26,8 @@ _MOST_SHAPES: Final = 256
 _MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
 _GROWTH: Final = 16  # how many times further to look as long as records are alike
 _LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint continues after the byte
-_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size has the sign bit: null
-_MANY_HEADERS: Final = 16  # of a record, which is then not worth comparing with others
+_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 if the first byte of a size means a negative size: null
+_MANY_HEADERS: Final = 16  # a record with this many is not compared with others
 _U64: Final = 2**64 - 1
 _U32: Final = 2**32 - 1
 _DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
@@ -64,7 +64,7 @@ class Run(NamedTuple):
         return chain.from_iterable(_picker(0, self.stride, 0).iter_unpack(memoryview(data)[self.position : self.end]))
 
     def nulls(self, data: bytes) -> bytes | None:
-        """Return 1 for each record without a value and 0 for the others; None if all have one."""
+        """Return 1 for each record with a null value and 0 for the others; None if no value is null."""
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
         nulls = column.translate(_NULL)
         return nulls if 1 in nulls else None
@@ -102,7 +102,7 @@ class Run(NamedTuple):
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether value and headers of each record end at its end, with the same layout; raises Malformed."""
+        """Whether the value and headers of each record end with the record, in the same layout; raises Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -201,7 +201,7 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether value and headers of each record end at its end; raises Malformed, IndexError."""
+        """Whether the value and headers of each record end with the record; raises Malformed, IndexError."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
             # Nearly all: a value of less than 64 bytes, or else of less than 8 KiB, and no headers.
@@ -336,7 +336,7 @@ def _read_one(data: bytes, position: int) -> Run:
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return a number of 32 bits and the position after it; raises Malformed or IndexError.
 
-    In 5 bytes the bits above the 32nd are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
+    Bits above the 32nd in the fifth byte are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
     """
     byte = data[position]
     if byte < 0x80:

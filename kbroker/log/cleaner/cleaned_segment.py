@@ -81,7 +81,7 @@ class CleanedSegment:
     def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
         """Write and fsync everything; returns the number of bytes of the last write to the log. Raises OSError.
 
-        The files get the modification time of the segment they replace, which is the age of records without a
+        The files get the modification time of the segment they replace: it determines the age of records without a
         timestamp.
         """
         written = self.flush()

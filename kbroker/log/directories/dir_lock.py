@@ -39,7 +39,7 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Take the record lock on the open file if possible: a process-wide lock is lost with any close of the file."""
+    """Take a record lock of the open file, if possible: any close of the file would release a process-wide lock."""
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
@@ -50,7 +50,8 @@ def _holder(found: os.stat_result) -> int | None:
     """Return the process that holds a lock on a file, where the system shows it (Linux: /proc/locks).
 
     A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex. The record lock of an open file
-    has no process (-1), nor has one of another pid namespace (0). A waiting one has "->" after the number.
+    shows no process (-1), and neither does a lock from another pid namespace (0). A waiting one has "->" after the
+    number.
     """
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:

@@ -102,7 +102,7 @@ class PartitionWalk:
 
         `resting` means that no broker was writing to it any more.
 
-        The generator's value is whether it was read to its end: if not, recovery drops all segments after it.
+        Returns whether the segment was read to its end: if not, recovery drops all segments after it.
         """
         path = offset_name(self.directory, base, LOG_SUFFIX)
         if base < self.next_offset:
@@ -169,7 +169,7 @@ class PartitionWalk:
         if header.size > left:
             raise Bad(f"the batch has {header.size} bytes, of which {left} are there")
         if header.base_offset < self.next_offset:
-            raise Bad(f"offset {header.base_offset} where {self.next_offset} is the least", header.size)
+            raise Bad(f"offset {header.base_offset} is below {self.next_offset}, the next offset", header.size)
         if header.last_offset_delta < 0 or header.record_count < 0:
             raise Bad(f"{header.record_count} records up to offset delta {header.last_offset_delta}", header.size)
         if header.last_offset - base > MAX_RELATIVE_OFFSET:
