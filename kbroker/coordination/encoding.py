@@ -1,9 +1,9 @@
 """The bytes of coordinators' records, and of the batches that they append to their own logs.
 
 A key and a value are an int16 (the type in a key, the version in a value), then a message. Owns this form, the encoding
-of batches and markers, at once or ahead and one by one, and the split of a long list into several batches. Never
-appends. Reads like Kafka's CoordinatorRecordSerde: bytes behind a message are skipped, and in a string that is not
-valid UTF-8, U+FFFD replaces the invalid bytes.
+of batches and markers (records of a long list are encoded ahead, one by one), and the split of a long list into several
+batches. Never appends. Decodes as Kafka's CoordinatorRecordSerde does: it skips bytes after a message, and replaces
+invalid UTF-8 in a string with U+FFFD.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 def read_prefix(data: bytes, part: str) -> int:
     """Return the type or version at the beginning of a `part` (key, value); raises Malformed if it is too short."""
     if len(data) < 2:
-        raise Malformed(f"its {part} has {len(data)} bytes, and no version")
+        raise Malformed(f"its {part} has {len(data)} bytes, too few for a version")
     return int.from_bytes(data[:2], "big", signed=True)
 
 
@@ -37,7 +37,7 @@ def decode_value(cls: type[_T], value: bytes) -> _T:
 
 
 def encode(prefix: int, message: Any, version: int) -> bytes:
-    """Return int16 `prefix` and a message. A string that is too long for the format is an error of the request."""
+    """Return int16 `prefix` and a message. A string too long for the format raises an error for the request."""
     out = bytearray(prefix.to_bytes(2, "big"))
     try:
         encoder(type(message), version)(message, out, [])
@@ -71,7 +71,7 @@ def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields
 
 
 class EncodedRecords:
-    """Records of one batch that are encoded ahead, as there are many; they get the time of the batch."""
+    """Records of one batch that are encoded ahead because there are many; they get the batch's timestamp."""
 
     def __init__(self) -> None:
         self._body = bytearray()

@@ -78,7 +78,7 @@ class MetricsServer:
         self._changing = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: dict[threading.Thread, socket.socket] = {}
-        """The threads of connections in order of arrival, also of those that were displaced by newer ones."""
+        """The threads of connections in order of arrival, including connections that newer ones have displaced."""
         self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
 
     def start(self) -> Self:
@@ -87,10 +87,10 @@ class MetricsServer:
         return self
 
     def stop(self) -> None:
-        """Stop serving; not from the loop's own thread, for which an answer may wait."""
+        """Stop serving. Do not call this on the loop's own thread: an answer may be waiting for the loop."""
         self._closed = True
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # which wakes the accepting thread
+            self._listening.shutdown(socket.SHUT_RDWR)  # this wakes the accepting thread
         self._listening.close()
         with self._changing:
             left = dict(self._threads)
@@ -155,7 +155,7 @@ class MetricsServer:
 
     def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
         """Return the status, the type and the text of the page; raises NoAnswer, or OSError for a broken connection."""
-        with self._collecting:  # concurrent ones would only take turns
+        with self._collecting:  # concurrent collections would only slow each other down
             if asker not in self._connections:
                 raise ConnectionAbortedError
             if self.stopping:
@@ -179,7 +179,7 @@ class MetricsServer:
         async def measure(_lag_s: float) -> tuple[bool, dict[str, Any]]:
             return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
-        with self._measuring:  # or all requests would take their share of every turn of the loop
+        with self._measuring:  # one at a time, to limit the load on the loop
             return self._ask(measure, LOOP_S)
 
     def lag_s(self) -> float:

@@ -1,9 +1,9 @@
 """The directories of partitions in a log directory, by name.
 
-Owns the path for a partition's name, the recognition of entries (partitions, and directories that are moving, deleted
-or set aside), and the check which topic a directory belongs to. Names are read from other brokers' requests, ZooKeeper
-and files. An invalid topic name never becomes a path, and links are not followed, so nothing outside the log directory
-is opened, renamed or deleted. Never reads a log.
+Owns the path of a partition's directory, the kinds of directories (in use, moving, deleted or set aside), and the check
+of the topic to which a directory belongs. Names are read from other brokers' requests, ZooKeeper and files. An invalid
+topic name never becomes a path, and links are not followed, so nothing outside the log directory is opened, renamed or
+deleted. Never reads a log.
 """
 
 from __future__ import annotations

@@ -211,8 +211,8 @@ class Snapshots:
     def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
         """Drop the snapshots at the bases of deleted segments; returns their files, for the caller to remove.
 
-        The newest snapshot on disk stays, and so do newer ones that are not on disk yet: until one of these is, only
-        the former contains the producers without remaining records.
+        The newest snapshot on disk stays: until a newer one is on disk, it alone contains the producers without
+        remaining records. Newer snapshots stay, too.
         """
         newest = self.newest_synced
         files = []
