@@ -29,7 +29,7 @@ def read_prefix(data: bytes, part: str) -> int:
 
 
 def decode_value(cls: type[_T], value: bytes) -> _T:
-    """Return the message in a value; raises Malformed, also for an unknown version, as in Kafka."""
+    """Return the message in a value; raises Malformed. As in Kafka, this includes unknown versions."""
     version = read_prefix(value, "value")
     if version not in cast("Any", cls).VERSIONS:
         raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")
@@ -52,7 +52,7 @@ SPLIT_BYTES = 256 << 10
 def record_batch(
     records: Sequence[CoordinatorRecord], leader_epoch: int, producer: InTransaction | None, now_ms: int
 ) -> bytes:
-    """Return a batch of records, which belong to a producer's transaction if there is one."""
+    """Return a batch of records; they are part of a producer's transaction if one is given."""
     rows = [(now_ms, key, value, ()) for key, value in records]
     return build_batch(rows, **_fields_of(producer, leader_epoch))
 
@@ -101,7 +101,7 @@ def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
 
 
 def split(records: Sequence[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
-    """Yield pieces of a list of records, each of which makes a batch of moderate size."""
+    """Split a list of records; yields pieces, each for a batch of moderate size."""
     piece: list[CoordinatorRecord] = []
     size = 0
     for record in records:

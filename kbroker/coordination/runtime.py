@@ -1,8 +1,9 @@
 """The runtime of replicated state machines: of the group and the transaction coordinator.
 
 Owns the steps around a decision: choosing the shard of a partition, appending and replaying its records (shard_log.py),
-waiting for the high watermark, answering; timers; loading (loading.py schedules it) and unloading. Never decides
-anything itself. In this package, only runtime.py, loading.py and timers.py use asyncio.
+waiting for the high watermark, and answering. Also owns the timers, and the loading (loading.py schedules it) and
+unloading of partitions. Never decides anything itself. In this package, only runtime.py, loading.py and timers.py use
+asyncio.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 
@@ -199,7 +200,7 @@ class Runtime(Generic[S]):
     # -- loading
 
     async def _load(self, partition: int, state: _Partition[S]) -> None:
-        """Replay the log, yielding every few records, then serve. A failed load begins again later.
+        """Replay the log, yielding every few records, then serve. A failed load is retried later.
 
         The last appends of the previous leader may be lost until all in-sync replicas have them, so serving waits for
         that. It does not wait for the high watermark, which does not advance while fewer replicas are in sync than
@@ -346,7 +347,7 @@ class Runtime(Generic[S]):
     def _apply(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False
     ) -> tuple[ErrorCode, _Waiting | None]:
-        """Write an outcome. Return its error, and the entry that waits for the high watermark, if there is one.
+        """Write an outcome. Return its error, and the entry, if any, that waits for the high watermark.
 
         Even if there is nothing to write, the answer (`is_asked`) and `after` wait for everything written before: they
         may depend on state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
@@ -395,7 +396,7 @@ class Runtime(Generic[S]):
     def _fail(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, error: ReplayError
     ) -> ErrorCode:
-        """Discard a shard that is behind its log, and load it again. Return the error for the request."""
+        """Discard a shard whose state lacks records of its log, and load it again. Return the error for the request."""
         state.active = False
         code = ErrorCode.NOT_COORDINATOR
         if outcome.after is not None:
@@ -448,7 +449,7 @@ class Runtime(Generic[S]):
         state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
 
     def _advance(self, partition: int, state: _Partition[S]) -> None:
-        """Finish the entries that the high watermark has passed, in order; then wait for the next."""
+        """Finish, in order, the entries that the high watermark has passed; then wait for the next entry."""
         while state.waiting and state.waiter is None:
             entry = state.waiting[0]
             awaitable = self._committed(partition, entry.end)

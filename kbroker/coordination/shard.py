@@ -28,13 +28,13 @@ class Schedule(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Remove a timer, if there is one."""
+    """Remove a timer, if it exists."""
 
     key: Hashable
 
 
 class Parked:
-    """A request that is answered later. A shard keeps it and names it in `Outcome.replies`."""
+    """A request that is answered later. A shard keeps it until `Outcome.replies` contains it with its answer."""
 
     __slots__ = ("answer", "wake")
 

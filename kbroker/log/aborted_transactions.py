@@ -38,9 +38,9 @@ class AbortedTransactions(NamedTuple):
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
     async def begun_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the transactions whose first record lies below `offset`, wherever their markers lie.
+        """Return the transactions whose first record is below `offset`, whatever the offsets of their markers.
 
-        The result is void if segments are removed meanwhile.
+        The result is void if segments are removed in the meantime.
         """
         found: list[AbortedTxn] = []
         index = 0

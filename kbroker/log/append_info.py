@@ -20,7 +20,7 @@ class AppendOrigin(Enum):
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
-    """A coordinator of this broker, which has just built the batch: neither its sequences nor its bytes are checked."""
+    """A coordinator of this broker, which has just built the batch: its sequences and bytes are not checked."""
     REPLICATION = 2
     """Batches that a leader has checked already."""
 

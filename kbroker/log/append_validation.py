@@ -92,7 +92,7 @@ class BatchRules:
 
 
 def beyond_segment(size: int, rules: BatchRules) -> AppendError:
-    """Return the error for a batch whose stored form is larger than a segment."""
+    """Return the error for a batch whose stored form exceeds segment.bytes."""
     detail = f"batch of {size} bytes exceeds segment.bytes {rules.segment_bytes}"
     return AppendError(ErrorCode.RECORD_LIST_TOO_LARGE, detail=detail)
 
@@ -145,7 +145,7 @@ def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
         raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"the batch at {header.base_offset} is damaged")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.leader_epoch < latest_epoch:
         # The CRC covers none of these fields.
-        detail = f"offsets {header.base_offset} to {header.last_offset} in epoch {header.leader_epoch} cannot be"
+        detail = f"offsets {header.base_offset} to {header.last_offset} in epoch {header.leader_epoch} are impossible"
         raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=detail)
     return header
 

@@ -1,7 +1,7 @@
 """The small text files of a log directory and of a partition.
 
 Owns their formats, and the order of writes to a file: the last requested write wins. Never decides when to write. An
-unreadable file counts as absent, as in Kafka: its content only saves work, or recovery finds it again.
+unreadable file counts as absent, as in Kafka: the content only saves work, or recovery can derive it again.
 
     *-offset-checkpoint       0 / count / `topic partition offset` per line
     leader-epoch-checkpoint   0 / count / `epoch start_offset` per line
@@ -44,7 +44,7 @@ def entries_in(text: str) -> list[str]:
     if len(lines) < 2 or not lines[1].isascii() or not lines[1].isdigit():
         raise ValueError("the second line is not a number of entries")
     if len(lines) - 2 != int(lines[1][:20]):
-        raise ValueError(f"{len(lines) - 2} entries where {lines[1][:20]} are announced")
+        raise ValueError(f"{len(lines) - 2} entries, but the second line says {lines[1][:20]}")
     return lines[2:]
 
 
@@ -107,7 +107,7 @@ def write_epochs(path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = T
 
 
 def read_topic_id(directory: str) -> uuid.UUID | None:
-    """Read a partition's topic id; None where the file is absent or broken."""
+    """Read a partition's topic id; None if the file is absent or broken."""
     content = read_optional(f"{directory}/{PARTITION_METADATA}")
     if content is None:
         return None

@@ -1,7 +1,8 @@
 """The consequences of a disk error: for one log here, for its directory in directories/log_directory.py.
 
-Owns which errors are temporary (a full disk, no free descriptors), which ones take a directory offline, and why a log
-refuses appends. In a cluster a full disk takes it offline as well, as in Kafka: other brokers can lead its partitions.
+Owns the list of temporary errors (a full disk, no free descriptors), the list of errors that take a directory offline,
+and the reason why a log refuses appends. In a cluster a full disk takes its directory offline as well, as in Kafka:
+other brokers can lead the partitions.
 """
 
 from __future__ import annotations

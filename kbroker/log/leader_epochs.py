@@ -1,8 +1,8 @@
 """The first offset of each leader epoch of a partition.
 
-Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. That file
-has no checksum, so the first answer of an opened log compares it with a few batches of each epoch. If they disagree,
-the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
+Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. This file
+has no checksum, so before the first answer after an opening it is compared with a few batches of each epoch. If they
+disagree, the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
         """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
 
-        Without `sync` a power loss may lose the entry, which is then found in the batches (`prove`). An OSError changes
+        Without `sync` a power loss may remove the entry; the batches then prove it again (`prove`). An OSError changes
         nothing.
         """
         if epoch < 0 or start_offset < 0:
@@ -111,8 +111,8 @@ class LeaderEpochCache:
     def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
         """Drop epochs that begin at or beyond a log's new end.
 
-        Without `sync` a power loss may bring the dropped entries back. The next start drops them again, or finds the
-        right epochs where the log has grown since. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
+        Without `sync` a power loss may bring the dropped entries back. The next start drops them again, or, if the log
+        has grown since, finds the right epochs. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
         """
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
@@ -128,7 +128,7 @@ class LeaderEpochCache:
         self._write()
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
-        """Compare the epochs with the log's batches, and use the batches where they disagree; raises OSError."""
+        """Compare the epochs with the log's batches; if they disagree, the batches count. Raises OSError."""
         written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
         if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)

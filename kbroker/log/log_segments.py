@@ -3,7 +3,7 @@
 Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync. Also
 owns the rules of retention (beyond retention.bytes, older than retention.ms), and the files of deleted segments until a
 caller removes them, on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and
-never reads their batches. A log may have many thousands of segments: each is worked on only when it is needed.
+never reads batches. A log may have many thousands of segments, so each is touched only when it is needed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Segments:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the segment in which `offset` lies, the first one for all before it."""
+        """Return the index of the segment that contains `offset`; that of the first segment for any earlier offset."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def index_of(self, segment: Segment) -> int:
@@ -283,7 +283,7 @@ class Segments:
     # -- files ------------------------------------------------------------------------------------------------
 
     def sealed_paths_from(self, offset: int) -> Iterator[str]:
-        """Return the log files, without the active one, that hold data at or beyond `offset`; for any thread."""
+        """Return the log files of closed segments that hold data at or beyond `offset`; for any thread."""
         # Paths from offsets: a reference to a segment object would keep the file of a deleted segment open.
         directory, bases = self._directory, self.bases[self.index_at(offset) : -1]
         return (offset_name(directory, base, LOG_SUFFIX) for base in bases)

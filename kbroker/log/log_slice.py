@@ -50,7 +50,7 @@ class LogSlice:
         return self.size
 
     def view(self) -> memoryview:
-        """Read the bytes. A mapping would save the copy, but a truncated file under a mapping kills the process."""
+        """Read the bytes. A mapping would save the copy, but a truncation of the mapped file would kill the process."""
         if self.segment is None or not self.size:
             return memoryview(b"")
         handle = self._handle or self.segment.handle

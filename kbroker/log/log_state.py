@@ -306,7 +306,7 @@ class LogState:
         self.finish_truncation()
 
     async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do the same as `truncate_to`, some segments at a time, and with long reads in pieces.
+        """Do the same as `truncate_to`, with some segments at a time, and long reads in pieces.
 
         The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next append
         as leader. Other methods that depend on it call it themselves.
@@ -362,7 +362,7 @@ class LogState:
         self.finish_truncation()
 
     async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do the same as `truncate_fully`, oldest segments first and some at a time, as in a deletion.
+        """Do the same as `truncate_fully`, some segments at a time, oldest first, as in a deletion.
 
         If this is interrupted, the log continues with the remaining segments.
         """

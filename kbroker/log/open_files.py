@@ -109,7 +109,7 @@ class OpenFiles:
 
 
 _all: WeakSet[OpenFiles] = WeakSet()
-_all_lock = threading.Lock()  # several threads open logs and files
+_all_lock = threading.Lock()  # several threads open logs and register here
 
 
 def _everybodys() -> list[OpenFiles]:

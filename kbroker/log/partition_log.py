@@ -74,7 +74,7 @@ class PartitionLog(LogState):
         opened: Opened | None = None,
         patient: bool = True,
     ) -> AppendInfo:
-        """Append one batch at the next offsets; raises AppendError, and then nothing has changed.
+        """Append one batch at the next offsets; raises AppendError without any change.
 
         If the buffer is writable, base offset and leader epoch are written into it. `transaction_version` applies to
         the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
@@ -178,7 +178,7 @@ class PartitionLog(LogState):
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
     def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
-        """Append one batch of the leader's, byte for byte; raises AppendError, and then nothing has changed.
+        """Append a batch from the leader, byte for byte; raises AppendError without any change.
 
         The batch keeps the leader's offset and epoch; there may be holes, as in a compacted log. An empty log that
         starts within the batch appends the whole batch (Kafka: ReplicaManager's UnexpectedAppendOffset). The records
@@ -477,7 +477,7 @@ class PartitionLog(LogState):
         return list(self.producers.entries.values())
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that have been silent for this long; returns their number."""
+        """Drop producers that have sent nothing for this long; returns their number."""
         return whole(self.producers.expire(now_ms, expiration_ms))
 
     def move(self, directory: str) -> None:

@@ -62,7 +62,7 @@ async def rebuild(
 async def renumber(
     records: memoryview, header: BatchHeader, codec: int, rules: BatchRules, size: int, times: tuple[int, int]
 ) -> bytearray | None:
-    """Do the same as `rebuild`, with offsets from 0 on, and timestamps relative to the first record's."""
+    """Do the same as `rebuild`, but with offsets from 0 on and timestamps relative to the first record's."""
     batch = bytearray(HEADER_SIZE)
     pieces = unpack(header.codec, records[HEADER_SIZE : header.size], size)
     for piece in pack(codec, _renumbered(pieces, header, times[0]), -1, rules.level):

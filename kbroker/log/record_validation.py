@@ -58,9 +58,9 @@ class Opening(NamedTuple):
 
 
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
-    """A batch must be opened, which takes more than a moment. Nothing has changed.
+    """Opening a batch takes more than a moment. Nothing has changed.
 
-    A caller that continues the `opening` keeps that and not the exception, whose traceback holds more memory.
+    A caller that continues should only keep the `opening`: the exception's traceback holds more memory.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -287,7 +287,7 @@ class _Findings:
                     self._errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
 
     def _has_room_for_text(self) -> bool:
-        """Count an error; return whether there is room for its text."""
+        """Count an error; return whether its text still fits into the response."""
         self._error_count += 1
         return self._error_count <= MOST_ERRORS
 

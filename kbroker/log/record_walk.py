@@ -5,7 +5,7 @@ result is a sequence of slices of some hundred records; only one slice is kept a
 exactly the rules of `read_records`, and a malformed one raises the same kind of error. Never validates a record's
 content, never changes one.
 
-A record of up to 16 kB is read in place; of a larger one only the part unpacked in one step is kept.
+A record of up to 16 kB is read in place. Of a larger record, only the part unpacked in one step is kept.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond i
 _NUMBER: Final = 10  # bytes of the longest
 _MOST: Final = 512  # records in a slice that are read one by one: some hundred us
 _MOST_ALIKE: Final = 4096  # in a slice of records that are compared together
-_FIRST_READ: Final = 32  # records to read one by one before looking for neighbours that are alike again
+_FIRST_READ: Final = 32  # records to read one by one before the next search for alike records
 _HEADERS: Final = 512  # of a large record, read in one step
-_HEADER_BYTES: Final = 8192  # of small records' headers, likewise
+_HEADER_BYTES: Final = 8192  # of small records' headers, read in one step
 
 _KEPT: Final = 65536  # bytes that are kept for later instead of unpacking them twice
 
@@ -87,7 +87,7 @@ class RecordSlice:
         return self._deltas == list(range(delta, delta + len(self._deltas)))
 
     def stamps(self) -> Iterable[int]:
-        """Return timestamp deltas, among them the smallest and the largest."""
+        """Return some timestamp deltas, including the smallest and the largest."""
         return self._stamps
 
     def lacks_keys(self) -> bool:
@@ -262,7 +262,7 @@ class _Window:
             self._position = 0
 
     def take(self, most: int, delta: int) -> Slice | None:
-        """Read some of the next `most` records, whose offsets should count from `delta`.
+        """Read some of the next `most` records; their offset deltas should count up from `delta`.
 
         Returns None if the first one is large.
         Raises Malformed.
@@ -297,7 +297,7 @@ class _Window:
         return number
 
     def skip(self, size: int) -> int:
-        """Skip up to `size` bytes; returns how many are left to skip."""
+        """Skip up to `size` bytes; returns the number of bytes still to skip."""
         left = len(self._data) - self._position
         if size <= left:
             self._position += size

@@ -78,9 +78,9 @@ def load_log(
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `holes` means that there may be holes between offsets, under any current policy of the topic. `progress` gets the
-    bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then the
-    load has its own bound, since several logs may be loaded at a time, each on its thread.
+    `holes` means that there may be holes between offsets, whatever the topic's current cleanup.policy. `progress` gets
+    the bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then
+    the load has its own bound, since several logs may be loaded at a time, each on its thread.
     """
     for name in os.listdir(directory):  # leftovers of deletions
         if name.endswith((DELETED_SUFFIX, ".tmp")):
@@ -208,7 +208,7 @@ class _Loader:
         return end
 
     def _is_uncompacted(self, index: int) -> bool:
-        """Whether a segment's end is where the next one began: otherwise a power loss has cut it.
+        """Whether a segment ends where the next segment begins: if not, a power loss has cut it.
 
         This also holds if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the last batch
         of a replaced segment, and after Kafka's compaction a segment is seldom whole.

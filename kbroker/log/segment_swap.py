@@ -36,7 +36,7 @@ _BEYOND_ALL = 2**63
 def announce_swap(directory: str, base: int) -> list[str]:
     """Do step 1 for the `.cleaned` segment with this base, and return its future names.
 
-    Raises OSError, and then nothing has changed.
+    Raises OSError without any change.
     """
     paths = [offset_name(directory, base, suffix) for suffix in SEGMENT_SUFFIXES]
     try:

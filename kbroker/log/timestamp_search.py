@@ -54,7 +54,7 @@ class TimestampSearch:
     async def _first_batch(
         self, timestamp: int, extent: Callable[[], LogExtent], start: int
     ) -> tuple[BatchHeader, bytes] | None:
-        """Return the first batch from `start` on whose header claims that timestamp or a later one."""
+        """Return the first batch from `start` on whose header has `timestamp` or a later one."""
         segments = self._segments
         for index in _places(segments, segments.index_at(start - 1) if start else 0):
             if index is None:

@@ -64,7 +64,7 @@ async def readiness(
 
 
 def _start(logs: LogManager | None) -> str:
-    """Describe the progress of a start, which may read logs for minutes after a crash."""
+    """Describe the progress of a start: after a crash it may read logs for minutes."""
     reading = [each.recovery for each in logs.managers if each.recovery.total] if logs is not None else []
     if not reading:
         return "it is starting"

@@ -177,7 +177,7 @@ def _read(push: Push) -> Read:
 
 
 def _series(point: Point) -> int:
-    """Return how many lines of the page a point takes."""
+    """Return the number of a point's lines on the page."""
     return len(point.value.counts) + 2 if isinstance(point.value, Buckets) else 1
 
 

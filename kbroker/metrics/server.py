@@ -4,8 +4,8 @@ Owns the socket, the threads and the form of the answers. It does not run in the
 sends slowly, or never reads its answer, blocks nothing there. The loop only collects values, in pieces (collection.py);
 the connection's thread makes their text. Never changes the broker.
 
-The number of connections is limited; one more takes the place of the oldest, so that idle clients cannot keep others
-out.
+The number of connections is limited. Beyond the limit, a new connection displaces the oldest one, so that idle clients
+cannot block others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONNECTIONS: Final = 32
 """The most connections at once."""
 _COLLECT_S: Final = 30.0
 _IDLE_S: Final = 30.0
-"""After this time a connection that neither sends nor reads is closed."""
+"""The time after which an idle connection is closed."""
 _SMALL: Final = 1024
 _STOP_S: Final = 5.0
 _T = TypeVar("_T")
@@ -64,13 +64,13 @@ class MetricsServer:
         self.node: Node | None = None
         """The broker, once it has started."""
         self.logs: LogManager | None = None
-        """Its logs, once they are being read."""
+        """The broker's logs, once it reads them."""
         self.pushed: PushedMetrics | None = None
         """The metrics that clients push, if they are accepted."""
         self.stopping = False
         host, port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        """Its address, as "http://127.0.0.1:9404"."""
+        """The server's address, such as "http://127.0.0.1:9404"."""
         self._closed = False
         self._idle = Idle()
         self._collecting = threading.Lock()
@@ -122,7 +122,7 @@ class MetricsServer:
                 self._forget(sock, thread)
 
     def _takes(self, sock: socket.socket, thread: threading.Thread) -> bool:
-        """Make room for a connection; return False while too many displaced ones are still at work."""
+        """Make room for a connection; return False while too many displaced connections are still at work."""
         with self._changing:
             if len(self._threads) >= 2 * CONNECTIONS:
                 return False

@@ -29,7 +29,7 @@ ZSTD: Final = 4
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number asks for the high compressor
+_DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number selects the high compressor
 _DEFAULT_ZSTD_LEVEL = 3
 _GZIP_STEP = 16384  # some hundred us
 

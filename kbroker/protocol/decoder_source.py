@@ -249,7 +249,7 @@ def _too_many(n: int, remaining: int) -> Malformed:
 
 
 def _memory_of(spec: FieldSpec) -> int:
-    """Return roughly how much memory one element of a list takes, including its place in the list."""
+    """Return the approximate memory of one element of a list, including its place in the list."""
     if not isinstance(spec.kind, Scalar):
         return 8 + _memory_of_struct(spec.kind)
     return 8 + _MEMORY_OF.get(spec.kind.name, 32)

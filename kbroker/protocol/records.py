@@ -271,7 +271,7 @@ def enclose(
     control: bool = False,
     timestamp_type: int = 0,
 ) -> bytes:
-    """Build a batch of `count` records that are already encoded, and compressed if there is a codec."""
+    """Build a batch of `count` records that are already encoded, and already compressed if there is a codec."""
     attributes = codec | timestamp_type << 3
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     size = HEADER_SIZE + len(payload)
@@ -294,7 +294,7 @@ def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_times
 def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
 ) -> bytearray:
-    out = bytearray(1)  # attributes, of which none is defined
+    out = bytearray(1)  # attributes, all of them undefined
     put_number(out, wrap(timestamp_delta))
     put_number(out, offset_delta)
     _put_bytes(out, key)

@@ -1,9 +1,9 @@
 """Snappy as Java's SnappyOutputStream writes it, and raw blocks of it, which other producers write.
 
-Owns the stream, in both directions, and the format of a block as far as decompression needs it: the library
-decompresses a small one, this module a large one, element by element. The library can only decompress a block as a
-whole, which may be 21 times its size; producers that write one block per batch (such as librdkafka) seldom reach some
-megabytes.
+Owns the stream, in both directions, and those parts of the block format that decompression needs. The library
+decompresses small blocks; this module decompresses large ones, element by element, since the library can only
+decompress a whole block. Its content may be 21 times as large as the block; producers that write one block per batch
+(such as librdkafka) seldom reach some megabytes.
 
     stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
     block    size uvarint | elements         element: tag u8, whose low two bits are its kind

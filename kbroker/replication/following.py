@@ -18,7 +18,7 @@ EpochEnd = Callable[[int], tuple[int, int]]
 
 
 class Condition(Enum):
-    """The condition of a followed partition."""
+    """The state of a followed partition."""
 
     FETCHING = "fetching"
     ASKING = "asking for the leader's offsets, as its own is out of range"
@@ -150,10 +150,10 @@ def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
 
 
 def truncation_offset(diverging: tuple[int, int], end_offset: int, epoch_end: EpochEnd) -> int:
-    """Return where to truncate a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
+    """Return the truncation offset of a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
 
     If this broker's log does not have that epoch, it is truncated after the largest lower one, and the next fetch shows
-    whether that was enough (KIP-279). If it has no lower one, only the leader's offset counts.
+    whether that was enough (KIP-279). If it has no lower epoch, only the leader's offset counts.
     """
     leader_epoch, leader_end = diverging
     if leader_epoch < 0:

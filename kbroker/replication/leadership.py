@@ -153,7 +153,7 @@ class Leadership:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """All replicas that the controller may count as in sync by now."""
+        """All replicas that the controller may by now count as in sync."""
         return self.isr if self.proposed is None else self.isr | self.proposed.isr
 
     def lead(
@@ -168,8 +168,8 @@ class Leadership:
             return False
         begins = state.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
-        # A removed replica is in sync until the controller has written the opposite. Until then a new controller may
-        # elect it, so the leader waits for it. (Kafka's leaders wait only for assigned replicas.)
+        # A removed replica is in sync until the controller has written a set without it. Until then a new controller
+        # may elect it, so the leader waits for it. (Kafka's leaders wait only for assigned replicas.)
         for each in (*replicas, *sorted(state.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
@@ -215,7 +215,7 @@ class Leadership:
     # --- in-sync replicas
 
     def to_expand(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
-        """Propose a follower that may join the in-sync replicas, if no change is pending."""
+        """Propose a follower for the in-sync replicas if one may join and no change is pending."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None

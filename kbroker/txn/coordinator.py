@@ -2,8 +2,8 @@
 
 Owns the checks that need no transaction, and the form of answers. Never decides about a transaction: shard.py does.
 
-A method returns its answer, or an awaitable of it if the high watermark lags behind. A refusal is an error code in the
-answer; the handlers convert codes for older clients.
+A method returns its answer, or an awaitable of it if the high watermark lags behind. If a request is refused, the
+answer has an error code; the handlers convert codes for older clients.
 """
 
 from __future__ import annotations

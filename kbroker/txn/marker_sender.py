@@ -66,7 +66,7 @@ class Progress(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The partitions of one part of a round of markers, and its progress, now or later."""
+    """One part of a round of markers: its partitions and its progress, or an awaitable of the progress."""
 
     partitions: frozenset[TopicPartition]
     progress: Progress | Awaitable[Progress]

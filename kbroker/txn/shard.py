@@ -83,9 +83,9 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
 class TransactionShard:
     """The transactions of one partition.
 
-    `ids` supplies producer ids; `level` returns the finalized transaction.version; `on_prepared` is called with each id
-    whose outcome is in the log, also after loading; `room` returns the maximum size of a batch. `marker_retry_ms` is
-    the pause before refused markers are sent again.
+    `ids` supplies producer ids. `level` returns the finalized transaction.version. `on_prepared` is called with each
+    transactional id whose outcome is in the log, also after loading. `room` returns the maximum size of a batch.
+    `marker_retry_ms` is the pause before refused markers are sent again.
     """
 
     def __init__(
@@ -204,8 +204,8 @@ class TransactionShard:
     ) -> Outcome:
         """Give a producer its epoch, which fences every other producer; reply with an Identity.
 
-        `expected` is the producer's own claim. An open transaction is aborted first: the caller then gets
-        CONCURRENT_TRANSACTIONS, and retries.
+        `expected` is the identity that the producer claims. An open transaction is aborted first: in that case the
+        request fails with CONCURRENT_TRANSACTIONS, and the producer retries.
         """
         if transactional_id in self._pending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -274,7 +274,7 @@ class TransactionShard:
         return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
-        """Abort an open transaction against its producer's will; no producer gets the new epoch."""
+        """Abort an open transaction without a request of its producer; no producer gets the new epoch."""
         level = self._level()
         if level >= BUMPS_EPOCH_SINCE:
             return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NO_IDENTITY)

@@ -124,7 +124,7 @@ class Transaction:
         return self.client_version >= BUMPS_EPOCH_SINCE
 
     def may_be(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer that claims this id and epoch may still be the owner.
+        """Whether a producer with this id and epoch may still own the transactional id.
 
         The previous producer id with its last epoch means a retry of the request that replaced this id.
         """
@@ -182,7 +182,7 @@ class Transaction:
         )
 
     def prepared(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """Return the transaction with its outcome decided. From version 2 on its markers have a new epoch."""
+        """Return the transaction with a decided outcome. From version 2 on, its markers have a new epoch."""
         epoch, last = self.producer_epoch, self.last_epoch
         if client_version >= BUMPS_EPOCH_SINCE:
             epoch, last = min(self.producer_epoch + 1, MAX_EPOCH), self.producer_epoch
@@ -197,7 +197,7 @@ class Transaction:
         )
 
     def fenced(self, now_ms: int) -> Transaction:
-        """Return the transaction aborted by the coordinator, before version 2: with an epoch that no producer gets."""
+        """Return the transaction, aborted by the coordinator before version 2: with an epoch that no producer gets."""
         return self._to(
             PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),

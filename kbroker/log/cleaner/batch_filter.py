@@ -267,4 +267,4 @@ def check_batch(batch: memoryview, header: BatchHeader) -> None:
     if header.crc != compute_crc(batch):
         raise Malformed(f"batch at offset {header.base_offset} has a wrong CRC")
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise Malformed(f"batch at offset {header.base_offset} has a header that makes no sense")
+        raise Malformed(f"batch at offset {header.base_offset} has an invalid header")

@@ -1,7 +1,7 @@
 """The part of a log that can be cleaned, and the urgency of the cleaning.
 
-Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: where the dirty part begins, which segments must
-not be touched yet, the dirty ratio, and which log is cleaned first. Never changes a log.
+Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: the start of the dirty part, the segments that must
+not be cleaned yet, the dirty ratio, and the choice of the log to clean first. Never changes a log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One round of cleaning a log: read the dirty part, then rewrite all segments without superseded records.
+"""One round of cleaning a log: read the dirty part, then rewrite all segments, leaving out superseded records.
 
 Owns the order of the work (Kafka's Cleaner.doClean) and the grouping of segments. Never replaces a segment: it leaves
 `.cleaned` files, group after group, and the broker swaps them in. A damaged batch ends the round with Malformed, since

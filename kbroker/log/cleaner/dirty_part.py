@@ -26,7 +26,7 @@ _MOST_GROWTHS: Final = 5
 
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
-    """Return the table of keys, whose `end` is where the round ends; raises Malformed, OSError."""
+    """Return the table of keys; the round ends at the table's `end`. Raises Malformed, OSError."""
     with contextlib.suppress(Malformed):
         return _DirtyPart(job, reader, use_index=True).read()
     # The log itself may be intact: a wrong index misleads a backward reader.
@@ -107,7 +107,7 @@ class _DirtyPart:
         return offsets.add(data, runs, header.base_offset)
 
     def _first_place(self) -> int:
-        """Return where the first dirty batch begins."""
+        """Return the place at which the first dirty batch begins."""
         place, base, size = self._segments[0]
         for position, header, _ in self._reader.forward(base, size):
             if header.last_offset >= self._job.first_dirty:
@@ -117,5 +117,5 @@ class _DirtyPart:
 
 def _shortened(first: int, end: int, fitted: int) -> int:
     """Return a new end: of the part from `first` to `end`, only the last `fitted` bytes fitted into a table."""
-    fitted = fitted * 15 // 16  # the same number of bytes elsewhere may hold slightly more keys
+    fitted = fitted * 15 // 16  # other parts of the log may hold slightly more keys per byte
     return first + max(min(fitted, (end - first) * 3 // 4), 1)

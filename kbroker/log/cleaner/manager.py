@@ -148,7 +148,7 @@ class Cleaner:
         return bool(self._running)
 
     def forget(self, key: Key) -> bool:
-        """Drop the state and the job of a deleted log; True if `save` has something to write."""
+        """Drop the state and the job of a deleted log; return whether `save` has something to write."""
         self.uncleanable.pop(key, None)
         self._failures.pop(key, None)
         self._truncations.pop(key, None)
@@ -349,7 +349,7 @@ class Cleaner:
         self._end(job, now_ms)
 
     def _lost(self, job: _Running, now_ms: int) -> None:
-        """Handle the death of a worker; the log is unchanged, and is cleaned again."""
+        """Handle the death of a worker: the log is unchanged, and will be cleaned again."""
         if not job.abandoned:
             self._failures[job.key] += 1
             logger.error("%s-%d: the compaction process %d has died", *job.key, job.worker.pid)

@@ -59,8 +59,8 @@ class SegmentReader:
         """Yield the result of `forward`, from the last batch to the first; raises Malformed, OSError.
 
         The beginnings of batches can only be found from the front. With `use_index` most of them are read from the
-        segment's index; a wrong index then raises Malformed for an intact log. Where the index has no entries, headers
-        are walked.
+        segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no entries,
+        headers are walked.
         """
         fd = self._open(base, LOG_SUFFIX)
         try:
@@ -154,7 +154,7 @@ class SegmentReader:
         return memoryview(data)
 
     def _read_chunk(self, fd: int, position: int, size: int) -> memoryview:
-        """Read a chunk, or one whole batch where that is larger."""
+        """Read a chunk, or one whole batch if the batch is larger."""
         chunk = self._read(fd, position, min(self._chunk, size - position))
         needed = HEADER_SIZE
         if len(chunk) >= LOG_OVERHEAD:

@@ -137,7 +137,7 @@ class Worker:
             )
 
     def _spend(self, size: int) -> None:
-        """Count bytes read or written, wait if they were too many, and process the broker's messages meanwhile."""
+        """Count bytes read or written; if the rate is exceeded, wait, and process the broker's messages meanwhile."""
         now = time.monotonic()
         until = now + self._throttle.spend(size, now)
         while True:
@@ -170,7 +170,7 @@ class Worker:
 def main() -> None:
     """Serve the broker at the other end of the standard streams."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, which ends this process
-    gc.disable()  # no cycles here, but millions of objects that a collection would walk over
+    gc.disable()  # there are no cycles, but a collection would visit millions of objects
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     out = os.dup(1)

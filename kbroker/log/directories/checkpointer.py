@@ -160,7 +160,7 @@ class Checkpointer:
         self._stale_cleaned |= was_cleaned
 
     def forget(self, key: Key) -> None:
-        """Remove a deleted partition from all checkpoints: one of the same name is about to be created."""
+        """Remove a deleted partition from all checkpoints: a partition of the same name is about to be created."""
         if key in self._stale:
             self.write_all()
             self._cleaned.save()

@@ -7,7 +7,7 @@ answers a request and has no clock and no timer: `tick` is called from outside a
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
 
 A partition's directory that belongs to no topic of the cluster is left unchanged, and never opened. If a new topic of
-the same name needs the place, the directory is moved aside (-stray) and kept, as in Kafka: old data never turns up in
+the same name needs the place, the directory is moved aside (-stray) and kept, as in Kafka: old data never appears in
 the new topic. The remains of a topic that is known to be deleted are removed.
 """
 
@@ -253,7 +253,7 @@ class LogDirectory:
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
-        """Handle a failed read, write or flush; an error that is not temporary takes the directory offline."""
+        """Handle a failed read, write or flush; unless the error is temporary, the directory goes offline."""
         self.room.on_error(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return

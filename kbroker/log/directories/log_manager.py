@@ -206,7 +206,7 @@ class LogManager:
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
-        """Keep one of two equal copies: the broker ended between the two renames that end a move."""
+        """Keep one of two equal copies, left by a broker that ended between the two renames at the end of a move."""
         homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):
@@ -293,7 +293,8 @@ class LogManager:
                 manager.discard(made.path, 0)
 
     def _open_to_new(self) -> list[LogDirectory]:
-        # If all are cordoned, a partition that had been placed before still needs a directory (as in Kafka).
+        # Even if all directories are cordoned, a partition assigned to this broker earlier needs a directory (as in
+        # Kafka).
         found = [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
         return [manager for manager in found if not manager.room.lacking] or found
 
@@ -318,8 +319,8 @@ class LogManager:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions out of use at once; their files are removed later.
 
-        An OSError is raised after all others are removed. Partitions in a failed directory stay in the table: if a
-        broker's last directory has failed, the broker is about to end.
+        If a partition cannot be deleted, an OSError is raised, but only after all others are deleted. Partitions in a
+        failed directory stay in the table: if a broker's last directory has failed, the broker is about to end.
         """
         keys = list(keys)
         failure: OSError | None = None
@@ -442,8 +443,8 @@ class LogManager:
         try:
             move.target.take_over(log)
         except OSError:
-            # Otherwise the entry would apply to a new partition of that name, which would then never be compacted up to
-            # there.
+            # Otherwise the entry would apply to a new partition of that name, whose log would never be compacted up to
+            # that offset.
             move.target.cleaner.forget(key)
             raise
         # The copy is the log now. Even after a later failure nothing may be appended to the old log.

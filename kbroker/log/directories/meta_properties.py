@@ -1,6 +1,6 @@
 """The owner of a log directory: `meta.properties`.
 
-Owns reading, checking and signing it. Never changes a directory of another owner. Never writes a file where the old one
+Owns reading, checking and writing it. Never changes a directory of another owner. Never writes a file where the old one
 is damaged, or is missing although there is data: its cluster id would differ from the old one.
 
     version=1, node.id, cluster.id, directory.id     or, of a broker on ZooKeeper, version=0 and broker.id
@@ -66,13 +66,13 @@ def write_properties(path: str, properties: Mapping[str, str]) -> None:
 
 
 def _is_fresh(directory: str) -> bool:
-    """Whether a directory shows no sign of use by a broker."""
+    """Whether no broker has used a directory yet."""
     used = any(name.startswith("__metadata.") or name.endswith("-offset-checkpoint") for name in os.listdir(directory))
     return not used and not entries_of(directory).partitions
 
 
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check the owner of a directory, and sign an unsigned one; returns (cluster id, directory id).
+    """Check the owner of a directory, and write the owner into a new one; returns (cluster id, directory id).
 
     Raises LogDirError, OSError.
     """

@@ -1,8 +1,7 @@
 """The move of one partition to another log directory while it is in use (KIP-113).
 
 Owns the copy: a thread, shared by all moves, follows the log until little is left; the rest is copied while the event
-loop waits.
-Never takes a log into or out of service: log_manager.py does.
+loop waits. Never puts a log into service or takes one out of service: log_manager.py does.
 
 The copy has the same files, byte for byte, so checked batches stay checked. A sealed segment does not change; the
 active one only grows. A segment that is deleted, rolled or compacted meanwhile is detected, and copied again or

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entries(NamedTuple):
-    """The entries of a log directory: paths, with (topic, partition) where the name contains it."""
+    """The entries of a log directory: paths, with the (topic, partition) if the name contains it."""
 
     partitions: list[tuple[Key, str]]
     futures: list[tuple[Key, str]]

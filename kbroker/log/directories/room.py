@@ -48,7 +48,7 @@ class Room:
             return
         if self._checking is not None and self._checking.done():
             checked, self._checking = self._checking, None
-            if checked.exception() is None and checked.result():  # a disk that fails has no room either
+            if checked.exception() is None and checked.result():  # a failing disk counts as full
                 self.lacking = False
                 logger.info("%s: the disk has room again", self._directory)
         elif self._checking is None and now_ms - self._checked_ms >= _CHECK_MS:

@@ -59,7 +59,7 @@ class NoLogDir(Exception):  # noqa: N818 - its text is the reason, in one line
 
 @dataclass(slots=True)
 class DataDir:
-    """The content of the files beside the partitions; offsets by checkpoint's name and partition."""
+    """The content of the files beside the partitions' directories; offsets by checkpoint name and partition."""
 
     path: str
     clean: bool

@@ -1,4 +1,4 @@
-"""Walk the segments of a partition and check every batch: whole, sound, in order, with a correct CRC.
+"""Walk the segments of a partition and check that every batch is whole, sound and in order, with a correct CRC.
 
 Owns the walk over the `.log` files and the state between batches: the next offset, the open transactions. Each batch's
 records are read, too: a CRC shows that they are unchanged since they were produced, not that they are readable. Never
@@ -158,7 +158,7 @@ class PartitionWalk:
         return True
 
     def _sound(self, window: Window, file: OpenFile, position: int, base: int) -> BatchHeader:
-        """Return the header of the batch at `position`; raises Bad wherever recovery would stop."""
+        """Return the header of the batch at `position`; raises Bad for a batch at which recovery would stop."""
         left = file.size - position
         if left < HEADER_SIZE:
             raise Bad(f"{left} bytes are no batch")
@@ -167,7 +167,7 @@ class PartitionWalk:
         except Malformed as error:
             raise Bad(str(error)) from error
         if header.size > left:
-            raise Bad(f"the batch has {header.size} bytes, of which {left} are there")
+            raise Bad(f"the batch has {header.size} bytes, but only {left} are left in the file")
         if header.base_offset < self.next_offset:
             raise Bad(f"offset {header.base_offset} is below {self.next_offset}, the next offset", header.size)
         if header.last_offset_delta < 0 or header.record_count < 0:

@@ -63,7 +63,7 @@ def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) ->
         relative, other = fields[index.offset_column], fields[1 - index.offset_column]
         if fields[0] <= last[0] or fields[1] < last[1] + index.least_step or relative > MAX_RELATIVE_OFFSET:
             name = "timestamp" if index.offset_column else "position"
-            raise Untrue(place, f"offset {base + relative}, {name} {other} is not beyond the entry before")
+            raise Untrue(place, f"offset {base + relative}, {name} {other} is not beyond the previous entry")
         last = fields
         yield place, base + relative, other
 

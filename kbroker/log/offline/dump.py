@@ -60,7 +60,7 @@ def dump_order(directory: str) -> list[str]:
     Raises NoLogDir for any other directory, OSError.
     """
     if list(partitions_of(directory)) != [directory]:
-        raise NoLogDir(f"{directory} is not a partition's directory; name one of the partitions' directories in it")
+        raise NoLogDir(f"{directory} is no directory of a partition; name one of the partitions in it")
     names = os.listdir(directory)
     of_segments = [name for name in names if name.endswith(_SUFFIXES) and offset_of(name) is not None]
     beside = [name for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA) if name in names]

@@ -42,7 +42,7 @@ def apply_to_producers(
     read_batch: Callable[[], bytes | memoryview],
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply a batch of the log; only a control batch is read beyond its header."""
+    """Apply a batch of the log; reads only the header, except for a control batch."""
     if header.producer_id >= 0:
         if not header.is_control:
             producers.apply_batch(header, header.base_offset)

@@ -6,8 +6,9 @@ offset of a snapshot. Never asks a coordinator: the handlers do. Never touches a
 a check: check first, append, then apply, so that a failed append leaves no trace.
 
 One guard (`Verification`) stands for one transaction of one producer, between the question to the transaction
-coordinator and the append. It is dropped when the transaction begins here, and when a marker arrives. An answer older
-than the marker then has no guard, so a late batch cannot open a transaction that the coordinator does not know.
+coordinator and the append. It is dropped when the transaction begins here, and when a marker is appended. The
+coordinator's answer from before the marker then has no guard any more, so a late batch cannot open a transaction that
+the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class ProducedBatch(NamedTuple):
 
 
 def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
-    """Return the remembered part of a batch at `base_offset`."""
+    """Return the fields of a batch at `base_offset` that are kept in memory."""
     delta = header.last_offset_delta
     return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
@@ -193,7 +194,7 @@ class ProducerState:
         self.first_unstable = -1
         """The first offset of the earliest transaction that is open or whose marker is not replicated.
 
-        -1 without one.
+        -1 without such a transaction.
         """
         self.taking: SnapshotTaking | None = None
         """The snapshot that is being taken in pieces, if any."""
@@ -224,8 +225,8 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard for the append of a batch that may open a transaction.
 
-        None if the transaction is open already. Raises AppendError for a stale epoch. The caller then asks the
-        coordinator whether the partition is in the transaction, and passes the guard to the append.
+        Returns None if the transaction is already open. Raises AppendError for a stale epoch. With a guard, the caller
+        asks the coordinator whether the partition is in the transaction, and then passes the guard to the append.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -352,7 +353,7 @@ class ProducerState:
         return next(others, completed.last_offset + 1)
 
     def apply_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> None:
-        """Note the end of a transaction whose marker was appended at `offset`."""
+        """Note that a transaction has ended with a marker at `offset`."""
         completed = self.preview_marker(header, marker, offset)
         entry = self.entries.get(header.producer_id)
         if entry is None:

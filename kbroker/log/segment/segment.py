@@ -3,10 +3,10 @@
 Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. Never checks a batch's
 content, and never decides when to roll, delete or truncate.
 
-The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything but appending
-to an open segment is done lazily: an idle segment holds no descriptor and no mapping, and open_files.py decides which
-segments have to close theirs. Code that uses a file while another one may be opened keeps the file's handle, not its
-descriptor's number.
+The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything except
+appending to an open segment is done lazily: an idle segment holds no descriptor and no mapping, and open_files.py
+decides which segments have to close theirs. Code that uses a file while another one may be opened keeps the file's
+handle, not its descriptor's number.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Segment:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
-        """Write one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment unchanged.
+        """Append one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment unchanged.
 
         `timestamp` is the batch's largest. If even cutting off a partial write fails, the error has `unrepaired` set,
         and nothing may be appended any more.
@@ -222,7 +222,7 @@ class Segment:
     def shows(self, position: int, size: int, offset: int) -> bool:
         """Whether the file still has the batch that `find` returned for `offset`, a batch written by this process.
 
-        The batch may begin after `offset`, where a leader's compaction has left a hole.
+        The batch may begin after `offset` if the leader's compaction has left a hole.
         """
         head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
         if len(head) < _HEAD.size:
@@ -255,7 +255,7 @@ class Segment:
         if entry is None:
             return 0, None
         header = read_header(self.handle, entry[1], self.size)
-        # A batch that begins at or before the offset is a valid start, with any other content of the entry.
+        # A batch that begins at or before the offset is a valid start, whatever else the index entry contains.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1], header
         self._rebuild_indexes()
@@ -263,7 +263,7 @@ class Segment:
         return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
-        """Return an offset after everything before `position`, as near as the index allows."""
+        """Return an offset larger than all offsets before `position`, as near as the index allows."""
         index = self._offset_index()
         slot = index.last_at_most(position, 1) + 1
         return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)

@@ -1,7 +1,7 @@
 """The offset index and the time index of one segment, kept consistent with its log file.
 
-Owns when they are opened, compared with the log, completed, emptied and rebuilt, which batches get an entry, and the
-segment's largest timestamp, which is read from the time index. Never changes the log.
+Decides when the indexes are opened, compared with the log, completed, emptied and rebuilt, and which batches get an
+entry. Owns the segment's largest timestamp, which is read from the time index. Never changes the log.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class _Trust(NamedTuple):
 
     start: int
     newest: tuple[int, int] | None
-    """The largest timestamp up to there, and its offset; None if the indexes are wrong or empty."""
+    """The largest timestamp up to `start`, and its offset; None if the indexes are wrong or empty."""
     damaged: bool = False
     """Whether a batch that does not match its CRC was found."""
 
