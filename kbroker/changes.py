@@ -210,12 +210,12 @@ def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic],
     answer = cluster.ask_coordinator(name, request, OffsetDeleteResponse, lambda each: each.error_code)
     if answer.error_code:
         return [_failure(name, answer.error_code, "group")]
-    return [
-        Failure(name, each.error_code, f"{topic.name} {each.partition_index}")
-        for topic in answer.topics
-        for each in topic.partitions
-        if each.error_code
-    ]
+    refused: dict[tuple[str, int], list[str]] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error_code:
+                refused.setdefault((topic.name, each.error_code), []).append(str(each.partition_index))
+    return [Failure(name, code, f"{topic} {', '.join(indexes)}") for (topic, code), indexes in refused.items()]
 
 
 def _one_by_one(names: Sequence[str], ask: Callable[[str], list[Failure]]) -> list[Failure]:

@@ -17,7 +17,7 @@ from kbroker.admin.errors import raise_any
 from kbroker.admin.groups import listed_groups
 from kbroker.admin.topics import listed_topics
 from kbroker.changes import CHANGES, Change
-from kbroker.cli.client import client_options
+from kbroker.cli.client import client_options, confirm
 from kbroker.cli.completion import complete_groups, complete_topics
 from kbroker.cli.field_options import field_options
 from kbroker.cli.option_types import whole_match
@@ -76,7 +76,7 @@ def command_of(change: Change) -> click.Command:
                 matches = whole_match(pattern)
                 names = tuple(each for each in _LISTED[noun](admin) if matches(each))
                 if names and not yes:
-                    click.confirm(f"{change.text(change.doing, ', '.join(names), values)}?", abort=True, err=True)
+                    confirm(f"{change.text(change.doing, ', '.join(names), values)}?")
             done, refusals = carry_out(admin, change, names, values, if_exists=if_exists)
         for name in done:
             click.echo(change.text(change.done, name, values))
