@@ -1,10 +1,10 @@
 """Runs all tests: `python -m tests.streams ARGUMENTS...`, in three pytest processes at once, on parts of like length.
 
 Many tests wait for Spark, for sessions to expire, or for killed processes to start again: another part uses that time.
-Owns which part has which folders. Prints the last part as it runs, then the output of the others and the counts of each,
-also when it is interrupted or terminated: then the parts end first, with their fixtures. With a path among the arguments
-one process runs these tests only. Not a shell script: its background processes would ignore SIGINT, and so would the
-jobs that tests interrupt.
+Owns which part has which folders. Prints the last part as it runs, then the output of the others and the counts of
+each, also when it is interrupted or terminated: then the parts end first, with their fixtures. With a path among the
+arguments one process runs these tests only. Not a shell script: its background processes would ignore SIGINT, and so
+would the jobs that tests interrupt.
 """
 
 from __future__ import annotations
