@@ -1,7 +1,7 @@
-"""The requests that follow from one decision of the controller, collected and then passed to the channels.
+"""Collects the requests that follow from one decision of the controller, then passes them to the channels.
 
-Owns the order of a broker's requests: LeaderAndIsr, UpdateMetadata, StopReplica. A partition is sent in its state at
-the time of `send`. Never writes and never decides. (ControllerBrokerRequestBatch.)
+Owns the order of a broker's requests: LeaderAndIsr, UpdateMetadata, StopReplica. Each request contains a partition's
+state at the time of `send`. Never writes and never decides. (ControllerBrokerRequestBatch.)
 """
 
 from __future__ import annotations
