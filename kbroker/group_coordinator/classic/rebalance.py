@@ -168,7 +168,7 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` for an empty generation: if it is not logged, an older one's members time out later."""
+        """Return an `after` that warns if an empty generation was not written. A later load then has old members."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             if code is not ErrorCode.NONE:

@@ -53,7 +53,7 @@ def reconcile(
 
 
 def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
-    """Return whether a member still owns a partition that it must revoke; True if it does not say."""
+    """Return whether a member still owns a partition that it must revoke; True if its request lists no partitions."""
     if owned is None:
         return True
     return any(index in revoked.get(topic_id, {}) for topic_id, indexes in owned for index in indexes)

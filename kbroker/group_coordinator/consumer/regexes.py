@@ -155,9 +155,9 @@ class Regexes:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> Change:
-        """Handle the change of a member's pattern from `old` to `new`, and resolve the group's if due. Raises ApiError.
+        """Handle a member's change of pattern from `old` to `new`; resolve the group's patterns if due.
 
-        Patterns match only topics that this member `may_see`, as in Kafka.
+        Patterns match only topics that this member `may_see`, as in Kafka. Raises ApiError.
         """
         change, is_new = self._change(group, old, new, out)
         if (not is_new and not group.regexes) or group.group_id in self._jobs:

@@ -270,7 +270,7 @@ class ConsumerGroup:
 
 
 def is_homogeneous(regexes: Mapping[str, int], counts: SubscriptionCounts, members: int) -> bool:
-    """Return whether all members subscribe to the same topics: all by the same names, or all by one pattern alone."""
+    """Return whether all members subscribe to the same topics: to the same names, or only to the same pattern."""
     if not regexes:
         return not counts.by_regex and all(count == members for count in counts.by_name.values())
     if next(iter(regexes.values())) != members:
