@@ -45,10 +45,10 @@ from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 MAX_CONFIGS = 1_000
-"""Most configs of a resource in one request. Kafka has 10,000 for a whole request; no resource has so many keys."""
+"""The most configs of a resource in one request. Kafka allows 10,000 in a whole request; no resource has so many."""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
-"""Keys for append and subtract. Kafka's controller has no types for the keys of client metrics, and refuses both."""
+"""The keys that allow append and subtract. Kafka's controller knows no types for client metrics, and refuses both."""
 _OPERATIONS = frozenset(int(op) for op in Op)
 _Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
 

@@ -389,7 +389,7 @@ class Fetch:
 
 
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
-    """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ApiError."""
+    """Compare the client's last epoch with our leader epochs (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
     epoch, offset = log.proven_epochs().end_offset_for(want.last_fetched_epoch, log.log_end_offset)
     if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:

@@ -6,8 +6,8 @@ Behaviour: lists the groups that this broker coordinates; v4 filters by state (K
 
 DescribeGroups (key 15), versions 0-6.
 
-Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
-A group that is named again is described again, within a limit.
+Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable. If a
+request repeats a group, the response repeats its description, within a limit.
 Version notes: v3 adds the authorized operations. A group that does not exist is Dead; since v6 it is also an error.
 
 DeleteGroups (key 42), versions 0-2.
@@ -49,8 +49,7 @@ Version notes: v1 has patterns, and member ids that clients generate (KIP-1082).
 ConsumerGroupDescribe (key 69), versions 0-1.
 
 Behaviour: returns state, epochs, members and assignments of consumer groups (KIP-848); other groups are
-GROUP_ID_NOT_FOUND.
-A group that is named again is described again, within a limit.
+GROUP_ID_NOT_FOUND. If a request repeats a group, the response repeats its description, within a limit.
 Version notes: v1 has the protocol of each member.
 """
 

@@ -13,7 +13,7 @@ AddOffsetsToTxn (key 25), versions 0-4: add the offsets of a group to a transact
 
 Behaviour: adds the group's partition of `__consumer_offsets`, like AddPartitionsToTxn. Producers of transaction version
 2 do not send this request, because TxnOffsetCommit adds the partition for them.
-Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
+Version notes: before v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
 EndTxn (key 26), versions 0-5: commit or abort a transaction.
 

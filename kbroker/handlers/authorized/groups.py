@@ -81,7 +81,7 @@ def sync_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def may_describe(_ctx: RequestContext, rights: Rights, group: Any) -> bool:
-    """Whether a listed group may be described: all with Cluster:Describe, else those with Group:Describe."""
+    """Whether the client may describe a listed group: it needs Cluster:Describe, or Group:Describe for the group."""
     return rights.on_cluster(Operation.DESCRIBE, logs=False) or rights.may(
         Operation.DESCRIBE, GROUP, group.group_id, logs=False
     )
