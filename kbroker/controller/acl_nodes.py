@@ -4,8 +4,8 @@ Owns the encoding and decoding of these paths and values, and the ACLs in the st
 about ACLs, and never reads or writes them on ZooKeeper.
 
     /kafka-acl/TYPE/NAME                        {"version": 1, "acls": [{"principal": "User:alice", "permissionType":
-                                                "Allow", "operation": "Read", "host": "*"}, ...]}, literal names
-    /kafka-acl-extended/prefixed/TYPE/NAME      the same, prefixes
+                                                "Allow", "operation": "Read", "host": "*"}, ...]}, for literal names
+    /kafka-acl-extended/prefixed/TYPE/NAME      the same, for prefixes
     /kafka-acl-changes/acl_changes_N            TYPE:NAME, whose ACLs have changed
     /kafka-acl-extended-changes/acl_changes_N   {"version": 1, "resourceType": "TOPIC", "name": "...", "patternType":
                                                 "PREFIXED"}

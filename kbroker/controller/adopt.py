@@ -58,7 +58,7 @@ _READERS: Final = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue,
 
 
 class AdoptError(Exception):
-    """A directory's topics cannot be adopted; the text gives the reason in one line, and nothing has been recorded."""
+    """A directory's topics cannot be adopted, and none was recorded. The text gives the reason in one line."""
 
 
 def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[TopicState]:

@@ -119,7 +119,7 @@ class Controller(PublishedState, TopicPlans):
         return refused
 
     async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
-        """Return no errors: a plan was checked against everything that this node knows."""
+        """Return no errors: the plan was already checked against this node's whole state."""
         del plans
         return {}
 
@@ -218,7 +218,7 @@ class Controller(PublishedState, TopicPlans):
         return topic_id is None or topic_id.bytes == topic.topic_id
 
     def bump_leader_epochs(self) -> None:
-        """Begin a new leader epoch everywhere: after a crash, the logs may have lost unsynced records."""
+        """Begin a new leader epoch of every partition: after a crash, the logs may have lost unsynced records."""
         keys = ((name, i) for name, topic in self.decided.topics.items() for i in range(len(topic.partitions)))
         self._change_partitions(keys, lambda p: replace(p, leader_epoch=p.leader_epoch + 1))
 
@@ -266,7 +266,7 @@ class Controller(PublishedState, TopicPlans):
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
             changes.insert(0, Delete(plain))  # stored before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
-        # Without the values: those of brokers and users may be secrets.
+        # Log no values: configs of brokers and users may contain secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
 
     # --- features

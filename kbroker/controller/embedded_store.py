@@ -190,8 +190,8 @@ class EmbeddedStore:
             end += len(line) + 1
         self._size, self._base = end, old_base
         self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
-        with contextlib.suppress(PermissionError):  # ignore it if the file has another owner
-            os.fchmod(self._fd, _MODE)  # earlier versions created it readable for all
+        with contextlib.suppress(PermissionError):  # The file may have another owner.
+            os.fchmod(self._fd, _MODE)  # Earlier versions created it readable for all.
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
@@ -232,7 +232,7 @@ class EmbeddedStore:
     # -- compaction
 
     def _compact(self) -> None:
-        """Begin to write a snapshot: completely and at once, unless `sync_by_thread` was called."""
+        """Write a snapshot: at once, or step by step if `sync_by_thread` was called."""
         self._compaction = self.compacting()
         if self._sync is not None:
             self._sync.loop.call_soon(self._go_on)

@@ -46,7 +46,7 @@ SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
 """Lowest and highest level by feature, for a node of a cluster."""
 
 NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
-"""The levels of a new cluster on ZooKeeper if all its brokers support them. It never lists features at level 0."""
+"""The levels of a new cluster on ZooKeeper if all its brokers support them. Level 0 is never listed there."""
 
 REGISTERED: Final[Mapping[str, Mapping[str, int]]] = {
     name: {"min_version": max(low, 1), "max_version": high} for name, (low, high) in SUPPORTED_IN_CLUSTER.items()

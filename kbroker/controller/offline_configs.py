@@ -22,7 +22,7 @@ from kbroker.log.directories.dir_lock import lock_directory
 def _opened(directory: str) -> Iterator[Controller]:
     _, cluster_id = directory_identity(directory)
     if not os.path.exists(os.path.join(directory, JOURNAL)):
-        raise AdoptError(f"{directory} has no {JOURNAL}: the configs of its broker lie elsewhere")
+        raise AdoptError(f"{directory} has no {JOURNAL}: it does not store the configs of its broker")
     lock = lock_directory(directory)
     try:
         store = EmbeddedStore(directory)

@@ -326,7 +326,7 @@ def decode_config_change(value: Mapping[str, Any]) -> str:
 
 
 def encode_partitions(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """Return the bytes of a list of partitions, for an election of preferred leaders or an in-sync change."""
+    """Return the bytes of a list of partitions, to elect preferred leaders or to report in-sync changes."""
     return _bytes({"version": 1, "partitions": [{"topic": topic, "partition": index} for topic, index in partitions]})
 
 
@@ -375,7 +375,7 @@ class ProducerIdBlock:
     def decode(cls, value: Mapping[str, Any]) -> ProducerIdBlock:
         block = cls(_number(value["broker"]), int(value["block_start"]), int(value["block_end"]))
         if not 0 <= block.first <= block.last:
-            raise ValueError(f"{block.first} to {block.last} is no block")
+            raise ValueError(f"{block.first} to {block.last} is no block of producer ids")
         return block
 
 

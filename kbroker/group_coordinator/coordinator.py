@@ -303,7 +303,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
-        """One group of an OffsetFetch; `topics` None means all."""
+        """Handle one group of an OffsetFetch; `topics` None requests all topics."""
 
         def failed(code: ErrorCode, _message: str | None) -> OffsetFetchResponseGroup:
             # Clients before 3.9 retry only on some errors: map retriable errors to NOT_COORDINATOR.

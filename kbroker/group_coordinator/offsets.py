@@ -44,11 +44,11 @@ class Offsets:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
-        self._groups_by_topic: dict[str, dict[str, None]] = {}  # the groups with offsets in a topic
-        self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
-        self._open: dict[str, dict[Place, set[int]]] = {}  # producer ids by group and place
-        self._newest = -1  # the last record that was applied
-        self._deleted: dict[str, tuple[int, bytes]] = {}  # topics: their hidden offsets, up to which record
+        self._groups_by_topic: dict[str, dict[str, None]] = {}  # Topic -> the groups with offsets in it.
+        self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # By producer id.
+        self._open: dict[str, dict[Place, set[int]]] = {}  # Producer ids by group and place.
+        self._newest = -1  # The last record that was applied.
+        self._deleted: dict[str, tuple[int, bytes]] = {}  # Topic -> the last hidden record, and the topic id.
 
     # -- replay
 

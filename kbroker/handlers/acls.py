@@ -71,7 +71,7 @@ def check_enabled(ctx: RequestContext, text: str) -> None:
 def check_known(*codes: int) -> None:
     """Close the connection for code 0 (UNKNOWN), which Kafka cannot parse."""
     if 0 in codes:
-        raise CloseConnection("a request about ACLs has elements that stand for UNKNOWN")
+        raise CloseConnection("a request about ACLs has the code 0 (UNKNOWN)")
 
 
 def check_filter(wanted: Filter) -> None:

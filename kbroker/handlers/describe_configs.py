@@ -132,7 +132,7 @@ class _Views:
 
 
 def _size(entry: DescribeConfigsResourceResult) -> int:
-    """Return about how many bytes a config takes in a response."""
+    """Return roughly how many bytes a config adds to a response."""
     synonyms = sum(len(each.name) + len(each.value or "") + 8 for each in entry.synonyms)
     return len(entry.name) + len(entry.value or "") + len(entry.documentation or "") + synonyms + 12
 

@@ -115,8 +115,8 @@ class KnownRequest:
         except AppendError as err:
             if not records.readonly:
                 if err.code == ErrorCode.KAFKA_STORAGE_ERROR:
-                    records[:8] = _NO_OFFSET  # undo the base offset that the log wrote before the disk failed
-                if _unpack_header(records)[2] != attributes:  # the log has set its append time: undo that
+                    records[:8] = _NO_OFFSET  # Undo the base offset that the log wrote before the disk failed.
+                if _unpack_header(records)[2] != attributes:  # Undo the append time that the log has set.
                     rewrite_timestamps(records, attributes, now_ms)
             return False
         except Exception as err:
@@ -181,7 +181,7 @@ class KnownRequests:
             return
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
-            return  # responses wait for other replicas, even future ones
+            return  # Its responses wait for other replicas, even future ones.
         # The request must equal our own encoding. Then the batch is where we expect it, and no unknown fields follow
         # it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):

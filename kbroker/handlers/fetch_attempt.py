@@ -163,7 +163,7 @@ class Fetch:
         return [partition for _, _, partition in self.items if partition is not None]
 
     def attempt(self, *, last: bool) -> FetchResponse | None:
-        """Read everything; return the response, or None if it is better to wait for more."""
+        """Read all partitions. Return the response, or None if the request should wait for more data."""
         found: list[PartitionData] = []
         left, size, urgent = self.max_bytes, 0, False
         first, self._is_new = self._is_new, False

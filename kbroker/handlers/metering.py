@@ -117,7 +117,7 @@ class Metering:
     # --- usage
 
     def settle(self, *, produces: bool, counts_time: bool) -> int:
-        """Return the client's pause in ms for everything that the finished request used."""
+        """Return the client's pause in ms for all that the finished request used of its quotas."""
         if self.pause_ms is None:
             now_ms = self._quotas.now_ms()
             pause_ms = max(0, int(self.mutated_until_ms - now_ms))

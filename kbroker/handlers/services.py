@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # only a cluster needs these
 
 A = TypeVar("A")
 FIRST_METADATA_MS = 5000
-"""How long a started broker waits for its first UpdateMetadata, in ms. After that its responses name no topics."""
+"""How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses name no topics."""
 
 
 @dataclass(slots=True)

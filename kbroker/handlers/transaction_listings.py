@@ -12,7 +12,7 @@ must match the whole id (KIP-1152). The response names unknown states, which mat
 Differs from Kafka: patterns have RE2's syntax, without back references and lookaround, so that no pattern takes more
 than linear time.
 
-DescribeProducers (key 61), version 0: the idempotent producers of which a partition has state (KIP-664).
+DescribeProducers (key 61), version 0: the idempotent producers whose state a partition keeps (KIP-664).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition
 
 
 class Client(Enum):
-    """The abilities of a producer, by the version of its request."""
+    """What a producer supports, by the version of its request."""
 
     KNOWS_LITTLE = 0
     KNOWS_ABORTABLE = 1

@@ -116,14 +116,14 @@ class Decoded:
         """Add `size` bytes; raises Malformed if the sum becomes too large."""
         self.bytes += size
         if self.bytes > MAX_DECODED_BYTES:
-            raise Malformed(f"decoded it takes more than {MAX_DECODED_BYTES} bytes")
+            raise Malformed(f"the decoded request exceeds {MAX_DECODED_BYTES} bytes")
 
 
 class Work:
     """A request that is answered in several steps.
 
-    `steps` is a coroutine that returns the framed response, and gives way like long_work.py. `size` is the frame's size
-    in bytes; once a long frame is decoded, the size of the decoded request is added.
+    `steps` is a coroutine that returns the framed response, and gives way as long_work.py describes. `size` is the
+    frame's size in bytes; once a long frame is decoded, the size of the decoded request is added.
     """
 
     __slots__ = (
@@ -506,9 +506,9 @@ def skip_tags(frame: memoryview, position: int) -> int:
             size, position = read_uvarint(frame, position)
             position += size
     except IndexError:
-        raise Malformed(f"{RequestHeader.__name__}: tags end behind the frame") from None
+        raise Malformed(f"{RequestHeader.__name__}: tags end after the frame") from None
     if position > len(frame):
-        raise Malformed(f"{RequestHeader.__name__}: tags end behind the frame")
+        raise Malformed(f"{RequestHeader.__name__}: tags end after the frame")
     return position
 
 

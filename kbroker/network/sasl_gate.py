@@ -87,7 +87,7 @@ class SaslGate:
                     raise CloseConnection("its session is over, and it has not authenticated again")
                 return self._dispatcher.entrance(context, frame, out, spill)
         if len(frame) > self._offer.max_receive_bytes:
-            raise CloseConnection(f"an authentication of {len(frame)} bytes (sasl.server.max.receive.size)")
+            raise CloseConnection(f"an authentication token of {len(frame)} bytes (sasl.server.max.receive.size)")
         if authentication.stage is Stage.TOKENS and not authentication.wrapped:
             return self._bare_token(context, bytes(frame), out)
         entry, correlation_id, position = self._dispatcher.head(context, frame)

@@ -144,7 +144,7 @@ class Turns:
         try:
             end = self._serve(self._short, started, started + TURN)
             self._serve(self._long, end, end + (SLICE if self._short else TURN))
-        finally:  # schedule the next turn even after an exception
+        finally:
             self.spent = TURN if self._short else 0.0  # new work waits while short work is left
             if self._short or self._long:
                 self.note()

@@ -182,7 +182,7 @@ class TcpPeer:
                 # Salting a password takes some ms: serve others meanwhile.
                 token = await asyncio.to_thread(client.respond, bytes(response.auth_bytes))
         except (AuthenticationFailed, ConfigError) as error:
-            raise PeerUnavailable(f"{self} could not be logged in to: {error}") from None
+            raise PeerUnavailable(f"the authentication with {self} failed: {error}") from None
         again_after_s = log_in_again_after_s(response.session_lifetime_ms)
         self._log_in_at = asyncio.get_running_loop().time() + again_after_s
 

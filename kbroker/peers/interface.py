@@ -1,4 +1,4 @@
-"""The interface between the transport and its users (controller, fetchers, transactions), who request other brokers.
+"""The interface between the transport and the senders of requests (controller, fetchers, transactions).
 
 Owns the two protocols and their errors. connection.py implements them in production, and queues in memory in tests.
 Also owns the peers by broker id: one for each requested broker, dropped when the broker's address changes. Never

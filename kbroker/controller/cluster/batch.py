@@ -49,7 +49,7 @@ class Batch:
         of_broker[partition] = delete or of_broker.get(partition, False)
 
     async def send(self) -> None:
-        """Pass everything to the channels; unregistered brokers get nothing."""
+        """Pass the requests to the channels; unregistered brokers get none."""
         context = self._context
         for broker, of_broker in self._leaderships.items():
             if broker in context.brokers and (parts := await self._leadership_parts(of_broker)):

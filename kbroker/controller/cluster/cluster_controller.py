@@ -131,7 +131,7 @@ class ClusterController:
         self._put_check()
 
     def configure(self, config: ControllerConfig) -> None:
-        """Apply changed configs; elects unclean leaders if they are now allowed."""
+        """Apply changed configs; elect unclean leaders if they are allowed now."""
         before, self._config = self._config, config
         term = self._term
         if term is None:

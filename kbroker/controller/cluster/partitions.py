@@ -74,7 +74,7 @@ async def read_state(tree: FencedTree, partition: Partition) -> State | None:
 
 
 async def change(term: Term, partition: Partition, decide: Decide) -> State | None:
-    """Write a partition's next state; return it, or None if nothing could be decided.
+    """Write a partition's next state. Return it, or None if `decide` or a missing state prevents a change.
 
     Raises ControllerMoved.
     """

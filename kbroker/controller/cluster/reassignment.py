@@ -91,7 +91,8 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     live = term.context.live()
     if not target:
         return refusal("Empty replica list specified in partition reassignment.")
-    # A client may name millions. Any longer list has a duplicate, or a broker that is neither live nor a replica.
+    # Check a bounded number of ids: a client may name millions. In a longer list this part always has a fault: a
+    # duplicate, or a broker that is neither live nor a replica.
     target = target[: len(live) + len(current.replicas) + 1]
     if len(set(target)) != len(target):
         return refusal(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")

@@ -20,7 +20,7 @@ from kbroker.controller.cluster.fenced_tree import FencedTree
 class ControllerConfig:
     """The broker's configs that the controller uses; times are ms, except Kafka's own key in seconds.
 
-    A change is a new value of this class.
+    A change of configs creates a new object of this class.
     """
 
     inter_broker_listener: str = "PLAINTEXT"

@@ -96,7 +96,7 @@ class Rereading:
 
 
 class Notifications(Generic[K]):
-    """The numbered znodes below a path, each of which names something that has changed.
+    """The numbered znodes below a path. Each of them names a key whose value has changed.
 
     `named` returns the key in the data of a notification; None to skip it.
     """

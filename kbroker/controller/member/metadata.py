@@ -148,7 +148,7 @@ class MemberMetadata(TopicPlans):
             if await self._tree.get(topic_path(name)) is None:
                 self._unsent.pop(name, None)
         except (Unreachable, Denied):
-            pass  # the next request starts another look-up
+            pass  # the next request starts another lookup
         finally:
             self._checked.discard(name)
 

@@ -118,8 +118,8 @@ class _Balancer:
 
     The members are sorted by load. The range of the least loaded members is at the left end, that of the most loaded at
     the right end. Each call returns the next member of a range. After one pass over a range its members' loads have
-    changed, and the range may grow by neighbours with the same load. Members without partitions to give are moved
-    behind the right end.
+    changed, and the range may grow by neighbours with the same load. Members without partitions to give are moved past
+    the right end.
     """
 
     def __init__(self, load: list[int], members: list[int]) -> None:

@@ -115,7 +115,7 @@ class _Job:
         for pattern, found in self.found.items():
             try:
                 match = compile_regex(pattern)
-            except ApiError as err:  # the broker that checked the pattern had another version
+            except ApiError as err:  # a broker of another version must have accepted it
                 log.error("a subscribed pattern is passed over: %s", err)
                 continue
             await turn

@@ -127,8 +127,8 @@ class ClassicGroup:
         self.leader_id: str | None = None
         self.unled = False  # the loaded record names no leader: the group must rebalance first
         self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}  # instance id -> member id
-        self.pending_joins: set[str] = set()  # ids sent with MEMBER_ID_REQUIRED and not used yet
+        self.static_members: dict[str, str] = {}  # Instance id -> member id.
+        self.pending_joins: set[str] = set()  # Ids sent with MEMBER_ID_REQUIRED and not used yet.
         self.pending_syncs: set[str] = set()
         self.subscribed_topics: set[str] | None = None
         self.new_member_added = False

@@ -112,14 +112,14 @@ class ConsumerGroup:
         self.classic_protocols: dict[str, int] = {}
         self.has_partition_metadata_record = False
         self._partition_epochs: dict[bytes, dict[int, int]] = {}
-        # State of this process only.
-        self.refresh_deadline = 0  # when to check the topics again, even without a notification
+        # The following state is only in this process.
+        self.refresh_deadline = 0  # When to check the topics again, even without a notification.
         self.refresh_epoch = 0
-        self.seen_version = 0  # the version of Topics at the last check
-        self.regex_version = 0  # the created_version of Topics when the patterns were last resolved
-        self.revoking: dict[str, int] = {}  # members whose revocation is timed, and their epochs at its start
-        self.joining: set[str] = set()  # classic members whose next JoinGroup is timed
-        self.too_many_for_classic = 0  # the number of members for which the log refused a classic group's record
+        self.seen_version = 0  # The version of Topics at the last check.
+        self.regex_version = 0  # The created_version of Topics when the patterns were last resolved.
+        self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
+        self.joining: set[str] = set()  # Classic members whose next JoinGroup is timed.
+        self.too_many_for_classic = 0  # The number of members for which the log refused a classic group's record.
 
     # -- queries
 
