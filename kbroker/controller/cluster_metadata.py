@@ -52,13 +52,16 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done once all decisions so far are in effect. Raises OSError, or sets it there."""
+        """Return a future that is done once all decisions so far are in effect.
+
+        Raises OSError, or sets it on the future.
+        """
 
     # --- topics
 
     @abstractmethod
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError if this name cannot be a new topic's, or collides with a name in `beside`."""
+        """Raise ApiError if a new topic cannot have this name, or if the name collides with one in `beside`."""
 
     @abstractmethod
     def plan_topic(

@@ -70,9 +70,9 @@ def elect_for_shutdown(
 
 
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """Remove a failed replica from leadership and the in-sync replicas, except the last of them.
+    """Remove a failed replica from leadership, and from the in-sync replicas unless it is the last one.
 
-    The last in-sync replica stays, since only it can lead again without a loss of records.
+    The last in-sync replica stays in the set, since only it can lead again without a loss of records.
     """
     if replica not in state.isr and replica != state.leader:
         return None

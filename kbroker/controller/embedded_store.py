@@ -313,8 +313,8 @@ class EmbeddedStore:
         """Write to a second journal from now on."""
         opened: list[int] = []
         try:
-            # Open the directory here, not in the thread: without free descriptors this is retried, but there an error
-            # ends the broker.
+            # Open the directory now. Without free descriptors the compaction is retried, but the same error in the
+            # thread would end the broker.
             names = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
             opened.append(names)
             fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)

@@ -257,7 +257,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
         """OffsetCommit of topics with both name and id, and of existing partitions.
 
-        If `commit` is an error code, all partitions get it.
+        If the result is an error code, it applies to all partitions.
         """
         return self._runtime.run(
             self.partition_for(request.group_id),
@@ -278,7 +278,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
         """TxnOffsetCommit of existing partitions; `guard` proves that the transaction was verified.
 
-        If `commit` is an error code, all partitions get it.
+        If the result is an error code, it applies to all partitions.
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID

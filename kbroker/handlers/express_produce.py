@@ -195,7 +195,7 @@ def _uvarint_bytes(value: int) -> int:
 def _layout(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
     """Return a response's packing function, the bytes around its numbers, and whether it has a log start.
 
-    It encodes a response with recognizable numbers, and finds these in the bytes.
+    The function encodes a response with recognizable numbers, and finds these numbers in the bytes.
     """
     partition = PartitionProduceResponse(index, 0, _OFFSET, _TIME, _START)
     answer = ProduceResponse([TopicProduceResponse(name, topic_id, [partition])])

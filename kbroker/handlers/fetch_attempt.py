@@ -201,7 +201,7 @@ class Fetch:
         first: bool,
         is_new: bool,
     ) -> PartitionData:
-        """Return the current data of a partition: at most `left` bytes, but a whole batch for the `first` partition.
+        """Return a partition's current data: at most `left` bytes, but from the `first` one at least a whole batch.
 
         If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait it does not.
         """

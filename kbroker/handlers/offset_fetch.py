@@ -50,7 +50,7 @@ _Begun = tuple[
 ]
 """A group's answer, or an awaitable of it, and the function that finishes the answer."""
 _Asked = tuple[int, str, str | None, int]
-"""What identifies a group in a request: its place if it names topics; its id; member id and epoch."""
+"""The identity of a group in a request: its place if it names topics, its id, the member id, and the epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)

@@ -96,7 +96,7 @@ class Owner(Protocol):
 
 
 class Polls(Protocol):
-    """The loop, or a layer between, that reports when there are bytes to read."""
+    """Reports when there are bytes to read: the loop, or the layer between a connection and its socket."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
 
@@ -212,7 +212,8 @@ class Connection:
         self._out, self._spill = bytearray(), []
         if self._turns.latest is self:
             self._turns.latest = None
-        # Break the last reference cycles, except the outbox's, so that the garbage collector has no work.
+        # The outbox and these fields have the only reference cycles. Break them, so that the garbage collector has no
+        # work.
         self._context.known_requests = None
         on_closed, self._context.on_closed = self._context.on_closed, None
         if on_closed is not None:

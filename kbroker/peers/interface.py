@@ -1,6 +1,6 @@
 """The interface between the transport and the senders of requests (controller, fetchers, transactions).
 
-Owns the two protocols and their errors. connection.py implements them in production, and queues in memory in tests.
+Owns the two protocols and their errors. In production connection.py implements them; in tests, queues in memory do.
 Also owns the peers by broker id: one for each requested broker, dropped when the broker's address changes. Never
 retries.
 """

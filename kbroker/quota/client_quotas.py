@@ -1,10 +1,10 @@
 """How much of their quotas clients use, and the resulting pauses (Apache Kafka 4.3: ClientQuotaManager).
 
 Owns the counts by user and client id, the arithmetic of the four request quotas, and the choice of a client's limit:
-the most specific one, in Kafka's order. The clients of a bucket share one limit. The bucket of a user's limit has all
-connections of the user. That of a limit for user and client id has one client id of the user. That of a client id's
-limit has all connections with the client id. Never mutes a connection: the result is the client's pause in ms. Without
-any quota the module is not called.
+the most specific one, in Kafka's order. The clients of a bucket share one limit. For a user's limit, the bucket is all
+connections of the user. For a limit of a user and a client id, it is one client id of the user. For a client id's
+limit, it is all connections with this client id. Never mutes a connection: the result is the client's pause in ms.
+Without any quota the module is not called.
 """
 
 from __future__ import annotations

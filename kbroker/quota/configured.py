@@ -172,7 +172,8 @@ class Quotas(dict[Entity, Values]):
     def __init__(self, values: Mapping[Entity, Values] | None = None) -> None:
         super().__init__(values or {})
         self._mark = object()
-        self._before: object = None  # its mark: the value itself would keep all earlier ones alive
+        # The mark of the previous value: the value itself would keep all earlier values alive.
+        self._before: object = None
         self._altered: Entity | None = None
 
     def altered_since(self, old: Quotas) -> Entity | None:

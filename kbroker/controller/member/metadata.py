@@ -97,7 +97,7 @@ class MemberMetadata(TopicPlans):
         )
         self.state = self.decided = state.with_all_configs(self._known_configs)
         self._listeners = Listeners()
-        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict, for its order: a simulated world cancels them in it
+        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict keeps their order for simulated worlds
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
         """Topics, with their number of partitions, that the controller must send before clients get metadata."""

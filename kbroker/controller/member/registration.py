@@ -43,8 +43,8 @@ class BrokerRegistration:
     async def register(self, registration: Registration) -> None:
         """Create the znode. Raises ConfigError if the id or the address belongs to another broker, Unreachable.
 
-        The session of a dead, earlier process of this broker may not have expired yet. This method waits until it does:
-        no other process can have the port that this process has bound. Apache Kafka's broker fails at once.
+        The session of a dead, earlier process of this broker may not have expired yet. This method waits for the
+        expiry: no other process can have the port that this process has bound. Apache Kafka's broker fails at once.
         """
         await self._check_address(registration)
         data = registration.encode()

@@ -22,7 +22,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 
 class Others(Enum):
-    """The rights of other users on a znode that this session created. The same credentials have all rights."""
+    """The rights of other users on a znode that this session created. Sessions with its credentials have all rights."""
 
     CHANGE = tuple(OPEN_ACL_UNSAFE)
     READ = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 LOGGED_BY_NAME = 8
-"""A log line names up to this number of members; it counts more than these."""
+"""A log line names up to this number of members. If there are more, it has only their number."""
 
 
 def named(member_ids: Sequence[str]) -> str:

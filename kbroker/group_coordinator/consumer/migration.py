@@ -110,9 +110,9 @@ class Migration:
     def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
         """Drop a classic group that becomes a consumer group, once the write has succeeded or failed.
 
-        Its parked requests are answered then in both cases. After a successful write the group needs no timers. After a
-        failed one, each answered member gets a new session, because the old session may have ended while the request
-        was parked.
+        By then its parked requests are answered in both cases. After a successful write the group needs no timers.
+        After a failed one, each answered member gets a new session, because the old session may have ended while the
+        request was parked.
         """
 
         def settle(done: Outcome, _now: int) -> None:
