@@ -1,7 +1,7 @@
 """The channels from a controller to brokers: each sends one request at a time, and retries it until it is answered.
 
 Owns a queue and a task for each live broker. A channel sends a request without a response again after 100 ms, as long
-as the broker is registered under the channel's epoch. A broker that receives a request twice ignores the second one.
+as the broker is registered under the channel's epoch. A request that a broker receives twice has no further effect.
 Never chooses the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 

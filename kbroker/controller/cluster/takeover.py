@@ -1,4 +1,4 @@
-"""Begins a term: reads and watches all znodes, sends all brokers the whole state, and continues started operations.
+"""Begins a term: reads and watches the cluster's znodes, sends all brokers the state, and continues started operations.
 
 Owns the order (KafkaController.onControllerFailover). The live brokers are first, since a broker follows only a leader
 that it knows to be live. Then leaderships, after all possible elections; then reassignments, deletions and requested
