@@ -1,1 +1,1 @@
-"""Leadership and metadata: the cluster's state, decisions over it, and its storage."""
+"""Leadership and metadata: the cluster's state, the decisions about it, and its storage."""

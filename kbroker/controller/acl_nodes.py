@@ -1,11 +1,11 @@
 """The paths and encodings of access control lists: Apache Kafka 3.9's znodes, here and on ZooKeeper.
 
-Owns these paths and values, in both directions, and the ACLs in the store of a single node. Never decides about ACLs,
-and never reads or writes them on ZooKeeper.
+Owns the encoding and decoding of these paths and values, and the ACLs in the store of a single node. Never decides
+about ACLs, and never reads or writes them on ZooKeeper.
 
     /kafka-acl/TYPE/NAME                        {"version": 1, "acls": [{"principal": "User:alice", "permissionType":
-                                                "Allow", "operation": "Read", "host": "*"}, ...]}, literal names
-    /kafka-acl-extended/prefixed/TYPE/NAME      the same, prefixes
+                                                "Allow", "operation": "Read", "host": "*"}, ...]}, for literal names
+    /kafka-acl-extended/prefixed/TYPE/NAME      the same, for prefixes
     /kafka-acl-changes/acl_changes_N            TYPE:NAME, whose ACLs have changed
     /kafka-acl-extended-changes/acl_changes_N   {"version": 1, "resourceType": "TOPIC", "name": "...", "patternType":
                                                 "PREFIXED"}
@@ -108,7 +108,7 @@ def decode_change(kind: PatternType, data: bytes) -> Pattern:
 
 
 def _upper(name: str) -> str:
-    """Return a type's name as in its enum: very old brokers wrote TransactionalId."""
+    """Return a type's name in its enum's upper case. Very old brokers wrote names such as TransactionalId."""
     known = TYPES.get(name)
     return known.name if known is not None else name.upper()
 
@@ -126,7 +126,7 @@ def load_acls(store: MetadataStore) -> dict[Pattern, frozenset[Entry]]:
 
 
 def stored_acls(acls: Acls, changed: Iterable[Pattern]) -> list[Change]:
-    """Return a single node's writes after the ACLs of some patterns have changed to these."""
+    """Return the writes with which a single node stores the new ACLs of some patterns."""
     changes: list[Change] = []
     for pattern in changed:
         path = acl_path(pattern._replace(name=quote(pattern.name, safe="*")))

@@ -1,15 +1,16 @@
-"""Record the topics whose files lie in a data directory in kbroker's metadata journal: this adopts Kafka's data.
+"""Adopt Kafka's data: record the topics of a data directory in kbroker's metadata journal.
 
-Owns how a topic's record is built from its files alone: id, number of partitions, leader epochs. Never touches a
-partition's files, and never guesses: uncertain input is refused, and then nothing is recorded.
+Owns how a topic's record (id, number of partitions, leader epochs) is built from its files alone. Never touches a
+partition's files, and never guesses: it refuses uncertain input, and then records nothing.
 
-The producer ids in use are recorded as well, so that they are not allocated again. Kafka's own metadata log, if it lies
-in the directory, contains the exact limit. Otherwise the ids in the logs count: producers in snapshots and after them,
-and transactional ids, whose producer ids may never have written a record. Unreadable files are skipped: the broker's
-start checks the recovered ones again.
+The journal also records which producer ids are in use, so that the broker does not allocate them again. Kafka's own
+metadata log, if the directory has one, contains the next free id. Otherwise the largest producer id in the partitions
+counts: in producer snapshots, in the logs after them, and in `__transaction_state`, since a producer with a
+transactional id may never have written a record. Unreadable files are skipped: the broker checks the producer ids again
+after recovery.
 
-A topic's configs are not among its files. They are passed in, or the topic gets the broker's defaults, under which
-retention may delete old segments as soon as a broker starts. Therefore nothing is ever adopted unasked.
+A topic's configs are not among its files. The caller passes them, or the topic gets the broker's defaults. With the
+defaults, retention may delete old segments as soon as a broker starts. Therefore kbroker adopts topics only on request.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _READERS: Final = (decoder(TransactionLogValue, 0), decoder(TransactionLogValue,
 
 
 class AdoptError(Exception):
-    """A directory's topics cannot be adopted; the text gives the reason in one line, and nothing has been recorded."""
+    """A directory's topics cannot be adopted, and none was recorded. The text gives the reason in one line."""
 
 
 def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[TopicState]:
@@ -76,7 +77,7 @@ def adopt(directory: str, configs: Mapping[str, Mapping[str, str]]) -> list[Topi
             strangers = configs.keys() - {topic.name for topic in fresh}
             if strangers:
                 raise AdoptError(f"configs are given for {min(strangers)}, which is not a topic to be adopted")
-            # First: if the rest fails, some ids are skipped, and nothing else has happened.
+            # This is the first write: if a later one fails, only some unused ids are skipped.
             controller.skip_producer_ids(first_unused_producer_id(directory))
             controller.put_topics(fresh)
             return fresh
@@ -135,7 +136,7 @@ def _topic_id(path: str) -> bytes:
 
 
 def _last_epoch(path: str) -> int:
-    """Return the newest leader epoch of a partition's files, -1 without one."""
+    """Return the newest leader epoch in a partition's files, -1 if there is none."""
     try:
         epochs = parse_epochs(os.path.join(path, checkpoints.LEADER_EPOCHS))
     except ValueError as error:
@@ -196,7 +197,7 @@ def _bases(path: str, suffix: str) -> list[int]:
 
 
 def _largest_producer(path: str) -> int:
-    """Return the largest producer id in a partition's newest snapshot and the log after it, -1 without one."""
+    """Return the largest producer id in a partition's newest snapshot and the log after it, -1 if there is none."""
     largest, known_from = -1, 0
     for base in reversed(_bases(path, SNAPSHOT_SUFFIX)):
         try:
@@ -218,7 +219,7 @@ def _largest_producer(path: str) -> int:
 
 
 def _largest_of_transactions(path: str) -> int:
-    """Return the largest producer id in a partition of `__transaction_state`, -1 without one."""
+    """Return the largest producer id in a partition of `__transaction_state`, -1 if there is none."""
     largest = -1
     for base in _bases(path, LOG_SUFFIX):
         for record in _records(offset_name(path, base, LOG_SUFFIX)):
@@ -234,7 +235,7 @@ def _largest_of_transactions(path: str) -> int:
 
 
 def _allocated(path: str) -> int:
-    """Return the next producer id in the metadata log of Kafka's controller; 0 without one."""
+    """Return the next producer id in the metadata log of Kafka's controller; 0 if there is none."""
     least = 0
     for name in os.listdir(path):
         if name.endswith(_METADATA_SUFFIXES):

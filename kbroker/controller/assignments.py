@@ -1,8 +1,8 @@
-"""The replicas of new partitions, on a controller that is alone and in a cluster; the checks of clients' assignments.
+"""The choice of replicas for new partitions, on a single node and in a cluster; the checks of clients' assignments.
 
 Owns the rules of assignments, with Kafka's codes and texts (ReplicationControlManager), and the spread of replicas over
-brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the start of the walk over the brokers is an
-argument, random for a new topic. Never stores, and never considers how full a broker is.
+brokers and racks as in Apache Kafka 3.9 (AdminUtils, KIP-36). Pure: the caller passes the broker to begin with, which
+is random for a new topic. Never stores, and never considers how full a broker is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 
 def place(state: ClusterState, first: int, count: int, replication_factor: int) -> tuple[PartitionState, ...]:
-    """Assign `count` new partitions on a node alone, the first being number `first`, round robin over the brokers.
+    """Assign `count` new partitions, numbered from `first`, on a single node: round robin over the brokers.
 
     Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
     """
@@ -34,7 +34,7 @@ def place(state: ClusterState, first: int, count: int, replication_factor: int) 
             f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered or some "
             "brokers have all their log directories cordoned.",
         )
-    # One object for all equal ones: a topic may have ten thousand partitions, and equal ones are stored once, too.
+    # Equal partitions share one object: a topic may have ten thousand, and the store keeps a shared object once.
     turns = [
         _partition([brokers[(first + i + r) % len(brokers)] for r in range(replication_factor)])
         for i in range(min(count, len(brokers)))
@@ -59,7 +59,7 @@ def check_assignment(state: ClusterState, replicas: Sequence[int], factor: int |
     if not replicas:
         fault = f"{prefix} an empty replica list."
     previous = None
-    # A list longer than the number of brokers has a fault in its beginning already.
+    # A list longer than the number of brokers already has a fault among its first entries.
     for broker in sorted(replicas[: len(state.brokers) + 1]):
         if fault is None and broker not in state.brokers:
             fault = f"{prefix} broker {broker}, but no such broker is registered."
@@ -82,7 +82,7 @@ def _partition(replicas: list[int]) -> PartitionState:
 def spread(
     state: ClusterState, first: int, count: int, factor: int, grown: TopicState | None, places: Random
 ) -> tuple[PartitionState, ...]:
-    """Assign `count` new partitions in a cluster, over brokers and racks: of a new topic, or of a `grown` one.
+    """Assign `count` new partitions of a new topic, or of a `grown` one, over the brokers and racks of a cluster.
 
     Raises INVALID_REPLICATION_FACTOR when there are too few brokers.
     """
@@ -123,7 +123,7 @@ def place_replicas(
 
 
 def alternated(rack_of: Mapping[int, str]) -> list[int]:
-    """Return the brokers in an order where neighbours are in different racks, as far as possible."""
+    """Return the brokers in an order where neighbours are in different racks, if possible."""
     by_rack: dict[str, list[int]] = {}
     for broker in sorted(rack_of):
         by_rack.setdefault(rack_of[broker], []).append(broker)

@@ -24,19 +24,19 @@ ReviseToken = Callable[[Token | None], Token | None]
 class ClusterMetadata(ABC):
     """The cluster's state as known to this broker, and the methods to change it.
 
-    The methods for changes return the refusals. On one node a change may be decided before it is visible; `published`
-    returns a future for that.
+    The methods for changes return errors. On one node a change may be decided before it is visible; `published` returns
+    a future that waits for that.
     """
 
     state: ClusterState
-    """The state known to all, or about to be."""
+    """The published state."""
     decided: ClusterState
-    """The state after all decisions, part of which may not be in effect yet: only for making decisions."""
+    """The state after all decisions. Some may not be in effect yet, so it serves only to make further decisions."""
 
     @property
     @abstractmethod
     def is_controller(self) -> bool:
-        """Whether this broker is currently the controller."""
+        """Whether this broker is the controller now."""
 
     @abstractmethod
     def check_is_controller(self) -> None:
@@ -44,7 +44,7 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def is_whole(self, name: str) -> bool:
-        """Whether all partitions are known that a topic had when this broker started."""
+        """Whether this broker knows all partitions that a topic had when the broker started."""
 
     @abstractmethod
     def subscribe(self, listener: Listener) -> None:
@@ -52,13 +52,16 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done once all decisions so far are in effect; raises OSError, or fails later."""
+        """Return a future that is done once all decisions so far are in effect.
+
+        Raises OSError, or sets it on the future.
+        """
 
     # --- topics
 
     @abstractmethod
     def check_new_name(self, name: str, beside: Container[str] = ()) -> None:
-        """Raise ApiError if no topic of this name can be created; names may collide with those in `beside`."""
+        """Raise ApiError if a new topic cannot have this name, or if the name collides with one in `beside`."""
 
     @abstractmethod
     def plan_topic(
@@ -69,7 +72,7 @@ class ClusterMetadata(ABC):
         assignments: Mapping[int, Sequence[int]] | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> TopicState:
-        """Return a requested topic, with nothing stored. Raises ApiError as Kafka refuses it.
+        """Return a requested topic, and store nothing. Raises ApiError where Kafka refuses that.
 
         -1 means the broker's default; `assignments` (partition -> replicas) excludes both numbers.
         """
@@ -82,7 +85,7 @@ class ClusterMetadata(ABC):
     def plan_growth(
         self, name: str, count: int, assignments: Sequence[Sequence[int]] | None, most: int = ...
     ) -> TopicState:
-        """Return the topic with `count` partitions in all, with nothing stored. Raises ApiError as Kafka refuses it.
+        """Return the topic with `count` partitions in all, and store nothing. Raises ApiError where Kafka refuses that.
 
         At most `most` partitions are added.
         """
@@ -101,12 +104,12 @@ class ClusterMetadata(ABC):
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Create topics that were planned earlier.
 
-        Return the errors of those that were not created, or took too long.
+        Return the errors of topics that were not created, or not in time.
         """
 
     @abstractmethod
     def validate_in_pieces(self, plans: Sequence[TopicState]) -> Coroutine[Any, Any, dict[str, ApiError]]:
-        """Return why recently planned topics would not be created, in addition to the plan's own errors."""
+        """Return the errors with which the creation of planned topics would fail, beside those found by the plan."""
 
     @abstractmethod
     def grow_in_pieces(
@@ -114,16 +117,16 @@ class ClusterMetadata(ABC):
     ) -> Coroutine[Any, Any, dict[str, ApiError]]:
         """Add partitions that were planned earlier.
 
-        Return the errors of those that were not added, or took too long.
+        Return the errors of topics that were not extended, or not in time.
         """
 
     @abstractmethod
     def delete_in_pieces(
         self, topic_ids: Iterable[bytes], timeout_ms: int = ...
     ) -> Coroutine[Any, Any, dict[bytes, ApiError]]:
-        """Delete topics with their configs; return the errors of those not deleted, or too slow.
+        """Delete topics with their configs; return the errors of topics that were not deleted, or not in time.
 
-        Missing ones are ignored.
+        Missing topics are ignored.
         """
 
     # --- configs, features, rights, tokens
@@ -147,11 +150,11 @@ class ClusterMetadata(ABC):
 
     @abstractmethod
     def delete_acls(self, filters: Sequence[AclFilter]) -> Coroutine[Any, Any, list[list[Acl] | ApiError]]:
-        """Remove the ACLs that match filters; return for each filter the removed ones, or its error."""
+        """Remove the ACLs that match filters; return the removed ACLs of each filter, or its error."""
 
     @abstractmethod
     def change_token(self, token_id: str, revise: ReviseToken) -> Coroutine[Any, Any, Token | None]:
-        """Replace a delegation token by the result of `revise`, and return that; None means no token. Raises ApiError.
+        """Replace a delegation token by the result of `revise`, and return it; None means no token. Raises ApiError.
 
         `revise` may raise ApiError, and may be called several times.
         """

@@ -1,7 +1,8 @@
 """Keeps the cluster's state: decides (topic_plans.py), stores (a MetadataStore), publishes, and then answers.
 
-Owns the handling of each requested change: whether it is allowed, the stored data, and the resulting state;
-PublishedState owns when that is published. Never touches logs: components that act on a change subscribe to it.
+Owns the handling of each requested change: whether it is allowed, the stored data, and the resulting state.
+PublishedState owns when the state is published. Never touches logs: components that act on a change subscribe to the
+state.
 
 Stored, on Apache Kafka 3.9's paths:
 
@@ -49,7 +50,7 @@ PRODUCER_IDS = "/kbroker/producer_ids"
 DELETED_TOPICS = "/kbroker/deleted_topics"
 DEFAULT_ENTITY = "<default>"
 PIECE_TOPICS, PIECE_PARTITIONS, PIECE_ACLS = 50, 100, 200
-"""Topics, partitions, patterns of ACLs: the most stored and published at once, which takes some milliseconds."""
+"""The most topics, partitions, and patterns of ACLs that are stored and published at once, in some milliseconds."""
 LOGGED_BY_NAME = 8
 _RESERVED = {DEFAULT_ENTITY: "%3Cdefault%3E", ".": "%2E", "..": "%2E%2E"}
 
@@ -109,16 +110,16 @@ class Controller(PublishedState, TopicPlans):
         _log_put(old, topics)
 
     async def put_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
-        """Store and publish new topics that were planned earlier, some at a time; return the errors of the others.
+        """Store and publish new topics that were planned earlier, some at a time. Return the errors of refused topics.
 
-        Each plan is checked again for changes meanwhile: another topic of its name may have been created.
+        Each plan is checked again, since another topic of its name may exist by now.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_new(plans, refused))
         return refused
 
     async def validate_in_pieces(self, plans: Sequence[TopicState]) -> dict[str, ApiError]:
-        """Return no errors: a plan was checked against everything that this node knows."""
+        """Return no errors: the plan was already checked against this node's whole state."""
         del plans
         return {}
 
@@ -133,9 +134,10 @@ class Controller(PublishedState, TopicPlans):
                 yield plan, len(plan.partitions)
 
     async def grow_in_pieces(self, plans: Sequence[TopicState], timeout_ms: int = 0) -> dict[str, ApiError]:  # noqa: ARG002 - it is done at once
-        """Store and publish growth that was planned earlier, some at a time; return the errors of the rest.
+        """Store and publish planned new partitions, some topics at a time; return the errors of refused topics.
 
-        Each topic grows from its current state: its other partitions may have changed, or it may be another topic.
+        Each topic grows from its current state: since the plan, its partitions may have changed, or another topic may
+        have replaced it.
         """
         refused: dict[str, ApiError] = {}
         await self._put_some_at_a_time(self._still_growing(plans, refused))
@@ -160,7 +162,7 @@ class Controller(PublishedState, TopicPlans):
     async def _put_some_at_a_time(self, topics: Iterator[tuple[TopicState, int]]) -> None:
         """Store and publish topics, each with the number of its new partitions.
 
-        The iterator checks each one when it is taken: nothing else runs between that and the write.
+        The iterator checks each topic when it yields it: no other task runs between this check and the write.
         """
         piece: list[TopicState] = []
         partitions = 0
@@ -199,33 +201,33 @@ class Controller(PublishedState, TopicPlans):
 
     @property
     def deleted_topics(self) -> Collection[bytes]:
-        """The ids of deleted topics that may have directories left."""
+        """The ids of deleted topics whose partitions may still have directories."""
         return self._deleted.keys()
 
     def forget_deleted(self, topic_ids: Sequence[bytes]) -> None:
-        """Drop the ids of deleted topics without any directories left."""
+        """Forget the ids of deleted topics whose directories are all removed."""
         self._store.write([Delete(_deleted_path(topic_id)) for topic_id in topic_ids])
         for topic_id in topic_ids:
             self._deleted.pop(topic_id, None)
 
     def has_partition(self, name: str, index: int, topic_id: UUID | None) -> bool:
-        """Whether a topic has a partition; also whether it has this id, if it is known."""
+        """Whether a topic has a partition, and this id if the caller knows one."""
         topic = self.decided.topics.get(name)
         if topic is None or index >= len(topic.partitions):
             return False
         return topic_id is None or topic_id.bytes == topic.topic_id
 
     def bump_leader_epochs(self) -> None:
-        """Begin a new leader epoch everywhere: after a crash, the logs may have lost unsynced records."""
+        """Begin a new leader epoch of every partition: after a crash, the logs may have lost unsynced records."""
         keys = ((name, i) for name, topic in self.decided.topics.items() for i in range(len(topic.partitions)))
         self._change_partitions(keys, lambda p: replace(p, leader_epoch=p.leader_epoch + 1))
 
     def lose_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Remove leadership from a broker's replicas on lost log directories; the ISR stays unchanged."""
+        """Remove leadership from a broker's replicas in lost log directories; the in-sync replicas stay unchanged."""
         self._change_partitions(keys, lambda partition: single_broker.without_replica(partition, node_id))
 
     def regain_replicas(self, node_id: int, keys: Iterable[tuple[str, int]]) -> None:
-        """Make a broker lead partitions without a leader whose replicas it has again."""
+        """Make a broker lead partitions again whose replicas are back; they had no leader meanwhile."""
         self._change_partitions(keys, lambda partition: single_broker.with_replica(partition, node_id))
 
     def _change_partitions(
@@ -233,7 +235,7 @@ class Controller(PublishedState, TopicPlans):
     ) -> None:
         topics = self.decided.topics
         changes: list[Change] = []
-        by_topic: dict[str, list[PartitionState]] = {}  # so that a topic's partitions are copied once
+        by_topic: dict[str, list[PartitionState]] = {}  # copies each topic's partitions only once
         for name, index in keys:
             topic = topics.get(name)
             if topic is None or index >= len(topic.partitions):
@@ -264,7 +266,7 @@ class Controller(PublishedState, TopicPlans):
         if plain != path and _name(name) == name and self._store.get(plain) is not None:
             changes.insert(0, Delete(plain))  # stored before names were encoded
         self.decide(changes, lambda state: state.with_configs(kind, name, configs))
-        # Without the values: those of brokers and users may be secrets.
+        # Log no values: configs of brokers and users may contain secrets.
         log.info("configs set on %s %s: %s", kind, name or DEFAULT_ENTITY, ", ".join(sorted(configs)) or "none")
 
     # --- features
@@ -352,14 +354,14 @@ class Controller(PublishedState, TopicPlans):
     # --- producer ids
 
     def allocate_producer_ids(self, count: int) -> int:
-        """Reserve `count` producer ids for ever; return the first."""
+        """Allocate `count` producer ids, which are never allocated again; return the first."""
         node = self._store.get(PRODUCER_IDS)
         first = int(node.value["next"]) if node else 0
         self._store.write([Put(PRODUCER_IDS, {"next": first + count}, node.version if node else 0)])
         return first
 
     def skip_producer_ids(self, least: int) -> None:
-        """Never again allocate producer ids below `least`; stored only if there is something to skip."""
+        """Skip the producer ids below `least`; store this only if some of them are unallocated."""
         node = self._store.get(PRODUCER_IDS)
         if least > (int(node.value["next"]) if node else 0):
             self._store.write([Put(PRODUCER_IDS, {"next": least}, node.version if node else 0)])
@@ -427,19 +429,19 @@ def _topic_changes(topic: TopicState, known: int) -> list[Change]:
 
 
 def _segment(name: str) -> str:
-    """Return a name's form in a path: group ids may be anything but empty."""
+    """Return the form of a name in a path. A group id may be any string that is not empty."""
     return _RESERVED.get(name) or name.replace("%", "%25").replace("/", "%2F")
 
 
 def _name(segment: str) -> str:
-    """Return the name of a path segment: itself, if it was stored before names were encoded."""
+    """Return the name that a path segment encodes. Older versions stored the name itself."""
     plain = {encoded: name for name, encoded in _RESERVED.items()}.get(segment)
     name = plain or segment.replace("%2F", "/").replace("%25", "%")
     return name if _segment(name) == segment else segment
 
 
 _MAY_BE_CALLED_SO = ("groups", "client-metrics")
-"""Kinds without a default entity, whose entities may have its name."""
+"""Kinds without a default entity: one of their entities may be called `<default>`."""
 
 
 def _configs(store: MetadataStore, kind: str) -> dict[str, dict[str, str]]:

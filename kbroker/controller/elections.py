@@ -1,9 +1,9 @@
 """The controller's elections of partition leaders, as pure functions.
 
-Owns the five reasons for which the controller itself changes leadership or in-sync replicas. Each function takes a
-partition's state, its replicas in order of preference, and the online ones. Never writes a state; None means that
-nothing may change. Every change is a new leader epoch, even with the same leader, so that no older request counts.
-(Apache Kafka 3.9: Election, PartitionStateMachine, KafkaController.)
+Owns the five reasons for which the controller itself changes leadership or in-sync replicas. Each function gets a
+partition's state, its replicas in order of preference, and the online replicas. Never writes a state; a result of None
+means no change. Every change begins a new leader epoch, even with the same leader, so that brokers ignore older
+requests. (Apache Kafka 3.9: Election, PartitionStateMachine, KafkaController.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.controller.znodes import LeaderAndIsr
 
 
 def first_state(replicas: Sequence[int], online: Collection[int], controller_epoch: int) -> LeaderAndIsr | None:
-    """Return the state of a new partition: led by the first online replica, with all online ones in sync."""
+    """Return the state of a new partition: the first online replica leads, and all online replicas are in sync."""
     isr = tuple(each for each in replicas if each in online)
     return LeaderAndIsr(isr[0], 0, isr, controller_epoch) if isr else None
 
@@ -26,8 +26,8 @@ def elect_offline(
 ) -> LeaderAndIsr | None:
     """Elect a leader for an offline partition: the first online replica in sync.
 
-    With `unclean`, a replica that is not in sync is preferred to none: the records it lacks are lost. It alone is in
-    sync then, and the partition is recovering until the new leader reports the end of that.
+    With `unclean`, a replica that is not in sync may lead if no other can; the records that it lacks are lost. It is
+    then the only in-sync replica, and the partition is recovering until the new leader reports the end of recovery.
     """
     leader = _first(replicas, online, state.isr)
     if leader is not None:
@@ -51,7 +51,7 @@ def elect_preferred(
 def elect_of_target(
     state: LeaderAndIsr, target: Sequence[int], online: Collection[int], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """Elect a leader from a reassignment's target, which does not include the current one."""
+    """Elect a leader from a reassignment's target, which does not include the current leader."""
     leader = _first(target, online, state.isr)
     return None if leader is None else _next(state, leader, state.isr, controller_epoch)
 
@@ -63,16 +63,16 @@ def elect_for_shutdown(
     leaving: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Elect a remaining in-sync replica, and remove the leaving ones from the in-sync set."""
+    """Elect a remaining in-sync replica, and remove the leaving ones from the in-sync replicas."""
     isr = tuple(each for each in state.isr if each not in leaving)
     leader = _first(replicas, online, isr)
     return None if leader is None else _next(state, leader, isr, controller_epoch)
 
 
 def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) -> LeaderAndIsr | None:
-    """Remove a failed replica from leadership and the in-sync set, whose last member stays.
+    """Remove a failed replica from leadership, and from the in-sync replicas unless it is the last one.
 
-    Only the last in-sync replica may lead again without losing records.
+    The last in-sync replica stays in the set, since only it can lead again without a loss of records.
     """
     if replica not in state.isr and replica != state.leader:
         return None
@@ -82,7 +82,7 @@ def without_replica(state: LeaderAndIsr, replica: int, controller_epoch: int) ->
 
 
 def unchanged(state: LeaderAndIsr, controller_epoch: int) -> LeaderAndIsr:
-    """Begin a new leader epoch with the same leader, for a change of replicas."""
+    """Begin a new leader epoch with the same leader, because the replicas change."""
     return _next(state, state.leader, state.isr, controller_epoch)
 
 

@@ -3,20 +3,20 @@
 Owns `__metadata.journal`, `__metadata.journal.next` and `__metadata.snapshot`. Never interprets a value.
 
     journal    one line per batch: crc32c (8 hex digits), space, JSON [["put", path, value] | ["delete", path], ...]
-    next       written during a snapshot: its first line is ["follows", size] with the journal's size; it becomes the
-               journal once the snapshot is on disk, and positions continue from there for ever
+    next       a journal that is written during a snapshot; its first line is ["follows", size], with the size of the
+               first journal. It becomes the journal once the snapshot is on disk, and positions go on from there.
     snapshot   the same line, with one "load" entry: {path: [version, value]} (metadata_snapshot.py)
 
-A batch is durable (fsync) before `write` returns. After `sync_by_thread`, it is durable once the future of `stored` is
-done: the process uses it at once, but the requester gets no answer before. A batch written while earlier ones are not
-on disk yet records that: ["synced", size] is the size of both journals together that was on disk.
+A batch is durable (fsync) before `write` returns. After `sync_by_thread`, a batch is durable once the future of
+`stored` is done. The process uses the batch at once, but answers the requester only then. A batch that is written while
+earlier ones are not on disk yet contains ["synced", size]: the size of both journals together that was on disk.
 
-A crash of the process leaves a part of the last line, without its newline: it was never acknowledged, and the next
-start cuts it off. A power loss may also leave the file's new length without all of its bytes, with zeros in any line
-that was not on disk. JSON in ASCII has no zero byte. So a line with one is torn as well, if no later line records that
-it was on disk, and everything after it was never acknowledged. Any other complete but wrong line was acknowledged and
-is damaged now: the start stops, as cutting it off would silently lose topics. If the journal is shorter than the next
-one records, or torn, all of the next one follows missing data.
+A crash of the process may leave a part of the last line, without its newline. Such a line was never acknowledged, and
+the next start cuts it off. A power loss may also leave zeros instead of bytes in any line that was not on disk. JSON in
+ASCII has no zero byte, so a line with a zero byte is torn as well, unless a later line records that it was on disk.
+Neither it nor any line after it was acknowledged. Any other complete but invalid line was acknowledged, and is damaged
+now. The start then stops, because cutting the line off would silently lose topics. If the journal is torn, or shorter
+than the next journal records, the whole next journal follows missing data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ JOURNAL = "__metadata.journal"
 NEXT = "__metadata.journal.next"
 SNAPSHOT = "__metadata.snapshot"
 _MODE = 0o600
-"""Mode of files with keys of users."""
+"""The file mode of the journals and snapshots, which contain keys of users."""
 _COMPACT_BYTES = 4 * 1024 * 1024
 _encode = partial(json.dumps, separators=(",", ":"), ensure_ascii=True)
 _REMEDY = "move it and {} away, and let `kbroker log adopt` find the topics in their partitions"
@@ -64,7 +64,7 @@ class EmbeddedStore:
         self._compact_at = _COMPACT_BYTES
         self._sync: JournalSync | None = None
         self._compaction: Steps | None = None
-        self._left: list[int] = []  # descriptors of former journals, and of their directory
+        self._left: list[int] = []  # descriptors to close: former journals and their directory
         self._fd = -1
         self._load_snapshot()
         if self._nodes and not os.path.exists(self._path(JOURNAL)):
@@ -93,9 +93,9 @@ class EmbeddedStore:
         self._sync = JournalSync(loop, self._fd, self._size, failed)
 
     def stored(self) -> asyncio.Future[None] | None:
-        """Return a future that is done once all writes are on disk, None if they are.
+        """Return a future that is done once all writes are on disk, None if they already are.
 
-        Raises OSError, or fails later.
+        Raises OSError, or sets it on the future.
         """
         return self._sync.waiting() if self._sync is not None else None
 
@@ -190,12 +190,12 @@ class EmbeddedStore:
             end += len(line) + 1
         self._size, self._base = end, old_base
         self._fd = os.open(self._path(JOURNAL), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
-        with contextlib.suppress(PermissionError):  # the file has another owner
-            os.fchmod(self._fd, _MODE)  # an earlier version let everybody read it
+        with contextlib.suppress(PermissionError):  # The file may have another owner.
+            os.fchmod(self._fd, _MODE)  # Earlier versions created it readable for all.
         os.ftruncate(self._fd, min(end, old_end) - old_base)
         if self._following:
             self._left.append(self._fd)
-            os.fdatasync(self._fd)  # it is complete, and no later sync would include the rest of a crash
+            os.fdatasync(self._fd)  # sync what a crash left unsynced: no later sync covers this file
             self._base = min(end, old_end)
             self._fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CLOEXEC)
             os.ftruncate(self._fd, end - self._base)
@@ -232,7 +232,7 @@ class EmbeddedStore:
     # -- compaction
 
     def _compact(self) -> None:
-        """Begin to write a snapshot: completely and at once, unless `sync_by_thread` was called."""
+        """Write a snapshot: at once, or step by step if `sync_by_thread` was called."""
         self._compaction = self.compacting()
         if self._sync is not None:
             self._sync.loop.call_soon(self._go_on)
@@ -265,7 +265,7 @@ class EmbeddedStore:
             sync.loop.call_soon(self._go_on)
 
     def _step(self, error: BaseException | None) -> Callable[[], object] | None:
-        """Do a step of the compaction; return the function to call before the next one."""
+        """Do a step of the compaction; return the function to call before the next step."""
         work = self._compaction
         assert work is not None
         try:
@@ -283,8 +283,8 @@ class EmbeddedStore:
     def compacting(self) -> Steps:
         """Write a snapshot of the current nodes, and start a new journal for later writes.
 
-        A crash leaves the old snapshot and both journals, or the new snapshot and both, or the new one and the second
-        journal. Applying a batch twice does no harm, as long as all are applied in order.
+        A crash leaves the old or new snapshot with both journals, or the new snapshot with the second journal. A start
+        may apply a batch twice without harm, because it applies all batches in order.
         """
         nodes = dict(self._nodes)
         if not self._following:
@@ -292,7 +292,7 @@ class EmbeddedStore:
         yield from write_snapshot(self._path(SNAPSHOT), nodes)
         passed("journal.compacted")
         try:
-            yield partial(os.fdatasync, self._fd)  # its first line, which contains its starting position, must be there
+            yield partial(os.fdatasync, self._fd)  # makes its first line, with its starting position, durable
         except OSError as error:
             if self._sync is not None:
                 self._sync.fail(error)
@@ -313,14 +313,16 @@ class EmbeddedStore:
         """Write to a second journal from now on."""
         opened: list[int] = []
         try:
-            # Open it now: if descriptors are few this is retried, but a failure in the thread ends the broker.
+            # Open the directory now. Without free descriptors the compaction is retried, but the same error in the
+            # thread would end the broker.
             names = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
             opened.append(names)
             fd = os.open(self._path(NEXT), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _MODE)
             opened.append(fd)
             if self._sync is None:
                 os.fsync(names)
-            # Last: if it fails, the first journal keeps growing, and a start would find this one in its middle.
+            # Do this last. If a later step failed, the first journal would grow on, and this one would follow its
+            # middle.
             size = _begin_behind(fd, self._size)
             if self._sync is not None:
                 self._sync.go_on_in(fd, partial(_sync_file_and_names, self._fd, names))
@@ -334,7 +336,7 @@ class EmbeddedStore:
 
 
 def _begin_behind(fd: int, size: int) -> int:
-    """Write the first line of a journal that follows one of `size` bytes; returns its length. Raises OSError."""
+    """Write the first line of a journal that follows one of `size` bytes; return the line's length. Raises OSError."""
     line = _line([["follows", size]])
     if os.pwrite(fd, line, 0) != len(line):
         raise OSError("the metadata journal was written in part")
@@ -358,7 +360,7 @@ def _lines_of(path: str) -> list[bytes]:
 def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], int]:
     """Return lines with their positions, and their end.
 
-    The first line may contain its position, otherwise `base` counts.
+    The first line may contain its position; otherwise it is `base`.
     """
     first = parse_line(lines[0]) if lines else None
     if first and first[0][0] == "follows":
@@ -371,7 +373,7 @@ def _numbered(lines: list[bytes], base: int) -> tuple[list[tuple[int, bytes]], i
 
 
 def _never_synced(torn: int, lines: list[tuple[int, bytes]]) -> bool:
-    """Whether no line after a torn one records that it was on disk; a journal's first line records nothing."""
+    """Whether no line after a torn line records that the torn one was on disk. A journal's first line never does."""
     for position, line in lines:
         entries = parse_line(line)
         if entries is None:
@@ -390,7 +392,7 @@ def _line(entries: list[list[Any]]) -> bytes:
 
 
 def _texts(entries: list[list[Any]]) -> Iterator[str]:
-    """Yield the JSON of each entry. A value shared by many, such as a topic's partitions, is encoded once."""
+    """Yield the JSON of each entry. A value that many entries share, such as a partition state, is encoded once."""
     known: dict[int, str] = {}
     for entry in entries:
         if entry[0] != "put":

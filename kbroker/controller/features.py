@@ -3,15 +3,15 @@
 Owns the tables of features that this broker supports, alone and in a cluster, and the rules of UpdateFeatures. Never
 stores: the controllers do.
 
-transaction.version: with 0 and 1 every producer uses the first generation of the protocol, with 1 in newer records of
-`__transaction_state`. With 2, producers that can (Java since 4.0) use the second, in which each end of a transaction
-begins a new epoch (KIP-890).
+transaction.version: with 0 and 1 every producer uses the first transaction protocol; level 1 writes
+`__transaction_state` in a newer record version. With 2, producers that support it (Java since 4.0) use the second
+protocol, in which each end of a transaction bumps the producer epoch (KIP-890).
 
-group.version: 1 has the consumer groups of KIP-848, 0 does not.
+group.version: 1 enables the consumer groups of KIP-848, 0 disables them.
 
-Kafka's tools look for metadata.version and kraft.version. They describe its own metadata log, which kbroker does not
-have, so neither changes anything: metadata.version stays at that of Apache Kafka 4.3 (30). A node of a cluster has
-neither: on ZooKeeper there is no such log.
+Kafka's tools look for metadata.version and kraft.version. These two describe Kafka's own metadata log, which kbroker
+does not have. So neither has an effect, and metadata.version stays at Apache Kafka 4.3's level (30). A node of a
+cluster has neither feature: a cluster on ZooKeeper has no metadata log.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ BOOTSTRAP: Final[Mapping[str, int]] = {GROUP_VERSION: 1, METADATA_VERSION: 30, T
 SUPPORTED_IN_CLUSTER: Final[Mapping[str, tuple[int, int]]] = {
     name: SUPPORTED[name] for name in (GROUP_VERSION, TRANSACTION_VERSION)
 }
-"""The same for a node of a cluster."""
+"""Lowest and highest level by feature, for a node of a cluster."""
 
 NEW_CLUSTER: Final[Mapping[str, int]] = {GROUP_VERSION: 1, TRANSACTION_VERSION: 2}
-"""The levels of a new cluster whose brokers all support them; features at level 0 are never listed in a cluster."""
+"""The levels of a new cluster on ZooKeeper if all its brokers support them. Level 0 is never listed there."""
 
 REGISTERED: Final[Mapping[str, Mapping[str, int]]] = {
     name: {"min_version": max(low, 1), "max_version": high} for name, (low, high) in SUPPORTED_IN_CLUSTER.items()
 }
-"""The registered features of a node of a cluster. In ZooKeeper, level 0 means that a feature is absent."""
+"""The features that a node of a cluster registers. In ZooKeeper, a feature at level 0 is absent."""
 
 UPGRADE: Final = 1
 _DOWNGRADES: Final = frozenset({2, 3})
@@ -78,7 +78,7 @@ class Others(NamedTuple):
     supported: Mapping[int, Supported]
     """The supported features of registered brokers, by id."""
     missing: Collection[int] = ()
-    """Brokers with unknown features: they have replicas, and are not registered, or are unreadable."""
+    """Brokers whose features are unknown: they have replicas, but no registration or an unreadable one."""
 
 
 NO_OTHERS: Final = Others({})
@@ -91,7 +91,7 @@ def updated(
     supported: Supported = SUPPORTED,
     others: Others = NO_OTHERS,
 ) -> dict[str, int]:
-    """Return the levels after all updates; raises ApiError for the first invalid one, and then none applies.
+    """Return the levels after all updates. If an update is invalid, raise ApiError for the first one and apply none.
 
     `supported` are the features of the controller `node_id`.
     """
@@ -141,7 +141,7 @@ def _fault(current: int, update: FeatureUpdate, node_id: int, supported: Support
 
 
 def _fault_of_others(current: int, update: FeatureUpdate, others: Others) -> str | None:
-    """Return which other broker does not support this level."""
+    """Return an error text that names another broker without support for this level, None if all support it."""
     for number, supported in sorted(others.supported.items()):
         if unsupported({update.feature: update.level}, supported):
             known = supported.get(update.feature)

@@ -1,7 +1,7 @@
-"""Print the metadata journal and its snapshot, line by line, as `kbroker log dump` does with all other files.
+"""Print the metadata journal and its snapshot line by line, for `kbroker log dump`.
 
-Owns their text; embedded_store.py owns the bytes. Never judges the content beyond the CRC, never writes, and never
-prints the values of secret configs.
+Owns the printed text; embedded_store.py owns the bytes. Checks only the CRC. Never writes, and never prints the values
+of secret configs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HIDDEN: Final = "(hidden)"
 
 
 def dump_journal(path: str) -> Iterator[str]:
-    """Yield the lines about a journal or a snapshot: its batches, each with its entries after bars. Raises OSError."""
+    """Yield the lines about a journal or a snapshot: each batch, then its entries after "|". Raises OSError."""
     yield f"Dumping {path}"
     position = 0
     with open(path, "rb") as file:

@@ -1,8 +1,8 @@
-"""Syncs the metadata journal to disk on a thread, while the event loop serves.
+"""Syncs the metadata journal to disk on a thread, while the event loop serves requests.
 
-Owns which changes are on disk, and the futures of waiting callers. Never writes to the journal: changes are written to
-the file before. One sync runs at a time, and covers everything written before it began, so that many changes in a row
-need few syncs.
+Owns which changes are on disk, and the futures of waiting callers. Never writes to the journal: its owner writes first,
+then requests a sync. One sync runs at a time, and covers all data written before it began, so that many changes in a
+row need few syncs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 
 
 class JournalSync:
-    """One thread. `failed` gets an error, after which nothing may be written: the content on disk is unknown.
+    """One thread. On an error it calls `failed`: the content on disk is unknown, and nothing more may be written.
 
     Its methods are for the event loop's thread.
     """
@@ -37,7 +37,7 @@ class JournalSync:
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, size: int, failed: Callable[[OSError], None]) -> None:
-        """Begin with a journal of `size` bytes that are on disk."""
+        """Begin with a journal whose `size` bytes are on disk."""
         self.loop = loop
         self._fd = fd
         self._before: Callable[[], object] | None = None
@@ -55,11 +55,11 @@ class JournalSync:
             raise OSError(self._error.errno, f"the metadata journal: {self._error.strerror}")
 
     def size_on_disk(self, size: int) -> int:
-        """Return how much of the journal, which has `size` bytes, is known to be on disk."""
+        """Return how many of the journal's `size` bytes are known to be on disk."""
         return size if self._done == self._asked else self._done_size
 
     def go_on_in(self, fd: int, before: Callable[[], object]) -> None:
-        """Sync another file from now on, and only after `before` has synced the earlier data."""
+        """Sync another file from now on. Before its first sync, `before` syncs the earlier data."""
         self._fd, self._before = fd, before
 
     def forget_before(self) -> None:
@@ -67,7 +67,7 @@ class JournalSync:
         self._before = None
 
     def run(self, work: Callable[[], object], then: Callable[[BaseException | None], object]) -> None:
-        """Run other work on the thread, in turn; `then` is called on the loop at its end, with its error."""
+        """Run other work on the thread after earlier work. Then call `then` on the loop with the work's error."""
 
         def notify(done: Future[object]) -> None:
             if not self.loop.is_closed():
@@ -83,9 +83,9 @@ class JournalSync:
             self._begin()
 
     def waiting(self) -> asyncio.Future[None] | None:
-        """Return a future that is done once all writes are on disk, None if they are.
+        """Return a future that is done once all writes are on disk, None if they already are.
 
-        Raises OSError, or fails later.
+        Raises OSError, or sets it on the future.
         """
         self.check()
         if self._done == self._asked:
@@ -107,7 +107,7 @@ class JournalSync:
             self._reached(self._asked, self._asked_size)
 
     def fail(self, error: OSError) -> None:
-        """Handle the failure of another sync of the file: the kernel reports it only once."""
+        """Handle a failed sync that the caller did itself: the kernel reports the failure only once."""
         if self._error is None:
             self._error = error
             self._failed(error)
@@ -120,7 +120,7 @@ class JournalSync:
             self._reached(self._asked, self._asked_size)
 
     def _sync_now(self) -> None:
-        # Data that the thread's sync failed to write is lost, whatever a later sync returns: the kernel reports it only
+        # Data that the thread failed to sync is lost, even if a later sync succeeds: the kernel reports a failure only
         # once.
         if self._running is not None:
             self._running.result()
@@ -138,7 +138,7 @@ class JournalSync:
         self._running.add_done_callback(notify)
 
     def _notify(self, number: int, size: int, before: object, done: Future[None]) -> None:
-        """Run by the thread. The loop and its waiting callers may have ended by then."""
+        """Notify the loop, from the thread. The loop may be closed by then."""
         if not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self._ended, number, size, before, done.exception())
 

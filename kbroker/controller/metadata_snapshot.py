@@ -1,6 +1,6 @@
 """The snapshot of the metadata, written in pieces.
 
-Owns its bytes, and that the file is either complete or missing. Never knows the journal beside it.
+Owns the snapshot's bytes, and ensures that the file is either complete or missing. Never knows the journal.
 
     crc32c (8 hex digits), space, JSON [["load", {path: [version, value], ...}]], newline
 """
@@ -18,11 +18,11 @@ from kbroker.controller.store_interface import Node
 from kbroker.protocol.checksum import crc32c
 
 Steps = Generator["Callable[[], object] | None", None, None]
-"""Work in pieces, which yields None to give way to others, or a function to call on a thread: it waits for the disk,
-and its exception is thrown in.
+"""Work in pieces. It yields None to give way, or a function that waits for the disk: the caller runs it on a thread,
+and throws its exception into the generator.
 """
 _AT_ONCE = 64
-"""Nodes written between two turns: about 0.1 ms, unless they are large topics."""
+"""The number of nodes written between two turns, which takes about 0.1 ms unless they are large topics."""
 _BEGIN, _END = b'[["load",{', b"}]]"
 _HEAD = b"%08x "
 
@@ -66,7 +66,7 @@ def _put(fd: int, data: bytes, position: int) -> int:
 
 
 def sync_directory(directory: str) -> None:
-    """Sync a directory's names to disk; raises OSError."""
+    """Sync a directory's entries to disk; raises OSError."""
     fd = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(fd)

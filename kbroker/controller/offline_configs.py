@@ -1,8 +1,8 @@
 """The dynamic configs of brokers in the data directory of a stopped node.
 
-Owns reading them and removing keys: the way back from a config that prevents all connections. Never sets a value, as
-nothing here can check whether the broker would accept it. A cluster's configs are in ZooKeeper, where another broker
-changes them.
+Owns reading these configs and removing keys, which repairs a config that prevents all connections. Never sets a value,
+because it cannot check whether the broker would accept the value. A cluster keeps its configs in ZooKeeper, where
+another broker can change them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kbroker.log.directories.dir_lock import lock_directory
 def _opened(directory: str) -> Iterator[Controller]:
     _, cluster_id = directory_identity(directory)
     if not os.path.exists(os.path.join(directory, JOURNAL)):
-        raise AdoptError(f"{directory} has no {JOURNAL}: the configs of its broker lie elsewhere")
+        raise AdoptError(f"{directory} has no {JOURNAL}: it does not store the configs of its broker")
     lock = lock_directory(directory)
     try:
         store = EmbeddedStore(directory)
@@ -46,7 +46,7 @@ def configs_of(directory: str, broker: str) -> dict[str, str]:
 def unset(directory: str, broker: str, keys: Sequence[str], *, dry_run: bool) -> None:
     """Remove keys from the configs of a broker, or of all brokers (""); raises the exceptions of `configs_of`.
 
-    AdoptError for a key that is not set; nothing is changed then.
+    If a key is not set, it raises AdoptError and changes nothing.
     """
     with _opened(directory) as controller:
         configs = dict(controller.decided.configs("brokers", broker))

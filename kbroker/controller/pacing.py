@@ -1,6 +1,6 @@
-"""Long work on the tree of metadata in pieces: slices of the loop's time, and a limited number of requests at once.
+"""Splits long work on the metadata tree: into slices of the loop's time, and into a limited number of requests at once.
 
-Owns both methods. Never knows the work itself.
+Owns both ways of splitting. Never knows the work itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def pieces(items: Iterable[T]) -> list[list[T]]:
 
 
 async def paced(items: Iterable[T]) -> AsyncIterator[T]:
-    """Go over items, and give way after each."""
+    """Yield each item, and give way after it."""
     for item in items:
         yield item
         await turn

@@ -1,8 +1,8 @@
-"""The cluster's published state, and the decided state: a change is stored before it is published.
+"""The cluster's published state and decided state: a change is decided, then stored, then published.
 
-Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. A change that a crash or a
-power loss undoes has not been visible: until a change is stored, only the next decision uses it (`decided`). Never
-decides.
+Owns the current `ClusterState`, its listeners, and the order decide, store, publish, answer. Until a change is stored,
+only the next decision uses it (`decided`). So a crash or a power loss can only undo a change that was never visible.
+Never decides.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Listeners:
         self._all.append(listener)
 
     def remove(self, listener: Listener) -> None:
-        """Remove a listener, if it is still one."""
+        """Remove a listener, if it is still subscribed."""
         if listener in self._all:
             self._all.remove(listener)
 
@@ -41,7 +41,7 @@ class Listeners:
         self._all.clear()
 
     def notify(self, old: ClusterState, new: ClusterState) -> None:
-        """Notify all: the change is in effect, and after a failure the others and the waiting callers must get it."""
+        """Notify all listeners, even after a listener fails: the change is in effect, and callers wait for it."""
         for listener in tuple(self._all):
             try:
                 listener(old, new)
@@ -59,7 +59,7 @@ class PublishedState:
         self.state = state
         """The state that is stored and published."""
         self.decided = state
-        """The decided state, part of which may not be stored yet: only for making decisions."""
+        """The decided state. Part of it may not be stored yet, so it serves only to make further decisions."""
         self._unpublished: deque[Step] = deque()
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._decisions = self._published = self._publishable = 0
@@ -72,9 +72,9 @@ class PublishedState:
         return self._decisions == self._published
 
     def published(self) -> Awaitable[None] | None:
-        """Return a future that is done once all decisions so far are stored and published, None if they are.
+        """Return a future that is done once all decisions so far are stored and published, None if they already are.
 
-        The requester of a change gets no answer before. Raises OSError, or fails later.
+        The requester of a change gets no answer before that. Raises OSError, or sets it on the future.
         """
         if self._error is not None:
             raise self._error
@@ -104,11 +104,11 @@ class PublishedState:
         elif len(self._unpublished) == 1:
             self._publish_next()
         else:
-            # An earlier decision is stored and about to be published; this one follows it.
+            # An earlier decision is stored but not published yet; this one has to wait for it.
             asyncio.get_running_loop().call_soon(self._may_publish)
 
     def close(self) -> None:
-        """Publish nothing more: stored changes are there at the next start. Waiting callers are cancelled."""
+        """Publish nothing more, and cancel waiting callers. The next start loads the stored changes."""
         self._listeners.clear()
         while self._waiting:
             self._waiting.popleft()[1].cancel()
@@ -126,7 +126,7 @@ class PublishedState:
                 future.set_exception(self._error)
 
     def _may_publish(self) -> None:
-        """Publish one more decision: now, or in one of the next turns if there are many."""
+        """Publish one more decision: now, or in one of the next turns if many decisions wait."""
         self._publishable += 1
         if not self._publishing:
             self._publish_some()
@@ -147,7 +147,7 @@ class PublishedState:
         step = self._unpublished.popleft()
         old, state = self.state, step(self.state)
         if not self._unpublished:
-            self.decided = state  # equal values, one of which is enough
+            self.decided = state  # both are equal now: keep only one in memory
         self.state = state
         self._published += 1
         self._listeners.notify(old, state)

@@ -1,8 +1,8 @@
-"""Partitions on a single broker: the answers to elections and moves, and the effect of a lost log directory.
+"""Partitions on a single broker: the answers to elections and reassignments, and the effect of a lost log directory.
 
-Owns the answers of Kafka's controller in this case (4.3: ReplicationControlManager): that nothing is to be done, or the
-error; and the state of a partition while its replica is lost, and once it is back. Never changes anything: there is
-only one possible leader.
+Owns the answers of Kafka's controller to such requests (4.3: ReplicationControlManager): success without a change, or
+an error. Also owns a partition's state while its replica is lost, and after the replica is back. An election or
+reassignment never changes anything, because there is only one possible leader.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _AT_ONCE: Final = 100
 
 
 def without_replica(partition: PartitionState, node_id: int) -> PartitionState:
-    """Return a partition that has lost its replica here: it has no leader, and its in-sync replicas stay unchanged."""
+    """Return the state of a partition that has lost its replica: no leader, and unchanged in-sync replicas."""
     led = partition.leader == node_id
     leader, offline = NO_LEADER if led else partition.leader, (*partition.offline, node_id)
     return replace(partition, leader=leader, leader_epoch=partition.leader_epoch + led, offline=offline)
 
 
 def with_replica(partition: PartitionState, node_id: int) -> PartitionState:
-    """Return a partition whose replica is back and leads it, in a new leader epoch."""
+    """Return the state of a partition whose replica is back: the replica leads, in a new leader epoch."""
     return replace(partition, leader=node_id, leader_epoch=partition.leader_epoch + 1, offline=())
 
 
@@ -61,7 +61,7 @@ def _why_not_elected(state: ClusterState, kind: int, name: str, index: int) -> A
 async def alter_reassignments(
     state: ClusterState, node_id: int, asked: Mapping[Partition, Sequence[int] | None]
 ) -> dict[Partition, ApiError | None]:
-    """Return why partitions cannot move to their targets, None for those already there."""
+    """Return why partitions cannot move to their targets; None for a partition that is already on its target."""
     results: dict[Partition, ApiError | None] = {}
     for (name, index), target in asked.items():
         results[name, index] = await _why_not_moved(state, node_id, (name, index), target)
@@ -86,7 +86,7 @@ async def _why_not_moved(
 
 
 async def _why_not_there(node_id: int, target: Sequence[int]) -> str | None:
-    """Check the two lowest ids, as Kafka checks them in order: with one broker, one of those is wrong."""
+    """Return the fault of a target. Two ids suffice: Kafka checks in ascending order, and only one id is valid."""
     if not target:
         return "an empty replica list."
     lowest: list[int] = []

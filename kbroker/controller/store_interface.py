@@ -15,12 +15,12 @@ ANY_VERSION = -1
 
 
 class VersionConflict(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """A compare-and-set found an unexpected version; nothing of the batch was done."""
+    """A compare-and-set found an unexpected version, and no change of the batch was made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A value and the number of its writes."""
+    """A value, and how often it was written."""
 
     value: Mapping[str, Any]
     version: int
@@ -58,12 +58,12 @@ class MetadataStore(Protocol):
         """Return the names directly below `path`, sorted."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Do all changes or none. Raises VersionConflict, OSError."""
+        """Make all changes or none. Raises VersionConflict, OSError."""
 
     def stored(self) -> Future[None] | None:
-        """Return a future that is done once all writes are durable, None if they are.
+        """Return a future that is done once all writes are durable, None if they already are.
 
-        Raises OSError, or fails later.
+        Raises OSError, or sets it on the future.
         """
 
     def settle(self) -> None:

@@ -1,7 +1,7 @@
 """The paths and encodings of delegation tokens: Apache Kafka 3.9's znodes, here and on ZooKeeper.
 
-Owns these paths and values, in both directions. Never reads or writes them on ZooKeeper. A token's HMAC is never
-stored.
+Owns the encoding and decoding of these paths and values. Never reads or writes them on ZooKeeper, and never stores a
+token's HMAC.
 
     /delegation_token/tokens/ID                {"version": 3, "owner": "User%3Aalice", "tokenRequester": "User%3Aalice",
                                                "renewers": ["User%3Abob"], "issueTimestamp": ms, "maxTimestamp": ms,
@@ -65,7 +65,7 @@ def decode_token(value: Mapping[str, Any]) -> TokenInformation:
 
 
 def load_tokens(store: MetadataStore, settings: TokenSettings | None) -> Tokens:
-    """Return the stored tokens of a single node; without a secret there are none, whatever is stored."""
+    """Return the stored tokens of a single node. Without a secret key, tokens are disabled: return none."""
     if settings is None:
         return NO_TOKENS
     nodes = (store.get(token_path(token_id)) for token_id in store.children(TOKENS))

@@ -1,7 +1,8 @@
-"""The planning of requests for new topics or more partitions, before anything is stored.
+"""Plans new topics and new partitions for requests, before anything is stored.
 
-Owns the checks of such a request, a broker's defaults in it, the settings with which the coordinators' internal topics
-are created at first use, and the choice of replicas on a single node. Pure except for new topic ids; never stores.
+Owns the checks of such a request, the broker's defaults for it, and the choice of replicas on a single node. Also owns
+the settings of the coordinators' internal topics, which are created at first use. Pure except for new topic ids; never
+stores.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class InternalTopic:
 
 
 def internal_topics(config: BrokerConfig) -> dict[str, InternalTopic]:
-    """Return the settings of each from the broker's config; a node that is alone has at most one replica."""
+    """Return the settings of each internal topic from the broker's config. A node alone has at most one replica."""
     most = sys.maxsize if config.in_cluster else 1
     offsets = InternalTopic(
         config.get_int("offsets.topic.num.partitions"),
@@ -81,7 +82,7 @@ class TopicPlans(ClusterMetadata):
         self._names = topic_names.CollidingNames(names)
 
     def names_changed(self, new: Iterable[str], deleted: Iterable[str]) -> None:
-        """Note new topics and deleted ones: names that differ only in '.' and '_' collide."""
+        """Record new and deleted topics, to find colliding names: those that differ only in '.' and '_'."""
         for name in deleted:
             self._names.discard(name)
         for name in new:
@@ -98,7 +99,7 @@ class TopicPlans(ClusterMetadata):
         factor: int,
         grown: TopicState | None,  # noqa: ARG002 - for implementations that place by existing replicas
     ) -> tuple[PartitionState, ...]:
-        """Choose replicas for new partitions, numbered from `first`, of a new topic or of a growing one."""
+        """Choose replicas for new partitions, numbered from `first`, of a new or growing topic."""
         return assignments_of.place(self.decided, first, count, factor)
 
     def plan_topic(

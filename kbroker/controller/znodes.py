@@ -1,8 +1,8 @@
 """Apache Kafka 3.9's znodes: their paths and encodings.
 
-Owns paths and JSON, in both directions, and nothing of their meaning. Fields that Kafka omits are omitted, and its
-strings (timestamps, the ends of a block of producer ids) are strings; a reader accepts any field order and ignores
-unknown fields. An unreadable znode raises Unreadable, which names it.
+Owns the encoding and decoding of paths and JSON, but not their meaning. A writer omits the fields that Kafka omits, and
+writes strings where Kafka does (timestamps, the ends of a block of producer ids). A reader accepts any field order and
+ignores unknown fields. An unreadable znode raises Unreadable, which names the znode.
 
     /cluster/id                                 ClusterId
     /controller, /controller_epoch              ControllerNode, a decimal number
@@ -10,7 +10,7 @@ unknown fields. An unreadable znode raises Unreadable, which names it.
     /brokers/topics/T                           Assignment
     /brokers/topics/T/partitions/P/state        LeaderAndIsr
     /config/{topics,brokers,clients,users,ips}/ENTITY  configs
-    /config/groups/ENTITY                       configs, of kbroker alone
+    /config/groups/ENTITY                       configs, only kbroker's
     /config/changes/config_change_N             ConfigChange
     /admin/delete_topics/T                      no data
     /admin/reassign_partitions                  Reassignments
@@ -58,7 +58,7 @@ PERSISTENT: Final = (
     LOG_DIR_EVENTS,
     *(f"{CONFIG}/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "groups")),
 )
-"""Created by every broker at its start if missing, without data, parents included."""
+"""Every broker creates these znodes, and their parents, without data at its start if they are missing."""
 DEFAULT_ENTITY: Final = "<default>"
 RECOVERING: Final = 1
 
@@ -142,7 +142,7 @@ class ClusterId:
 
 @dataclass(frozen=True, slots=True)
 class ControllerNode:
-    """/controller: the controller, and the start of its term in ms. On ZooKeeper the epoch of KRaft's is -1."""
+    """/controller: the controller, and the start of its term in ms. On ZooKeeper the KRaft controller's epoch is -1."""
 
     broker_id: int
     timestamp_ms: int
@@ -202,7 +202,7 @@ class Registration:
 
     @classmethod
     def decode(cls, value: Mapping[str, Any]) -> Registration:
-        if _number(value["version"]) < 4:  # older ones have other fields, and no broker of 3.x writes them
+        if _number(value["version"]) < 4:  # older versions have other fields, and no broker of 3.x writes them
             raise ValueError(f"version {value['version']} is too old")
         protocols = {_text(name): _text(kind) for name, kind in value["listener_security_protocol_map"].items()}
         rack = value.get("rack")
@@ -236,7 +236,7 @@ class Assignment:
 
     replicas: Mapping[int, tuple[int, ...]]
     topic_id: bytes | None
-    """None if a broker older than 2.8 wrote it last."""
+    """None if a broker older than 2.8 wrote the znode last."""
     adding: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
@@ -270,15 +270,15 @@ def _from_index(value: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """/brokers/topics/T/partitions/P/state: a leader of -1 means none; the node's version is the partition epoch."""
+    """/brokers/topics/T/partitions/P/state: a leader of -1 means none; the znode's version is the partition epoch."""
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
-    """Of the controller that wrote it."""
+    """The epoch of the controller that wrote the state."""
     recovering: bool = False
-    """Whether the leader was elected from outside the in-sync replicas, and has not reported its recovery since."""
+    """Whether the leader was elected from outside the in-sync replicas, and has not reported its recovery yet."""
 
     def encode(self) -> bytes:
         value = {
@@ -319,14 +319,14 @@ def encode_config_change(entity_path: str) -> bytes:
 
 
 def decode_config_change(value: Mapping[str, Any]) -> str:
-    """Return the entity's path; version 1 has kind and name as two fields."""
+    """Return the entity's path. Version 1 stores kind and name in two fields."""
     if _number(value["version"]) == 1:
         return f"{_text(value['entity_type'])}/{_text(value['entity_name'])}"
     return _text(value["entity_path"])
 
 
 def encode_partitions(partitions: Iterable[tuple[str, int]]) -> bytes:
-    """Return the bytes of a list of partitions: an election of preferred leaders, a change of in-sync replicas."""
+    """Return the bytes of a list of partitions, to elect preferred leaders or to report in-sync changes."""
     return _bytes({"version": 1, "partitions": [{"topic": topic, "partition": index} for topic, index in partitions]})
 
 
@@ -375,13 +375,13 @@ class ProducerIdBlock:
     def decode(cls, value: Mapping[str, Any]) -> ProducerIdBlock:
         block = cls(_number(value["broker"]), int(value["block_start"]), int(value["block_end"]))
         if not 0 <= block.first <= block.last:
-            raise ValueError(f"{block.first} to {block.last} is no block")
+            raise ValueError(f"{block.first} to {block.last} is no block of producer ids")
         return block
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """/feature: finalized features; `enabled` is off until the first controller that supports features."""
+    """/feature: finalized features. The first controller that supports features sets `enabled`."""
 
     levels: Mapping[str, int]
     enabled: bool = True

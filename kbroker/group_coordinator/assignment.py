@@ -25,7 +25,7 @@ def copied(partitions: Partitions) -> dict[bytes, set[int]]:
 
 
 def frozen(partitions: Mapping[bytes, set[int] | frozenset[int]]) -> Partitions:
-    """Return partitions in their immutable form, without topics that have none."""
+    """Return partitions in their immutable form, without topics that have no partitions."""
     return {topic_id: frozenset(indexes) for topic_id, indexes in partitions.items() if indexes}
 
 

@@ -1,9 +1,9 @@
 """The settings of the group coordinator: the broker's, and a single group's.
 
-Owns the values that apply to a group now. A group's values are Kafka's group configs and were checked when they were
-set; since the broker's bounds may have changed, they are limited to these bounds again. Owns also the known assignors
-by name, and the choice for a group: the default if its members prefer none. The names in comments are Kafka's. Kafka's
-internal settings among these are constants here.
+Owns the values that apply to a group now. A group's own values are Kafka's group configs, which the broker checked when
+they were set. Its bounds may have changed since, so the values are limited to these bounds again. Also owns the known
+assignors by name, and the choice for a group: the default if its members prefer none. The comments have Kafka's names
+of the settings. Settings that are internal in Kafka are constants here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ASSIGNORS: dict[str, Assign] = {"uniform": uniform, "range": range_assignor}
 _CLASS_PACKAGE = "org.apache.kafka.coordinator.group.assignor."
 _CLASSES = {_CLASS_PACKAGE + "UniformAssignor": "uniform", _CLASS_PACKAGE + "RangeAssignor": "range"}
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
-"""How long the first JoinGroup of a classic member may stay parked (KAFKA-7610); no key in Kafka either."""
+"""How long the first JoinGroup of a classic member may stay parked, in ms (KAFKA-7610). Kafka has no config for it."""
 
 
 class MigrationPolicy(Enum):
@@ -134,7 +134,7 @@ class Settings:
         return default if own is None else _bounded(own, "consumer.heartbeat.interval.ms", default, low, high)
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The least time between two computations of a target."""
+        """The least time between two computations of a target assignment."""
         own, config = self._topics.state.group_configs.get(group_id), self.config
         low, high = config.consumer_min_assignment_interval_ms, config.consumer_max_assignment_interval_ms
         default = self.assignment_interval_default_ms
@@ -156,5 +156,5 @@ def assignor_names(configured: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_assignor(preferred: str | None, configured: Sequence[str]) -> str:
-    """Return the assignor that members prefer, if group.consumer.assignors has it, else the first of these."""
+    """Return the assignor that members prefer if group.consumer.assignors has it, else the first one there."""
     return configured[0] if preferred is None or preferred not in configured else preferred

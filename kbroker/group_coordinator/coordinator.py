@@ -1,9 +1,9 @@
 """The group coordinator for the handlers: one method per API.
 
-Owns the checks that need no group (empty ids, session timeouts) and the form of each API's answer if the whole
-coordinator cannot answer. Never decides about a group: shard.py does.
+Owns the checks that need no group (empty ids, session timeouts), and the form of each API's answer while the
+coordinator is not available. Never decides about a group: shard.py does.
 
-A method returns its response, or an awaitable of it if a member must wait or the high watermark lags behind.
+A method returns its response, or an awaitable of it if a member must wait or if a write is not committed yet.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from kbroker.protocol.messages.groups import (
 
 FEW_MEMBERS = FEW_TOPICS = 100
 FEW_ASSIGNMENTS = 1_000
-"""Up to this many members leave without sifting their list first."""
+"""Up to this many members leave at once; a longer list is reduced first (leaving.py)."""
 DELETED_AT_ONCE = 20
 _RETRY_ELSEWHERE = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -106,7 +106,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
                 self._runtime.run(partition, lambda shard, _now: shard.on_topics_deleted(deleted), _ignore)
 
     def on_cluster_state(self, _old: ClusterState, new: ClusterState) -> None:
-        """Update the groups' view of topics that were created, extended or deleted, and of group configs."""
+        """Apply created, extended and deleted topics, and changed group configs, to the groups."""
         self._topics.update(new)
 
     def set_assignment_interval(self, interval_ms: int) -> None:
@@ -126,7 +126,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat (KIP-848). Patterns match only topics that the member `may_see`.
 
-        Of many topics each counts once, and all must fit into a record.
+        Duplicates in a long list of topics are removed, and all topics must fit into one record.
         """
         partition = self.partition_for(request.group_id)
 
@@ -188,7 +188,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def sync_group(self, request: SyncGroupRequest) -> SyncGroupResponse:
         """SyncGroup: parked until the leader's assignment is in the log.
 
-        Of many assignments the last one of each member counts, and those of other ids are ignored.
+        In a long list of assignments, each member's last one counts, and those of unknown ids are ignored.
         """
         if not request.group_id:
             return SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID)
@@ -208,7 +208,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
-        """Heartbeat. While the group is loading it always succeeds: the session restarts afterwards."""
+        """Heartbeat: always succeeds while the group is loading, because the session restarts afterwards."""
         if not request.group_id:
             return HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID)
 
@@ -222,7 +222,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     async def leave_group(self, request: LeaveGroupRequest, *, version: int) -> LeaveGroupResponse:
         """LeaveGroup, of one member (before version 3) or several.
 
-        All leave in one decision. A long list is first reduced to possible members, each once.
+        All members leave in one decision. A long list is first reduced to possible members, without duplicates.
         """
         group_id = request.group_id
         members = request.members if version >= 3 else [MemberIdentity(member_id=request.member_id)]
@@ -257,7 +257,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     ) -> OffsetCommitResponse | ErrorCode | Awaitable[OffsetCommitResponse | ErrorCode]:
         """OffsetCommit of topics with both name and id, and of existing partitions.
 
-        A code is an error of all partitions.
+        If the result is an error code, it applies to all partitions.
         """
         return self._runtime.run(
             self.partition_for(request.group_id),
@@ -276,9 +276,9 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
     def commit_offsets_in_transaction(
         self, request: TxnOffsetCommitRequest, guard: object, commit: Commit
     ) -> TxnOffsetCommitResponse | ErrorCode | Awaitable[TxnOffsetCommitResponse | ErrorCode]:
-        """TxnOffsetCommit of existing partitions, in a verified transaction: `guard` is the proof.
+        """TxnOffsetCommit of existing partitions; `guard` proves that the transaction was verified.
 
-        A code is an error of all partitions.
+        If the result is an error code, it applies to all partitions.
         """
         if not request.group_id:
             return ErrorCode.INVALID_GROUP_ID
@@ -289,24 +289,24 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     def _most_bytes(self, partition: int) -> int:
-        """Return the maximum batch size of a partition; 0 if it is unknown, in which case the decision fails."""
+        """Return the maximum batch size of a partition. It is 0 if unknown; the decision then fails."""
         try:
             return self._writer.max_batch_bytes(partition)
         except ApiError:
             return 0
 
     def end_transaction(self, partition: int, end: EndOfTransaction) -> ErrorCode | Awaitable[ErrorCode]:
-        """Write the end of a transaction into a partition; its offsets are then committed, or dropped."""
+        """Write a transaction's end into a partition, which commits or drops the transaction's offsets."""
         outcome = Outcome(reply=ErrorCode.NONE, marker=end)
         return self._runtime.run(partition, lambda _shard, _now: outcome, lambda code, _message: code)
 
     async def fetch_offsets(
         self, request: OffsetFetchRequestGroup, *, require_stable: bool
     ) -> OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup]:
-        """One group of an OffsetFetch; `topics` None means all."""
+        """Handle one group of an OffsetFetch; `topics` None requests all topics."""
 
         def failed(code: ErrorCode, _message: str | None) -> OffsetFetchResponseGroup:
-            # Clients before 3.9 retry only the errors that they expect here.
+            # Clients before 3.9 retry only on some errors: map retriable errors to NOT_COORDINATOR.
             code = ErrorCode.NOT_COORDINATOR if code in _RETRY_ELSEWHERE else code
             return OffsetFetchResponseGroup(group_id=request.group_id, error_code=code)
 
@@ -317,7 +317,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         )
 
     async def delete_offsets(self, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-        """OffsetDelete of existing partitions; each is decided once, and answered as often as it is named."""
+        """OffsetDelete of existing partitions. A repeated partition is decided once, and repeated in the response."""
         if not request.group_id:
             return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
         wanted: dict[str, dict[int, OffsetDeleteRequestPartition]] = {}
@@ -351,7 +351,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
             return DescribedGroup(group_id=group_id, error_code=err.code)
 
     async def list_groups(self, request: ListGroupsRequest) -> ListGroupsResponse:
-        """ListGroups: fails as a whole while a partition is loading. Filters ignore case."""
+        """ListGroups: fails as a whole while any partition is loading. Filters ignore case."""
         if self._closed:
             return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         states: set[str] = set()
@@ -370,7 +370,7 @@ class GroupCoordinator(CoordinatorService[GroupShard]):
         return ListGroupsResponse(groups=groups)
 
     async def delete_groups(self, group_ids: Iterable[str]) -> DeleteGroupsResponse:
-        """DeleteGroups; partition by partition, and in a partition some at a time, each time in one batch."""
+        """DeleteGroups: partition by partition; each batch deletes some groups of a partition."""
         by_partition: dict[int, dict[str, None]] = {}
         for group_id in group_ids:
             by_partition.setdefault(self.partition_for(group_id), {})[group_id] = None

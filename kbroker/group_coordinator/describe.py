@@ -1,4 +1,4 @@
-"""DescribeGroups, ConsumerGroupDescribe and ListGroups: groups for administrators.
+"""DescribeGroups, ConsumerGroupDescribe and ListGroups: what administrators see of groups.
 
 Owns the form of the answers. Deleted topics are left out.
 """
@@ -23,11 +23,11 @@ from kbroker.protocol.messages.groups import DescribedGroup, DescribedGroupMembe
 ERROR_MESSAGE_SINCE = 6
 
 _NO_MEMBERS: Final[list[DescribedGroupMember]] = []
-"""The members of all missing groups: a list for each of 500,000 would take 36 MB. Never changed."""
+"""The empty member list that all missing groups share, never modified: 500,000 separate lists would take 36 MB."""
 
 
 async def describe_group(groups: Groups, group_id: str, version: int) -> DescribedGroup:
-    """Answer DescribeGroups. A missing group is Dead, and an error only since version 6 (KIP-1043)."""
+    """Answer DescribeGroups. A missing group has the state Dead; since version 6 it is also an error (KIP-1043)."""
     group = groups.get(group_id)
     if not isinstance(group, ClassicGroup):
         if version >= ERROR_MESSAGE_SINCE:
@@ -66,7 +66,7 @@ async def describe_consumer_group(
 ) -> consumer_groups.DescribedGroup:
     """Answer ConsumerGroupDescribe; raises GROUP_ID_NOT_FOUND.
 
-    Of each member: its current partitions, including those that it must revoke, and its target.
+    The answer has each member's target and current partitions, including those that the member must revoke.
     """
     group = groups.known_consumer(group_id)
     described = consumer_groups.DescribedGroup(
@@ -114,7 +114,7 @@ def _assignment(partitions: Mapping[bytes, Iterable[int]], topics: Topics) -> De
 
 
 async def list_groups(groups: Iterable[Group], states: Container[str], types: Container[str]) -> list[ListedGroup]:
-    """List the groups in these states and of these types, in lower case; an empty filter matches all."""
+    """List the groups of these states and types, both given in lower case. An empty filter matches all."""
     listed = []
     for group in groups:
         if (not types or group.TYPE in types) and (not states or group.state.value.lower() in states):

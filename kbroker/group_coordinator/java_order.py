@@ -1,7 +1,7 @@
 """The order of Java's hash tables.
 
-For members, topics and protocols without any other order, Kafka uses the iteration order of a HashMap; the same
-assignment needs the same order.
+Where members, topics and protocols have no other order, Kafka uses the iteration order of a HashMap. kbroker needs the
+same order to compute the same assignment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.coordination.partitioning import java_hash
 from kbroker.long_work import turn
 
 _AT_ONCE = 200
-"""How many names are hashed between two turns."""
+"""The number of names that are hashed between two turns."""
 
 
 def in_java_order(names: Iterable[str]) -> list[str]:
@@ -25,7 +25,7 @@ def in_java_order(names: Iterable[str]) -> list[str]:
 
 
 async def list_in_java_order(names: Collection[str]) -> list[str]:
-    """Return the same for many strings, which must not change meanwhile, in steps."""
+    """Return the result of `in_java_order` for many strings, in steps. The strings must not change meanwhile."""
     mask = _table_size(len(names)) - 1
     left = enumerate(names)
     pieces: list[list[tuple[int, int, str]]] = []

@@ -18,7 +18,7 @@ _UNKNOWN = ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class Leaving:
-    """The members in a request; `members` are those to decide about, which are all before `sift`."""
+    """The members in a request. The group decides about `members`; these are all members until `sift` is called."""
 
     def __init__(self, named: Sequence[MemberIdentity]) -> None:
         self._named = named
@@ -27,7 +27,7 @@ class Leaving:
         self.members: list[MemberIdentity] = list(named)
 
     async def sift(self, group: Group | None) -> None:
-        """Keep the possible members of the group, each once: the others are unknown in any case."""
+        """Keep only possible members of the group, without duplicates: all others are certainly unknown."""
         places: list[int] = []
         first: dict[tuple[str, str | None], int] = {}
         for place, identity in enumerate(self._named):

@@ -1,7 +1,7 @@
 """OffsetCommit and TxnOffsetCommit: who may commit, and the records of a commit.
 
-Owns the checks of generations and member epochs, for groups of both protocols. Changes nothing itself: the replay of
-the records does (offsets.py). The records were built before, because there may be many (commit_building.py).
+Owns the checks of generations and member epochs, for groups of both protocols. It does not change offsets itself: the
+replay of the records does (offsets.py). commit_building.py has built the records before, because there may be many.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class OffsetCommits:
     def _validate_commit(
         self, request: OffsetCommitRequest, version: int, out: Outcome
     ) -> Callable[[bytes, int], None] | None:
-        """Accept a commit of the current generation, or one without a generation to a group without members.
+        """Accept a commit of the current generation, or a commit without a generation if the group has no members.
 
-        It counts as a heartbeat, except while a rebalance expects a real one. In a consumer group the returned function
-        may have to check each partition.
+        The commit counts as a heartbeat, except while a rebalance expects a real one. In a consumer group the returned
+        function may have to check each partition.
         """
         generation, member_id = request.generation_id_or_member_epoch, request.member_id
         instance_id = request.group_instance_id
@@ -89,9 +89,9 @@ class OffsetCommits:
     def _validate_in_transaction(self, request: TxnOffsetCommitRequest) -> Callable[[str, int], None] | None:
         """Accept a member of the current generation, and a request without any member (before KIP-447).
 
-        Unlike a plain commit this one is accepted while a rebalance completes, and does not count as a heartbeat. In a
-        consumer group the returned function may have to check each partition; a stale epoch is ILLEGAL_GENERATION,
-        which transactional producers know.
+        Unlike a plain commit, a transactional one is accepted while a rebalance completes, and does not count as a
+        heartbeat. In a consumer group the returned function may have to check each partition; the error of a stale
+        epoch is ILLEGAL_GENERATION, which transactional producers know.
         """
         group = self._groups.get(request.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -124,7 +124,7 @@ def _validate_classic_commit(
             raise ApiError(
                 ErrorCode.GROUP_ID_NOT_FOUND if version >= GROUP_ID_NOT_FOUND_SINCE else ErrorCode.ILLEGAL_GENERATION
             )
-        return  # replaying the record creates a simple group
+        return  # the replay of the commit's record creates a simple group
     if generation < 0 and group.state is EMPTY:
         return
     if generation < 0 and not member_id and instance_id is None:
@@ -164,7 +164,7 @@ def _validate_consumer_commit(
 ) -> Callable[[bytes, int], None] | None:
     """Accept a commit, or raise ApiError. For an older epoch, return a function that checks each partition.
 
-    An older epoch is valid for the partitions that the member has owned since then (KIP-1251).
+    An older epoch is valid for the partitions that the member has owned since that epoch (KIP-1251).
     """
     if epoch < 0 and not group.members:
         return None

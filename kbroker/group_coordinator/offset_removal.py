@@ -1,8 +1,8 @@
-"""The removal of committed offsets: expired ones (KIP-211), and those in deleted topics; and of groups with none left.
+"""Removes committed offsets that have expired (KIP-211) or whose topic was deleted, and groups without offsets.
 
-Owns the rules, and the slices in which a shard's groups and the offsets in deleted topics are processed. Until then the
-offsets in deleted topics are kept but hidden (`Offsets.fetch`). The rest of them at the broker's end stays, as in
-Kafka, until it expires; a new topic of the same name has another id.
+Owns the rules, and the slices in which a shard's groups and the offsets in deleted topics are processed. Offsets in
+deleted topics stay hidden until they are removed (`Offsets.fetch`). If the broker stops before, they stay until they
+expire, as in Kafka; a new topic of the same name has another id.
 
 Timers, by key: ("expire",) the next slice of groups; ("deleted",) the next tombstones of deleted topics.
 """
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _EXPIRE, _DELETED = ("expire",), ("deleted",)
 AT_ONCE = 200
-"""How many tombstones are written, or offsets of transactions examined, before other work has a turn: some 2 ms."""
+"""The most tombstones written, or transactional offsets examined, before other work has a turn: some 2 ms."""
 
 
 class Expiration:
@@ -59,7 +59,7 @@ class Expiration:
         return out
 
     def _expire_one(self, now_ms: int, out: Outcome) -> bool:
-        """Look at one more group; return whether any is left."""
+        """Check one more group; return whether any groups are left."""
         group = self._groups.get(self._left.pop())
         if group is not None:
             tombstones, none_left = self._expired(group, now_ms)
@@ -69,7 +69,7 @@ class Expiration:
         return bool(self._left)
 
     def _expired(self, group: Group, now_ms: int) -> tuple[list[CoordinatorRecord], bool]:
-        """Return the tombstones of a group's expired offsets, and whether none will be left."""
+        """Return the tombstones of a group's expired offsets, and whether the group will have no offsets left."""
         topics, pending = self._offsets.of_group(group.group_id)
         if not topics:
             return [], not pending
@@ -92,7 +92,7 @@ class Expiration:
         """Return a test for expired offsets of this group; None if offsets do not expire.
 
         A group with members keeps its offsets, except those of topics that it has stopped consuming. In a group without
-        members the retention counts from when it became empty; in a simple group, and in a consumer group, from each
+        members the retention starts when the group becomes empty; in a simple group or a consumer group, at each
         commit.
         """
         retention = self._config.offsets_retention_ms

@@ -1,11 +1,11 @@
 """Committed offsets in memory: OffsetFetch, OffsetDelete, and deletion with a group or a topic.
 
-Owns a group's position in a partition, including positions that an open transaction has written (KIP-447). Changes only
-by replaying records; every deciding method returns the records of its changes. offset_commit.py checks who may commit;
-offset_removal.py expires offsets.
+Owns a group's position in a partition, including positions that an open transaction has written (KIP-447). Offsets
+change only by the replay of records; each method that decides about a change returns its records. offset_commit.py
+checks commits; offset_removal.py expires offsets.
 
-An offset is kept as (offset of its record, OffsetCommitValue). The record's offset decides between a transactional and
-a plain commit: the later record wins, whichever was completed last.
+An offset is kept as (offset of its record, OffsetCommitValue). Between a transactional and a plain commit the later
+record wins, even if the transaction completed last.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Offsets:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._stored: dict[str, dict[str, dict[int, Stored]]] = {}
-        self._groups_by_topic: dict[str, dict[str, None]] = {}  # the groups with offsets in a topic
-        self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # by producer id
-        self._open: dict[str, dict[Place, set[int]]] = {}  # producer ids by group and place
-        self._newest = -1  # the last record that was applied
-        self._deleted: dict[str, tuple[int, bytes]] = {}  # topics: their hidden offsets, up to which record
+        self._groups_by_topic: dict[str, dict[str, None]] = {}  # Topic -> the groups with offsets in it.
+        self._pending: dict[int, dict[tuple[str, str, int], Stored]] = {}  # By producer id.
+        self._open: dict[str, dict[Place, set[int]]] = {}  # Producer ids by group and place.
+        self._newest = -1  # The last record that was applied.
+        self._deleted: dict[str, tuple[int, bytes]] = {}  # Topic -> the last hidden record, and the topic id.
 
     # -- replay
 
     def put(
         self, record_offset: int, producer_id: int, group: str, topic: str, partition: int, value: OffsetCommitValue
     ) -> None:
-        """Apply a commit; one of a transaction stays invisible until the transaction ends."""
+        """Apply a commit. A transaction's commit stays invisible until the transaction ends."""
         if record_offset > self._newest:
             self._newest = record_offset
         if producer_id >= 0:
@@ -69,7 +69,7 @@ class Offsets:
             self._groups_by_topic.setdefault(topic, {})[group] = None
 
     def remove(self, group: str, topic: str, partition: int) -> None:
-        """Apply a tombstone: removes the offset, and the pending ones of the same partition."""
+        """Apply a tombstone: remove the offset, and the pending offsets of the same partition."""
         topics = self._stored.get(group)
         partitions = topics.get(topic) if topics is not None else None
         if topics is not None and partitions is not None:
@@ -107,13 +107,13 @@ class Offsets:
                 del self._open[group]
 
     def of_group(self, group_id: str) -> tuple[Mapping[str, Mapping[int, Stored]], Mapping[Place, set[int]]]:
-        """Return a group's offsets by topic and partition, and the partitions with pending ones."""
+        """Return a group's offsets by topic and partition, and the partitions with pending offsets."""
         return self._stored.get(group_id, {}), self._open.get(group_id, {})
 
     # -- fetch
 
     async def fetch(self, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-        """Handle one group of an OffsetFetch; raises ApiError. An unknown group has no offsets, which is no error."""
+        """Handle one group of an OffsetFetch; raises ApiError. An unknown group is not an error: it has no offsets."""
         group = self._groups.get(request.group_id)
         if isinstance(group, ConsumerGroup):
             _validate_fetch(group, request.member_id, request.member_epoch)
@@ -200,7 +200,7 @@ class Offsets:
     def of_deleted_topics(self, deleted: Mapping[str, bytes]) -> Iterator[CoordinatorRecord | None]:
         """Hide the offsets in deleted topics (name to id), unless a new topic has the name; return their tombstones.
 
-        They are found one at a time; None stands for a transaction's offset that was examined and kept. Later commits
+        The iterator examines one offset at a time; it yields None for a transaction's offset that stays. Later commits
         belong to a new topic of that name.
         """
         newest = self._newest
@@ -209,7 +209,8 @@ class Offsets:
         return self._tombstones(deleted, newest)
 
     def _tombstones(self, deleted: Mapping[str, bytes], newest: int) -> Iterator[CoordinatorRecord | None]:
-        # Those of transactions first: if one ends meanwhile, its offsets move to where the search continues.
+        # Search the offsets of transactions first: if a transaction ends meanwhile, its offsets move to the part that
+        # is searched later.
         for producer_id in list(self._pending):
             for place in list(self._pending.get(producer_id, ())):
                 entry = self._pending.get(producer_id, {}).get(place)
@@ -227,14 +228,14 @@ class Offsets:
                 del self._deleted[name]
 
     def _is_settled(self, place: tuple[str, str, int], newest: int) -> bool:
-        """Return whether no transaction has since written an offset that a tombstone would remove, too."""
+        """Return whether a tombstone would not remove a later offset that a transaction has written."""
         group_id, name, index = place
         open_here = self._open.get(group_id, {}).get((name, index), ())
         return all(self._pending[producer_id][place][0] <= newest for producer_id in open_here)
 
 
 def _is_of(entry: Stored, newest: int, topic_id: bytes) -> bool:
-    """Return whether an offset was committed up to the record `newest`, to a topic of this id or an unknown one."""
+    """Return whether an offset was committed up to the record `newest`, and its topic id is this one or unknown."""
     return entry[0] <= newest and entry[1].topic_id in (ZERO_UUID, topic_id)
 
 

@@ -1,7 +1,7 @@
 """One partition of `__consumer_offsets` as a state machine: groups and their offsets.
 
-Owns the routing of records, timers and requests to the parts that handle them, and loading and unloading. Pure: no I/O,
-nothing asynchronous; the runtime (kbroker.coordination) does the rest.
+Owns the routing of records, timers and requests to the parts that handle them, and loading and unloading. Pure: no I/O
+and no coroutines; the runtime (kbroker.coordination) has both.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class GroupShard:
             log.warning("records of type %d in the offsets topic are ignored", kind)
 
     def _replayed_group(self, group_id: str, create: bool) -> ConsumerGroup | None:
-        """Return the consumer group of a record. A group that only holds offsets is replaced by it."""
+        """Return the consumer group of a record. It replaces a group that has only offsets."""
         group = self.groups.consumer(group_id)
         if group is None and create:
             group = ConsumerGroup(group_id)
@@ -120,7 +120,7 @@ class GroupShard:
         self.offsets.end_transaction(producer_id, committed)
 
     def on_loaded(self, now_ms: int) -> Outcome:
-        """Begin to serve: members get a whole session to heartbeat."""
+        """Begin to serve: each member has a full session timeout to heartbeat."""
         out = Outcome()
         for group in list(self.groups):
             if isinstance(group, ConsumerGroup):
@@ -231,7 +231,7 @@ class GroupShard:
     # -- groups as a whole
 
     def delete_groups(self, group_ids: Sequence[str]) -> Outcome:
-        """Handle a DeleteGroups of groups of this partition: each is deleted or has its own error."""
+        """Handle a DeleteGroups for groups of this partition: each group is deleted, or gets its own error."""
         out = Outcome()
         results = []
         for group_id in group_ids:

@@ -1,10 +1,11 @@
 """The cluster's topics for consumer groups.
 
-Owns one view that all shards share: names, ids, partition counts, racks, and a hash of a group's subscribed topics,
-which shows that a topic was created, extended, deleted or moved to other racks. Never rebalances a group.
+Owns the topic data that all shards share: names, ids, partition counts, racks. Also owns the hash of a group's
+subscribed topics, which changes when a topic is created, extended, deleted or moved to other racks. Never rebalances a
+group.
 
-The hash is stored in a group's record. Apache Kafka uses another function (XXH3), so a group that moves between the two
-gets a new assignment once.
+A group's record has the hash. Apache Kafka uses another hash function (XXH3), so a group that moves between Kafka and
+kbroker gets a new assignment once.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Topics:
         return self.state.topic_names.get(topic_id)
 
     def ids_of(self, names: Iterable[str]) -> frozenset[bytes]:
-        """Return the ids of those topics that exist."""
+        """Return the ids of the topics that exist."""
         topics = self.state.topics
         return frozenset([topics[name].topic_id for name in names if name in topics])
 
@@ -77,7 +78,7 @@ class Topics:
         return int.from_bytes(digest.digest(), "big", signed=True)
 
     async def prepared(self, names: Iterable[str]) -> None:
-        """Hash topics in pieces ahead, so that `hash_of` is short afterwards."""
+        """Hash topics in pieces in advance, so that a later `hash_of` is quick."""
         for name in names:
             topic = self.state.topics.get(name)
             if topic is not None:
@@ -90,7 +91,7 @@ class Topics:
             brokers = self.state.brokers
             digest = blake2b(topic.topic_id, digest_size=8)
             digest.update(repr((topic.name, len(topic.partitions))).encode())
-            racks_of: dict[tuple[int, ...], bytes] = {}  # most partitions share their replicas with others
+            racks_of: dict[tuple[int, ...], bytes] = {}  # a cache: many partitions have the same replicas
             for partition in topic.partitions:
                 replicas = partition.replicas
                 racks = racks_of.get(replicas)

@@ -1,6 +1,6 @@
 """The APIs of access control lists.
 
-Owns the checks and filters that these requests share, and the error without an authorizer. Never decides who is
+Owns the checks and filters that these requests share, and the error if there is no authorizer. Never decides who is
 authorized (authorized/).
 
 DescribeAcls (key 29), versions 1-3: return the access control lists that match a filter.
@@ -63,7 +63,7 @@ class Filter(Protocol):
 
 
 def check_enabled(ctx: RequestContext, text: str) -> None:
-    """Raise SECURITY_DISABLED if no authorizer is configured, as nothing would enforce an ACL."""
+    """Raise SECURITY_DISABLED if no authorizer is configured: nothing would enforce an ACL."""
     if ctx.services.authorizer is None:
         raise ApiError(ErrorCode.SECURITY_DISABLED, text)
 
@@ -71,7 +71,7 @@ def check_enabled(ctx: RequestContext, text: str) -> None:
 def check_known(*codes: int) -> None:
     """Close the connection for code 0 (UNKNOWN), which Kafka cannot parse."""
     if 0 in codes:
-        raise CloseConnection("a request about ACLs has elements that stand for UNKNOWN")
+        raise CloseConnection("a request about ACLs has the code 0 (UNKNOWN)")
 
 
 def check_filter(wanted: Filter) -> None:
@@ -103,7 +103,7 @@ def filter_of(wanted: Filter) -> AclFilter:
 
 @handles(DescribeAclsRequest, DescribeAclsResponse, "1-3")
 async def describe_acls(ctx: RequestContext, request: DescribeAclsRequest) -> DescribeAclsResponse:
-    """Describe the matching ACLs; unknown codes match nothing."""
+    """Return the matching ACLs; unknown codes match nothing."""
     check_filter(request)
     check_enabled(ctx, "No Authorizer is configured on the broker")
     answer = DescribeAclsResponse()

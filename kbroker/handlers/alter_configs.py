@@ -1,6 +1,6 @@
 """The APIs that change configs.
 
-AlterConfigs and IncrementalAlterConfigs share the checks of a resource, and the storing of its configs.
+AlterConfigs and IncrementalAlterConfigs share the checks of a resource, and the code that stores its configs.
 
 Owns the order of checks (ConfigAdminManager, then the controller's validator). The shared part never knows the
 request's shape.
@@ -9,7 +9,7 @@ AlterConfigs (key 33), versions 0-2: replace all configs of a resource (KIP-133)
 
 IncrementalAlterConfigs (key 44), versions 0-1: set, delete, append to and subtract from configs (KIP-339).
 
-Behaviour: logger levels are set in this process (KIP-412) and not stored.
+Behaviour: logger levels apply only to this process (KIP-412) and are not stored.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from kbroker.topic_names import check_topic_name
 
 R = TypeVar("R", bound="Resource")
 MAX_CONFIGS = 1_000
-"""Most configs of a resource in one request. Kafka has 10,000 for a whole request; no resource has so many keys."""
+"""The most configs of a resource in one request. Kafka allows 10,000 in a whole request; no resource has so many."""
 KINDS = {TOPIC: "topics", BROKER: "brokers", GROUP: "groups", CLIENT_METRICS: "client-metrics"}
 _KEYS: Mapping[int, Mapping[str, ConfigKey]] = {TOPIC: TOPIC_KEYS, GROUP: GROUP_KEYS, CLIENT_METRICS: {}}
-"""Keys for append and subtract. Kafka's controller has no types for the keys of client metrics, and refuses both."""
+"""The keys that allow append and subtract. Kafka's controller knows no types for client metrics, and refuses both."""
 _OPERATIONS = frozenset(int(op) for op in Op)
 _Result = TypeVar("_Result", AlterConfigsResourceResponse, IncrementalResourceResponse)
 
@@ -63,7 +63,7 @@ class Resource(Protocol):
 async def outcomes(
     resources: Sequence[R], alter: Callable[[R], Coroutine[Any, Any, None]]
 ) -> list[tuple[R, int, str | None]]:
-    """Change each resource by itself; return its error code and message. A resource that is named twice is refused."""
+    """Change each resource independently; return the error codes and messages. A repeated resource is refused."""
     seen = await counted((resource.resource_type, resource.resource_name) for resource in resources)
     found: list[tuple[R, int, str | None]] = []
     for resource in resources:
@@ -80,7 +80,7 @@ async def outcomes(
 
 
 async def check_request(entries: Iterable[tuple[str, str | None]], kinds: Collection[int], resource_type: int) -> None:
-    """Do the checks that need no knowledge of the resource: duplicate keys, null values, a type not among `kinds`."""
+    """Do the checks that do not depend on the resource: duplicate keys, null values, a type that is not in `kinds`."""
     names: set[str] = set()
     nulls: list[str] = []
     for name, value in entries:
@@ -164,7 +164,7 @@ async def change(
         await controller.change_configs(kind, name, revise)
         if is_same and resource_type == BROKER and name:
             config.resolve_again()
-            ctx.services.tls.follow(config)  # the files named in its configs may have been replaced
+            ctx.services.tls.follow(config)  # files that its configs name may have new content
 
 
 def _result(result: type[_Result], resource: Resource, code: int, message: str | None) -> _Result:
@@ -178,7 +178,7 @@ def _result(result: type[_Result], resource: Resource, code: int, message: str |
 
 @handles(AlterConfigsRequest, AlterConfigsResponse, "0-2", mirrored(AlterConfigsResponse, "resources"))
 async def alter_configs(ctx: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    """Change each resource by itself."""
+    """Change each resource independently of the others."""
     done = await outcomes(request.resources, lambda resource: _replace(ctx, resource, request.validate_only))
     responses = await each(done, lambda outcome: _result(AlterConfigsResourceResponse, *outcome))
     return await ctx.services.in_effect(AlterConfigsResponse(responses=responses))
@@ -200,7 +200,7 @@ async def _replace(ctx: RequestContext, resource: AlterConfigsResource, validate
 async def incremental_alter_configs(
     ctx: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change each resource by itself."""
+    """Change each resource independently of the others."""
     done = await outcomes(request.resources, lambda resource: _change(ctx, resource, request.validate_only))
     responses = await each(done, lambda outcome: _result(IncrementalResourceResponse, *outcome))
     return await ctx.services.in_effect(IncrementalAlterConfigsResponse(responses=responses))

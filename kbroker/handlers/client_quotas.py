@@ -2,7 +2,7 @@
 
 DescribeClientQuotas (key 48), versions 0-1: return the quotas that match a filter (KIP-546).
 
-AlterClientQuotas (key 49), versions 0-1: set and remove quotas, each entity by itself (KIP-546).
+AlterClientQuotas (key 49), versions 0-1: set and remove quotas, independently for each entity (KIP-546).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kbroker.quota.configured import KEYS, QuotaFilter, check_value, checked_ent
 
 _Parts = dict[str, str | None]
 _TYPES = 3
-"""Most types that an entity can have."""
+"""The most types that an entity can have."""
 
 
 def _description_refused(
@@ -46,7 +46,7 @@ def _description_refused(
 async def describe_client_quotas(
     ctx: RequestContext, request: DescribeClientQuotasRequest
 ) -> DescribeClientQuotasResponse:
-    """Return the quotas in effect. A filter names each type once, so a long one is refused at its fourth component."""
+    """Return the quotas in effect. A filter may name each of three types once, so its fourth component is an error."""
     components = [(each.entity_type, each.match_type, each.match) for each in request.components[:4]]
     wanted = QuotaFilter(components, strict=request.strict)
     entries = []
@@ -75,7 +75,7 @@ async def alter_client_quotas(ctx: RequestContext, request: AlterClientQuotasReq
             await turn
         entity = await each(parts.items(), lambda part: AlteredEntity(*part))
         answer = AlteredEntryData(error_message=None, entity=entity)
-        if len(parts) <= _TYPES:  # with more, one of them does not exist
+        if len(parts) <= _TYPES:  # with more types, one of them does not exist
             key = frozenset(parts.items())
             is_first = key not in known
             answer = known.setdefault(key, answer)
@@ -128,13 +128,13 @@ async def _check_address(ip: str) -> None:
     except ValueError:
         try:
             await asyncio.get_running_loop().getaddrinfo(ip, None)
-        except (OSError, ValueError):  # ValueError: the name is not even valid for a lookup
+        except (OSError, ValueError):  # ValueError: the resolver does not accept the name
             text = f"{ip} is not a valid IP or resolvable host."
             raise ApiError(ErrorCode.INVALID_REQUEST, text) from None
 
 
 def _as_java(parts: _Parts) -> str:
-    """Return Kafka's text of an entity: its types in the order of a Java HashMap made for so many types."""
+    """Return Kafka's text of an entity: its types in the order of a Java HashMap created for as many types."""
     if len(parts) > _TYPES:
         return "ClientQuotaEntity"
     size = 1

@@ -1,17 +1,18 @@
 """The APIs of clients' metrics (KIP-714).
 
-Owns their common part: the client instance of a connection, which ends with the connection that created it, as in
-Kafka. Never decides about subscriptions or pushes: telemetry/ does.
+Owns the common part of these APIs: the client instance of a connection, which ends with the connection that created it,
+as in Kafka. Never decides about subscriptions or pushes: telemetry/ does.
 
 GetTelemetrySubscriptions (key 71), version 0: the metrics that a client should push, and how often (KIP-714).
 
-Behaviour: served on a single node, and advertised only if it has a receiver for the metrics, as in Kafka. Every client
-that may connect may send the request.
+Behaviour: a single node serves the API, and advertises it only if it has a receiver for the metrics, as in Kafka. Every
+client that may connect may send the request.
 
 PushTelemetry (key 72), version 0: a client's measurements of itself (KIP-714).
 
-Behaviour: the response waits until the receiver has taken the metrics. Unreadable metrics are INVALID_RECORD, after
-which clients stop pushing. Without a receiver the metrics are decompressed and dropped, as in Kafka.
+Behaviour: the response waits until the receiver has accepted the metrics. The error for unreadable metrics is
+INVALID_RECORD, after which clients stop pushing. Without a receiver the broker decompresses and drops the metrics, as
+in Kafka.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ CODECS: Final = (4, 3, 1, 2)
 
 
 def is_received(services: Services) -> bool:
-    """Whether a receiver takes the metrics of clients; only then the APIs are advertised."""
+    """Whether there is a receiver for clients' metrics. Only then the broker advertises the APIs."""
     return services.telemetry is not None and services.telemetry.receiver is not None
 
 
@@ -57,7 +58,7 @@ def telemetry_of(ctx: RequestContext) -> ClientTelemetry:
 
 
 def now_ms(ctx: RequestContext) -> float:
-    """Return the monotonic time in whole ms, as Kafka does."""
+    """Return the monotonic time in whole ms, like Kafka."""
     return ctx.services.clock.monotonic_ms() // 1
 
 
@@ -96,7 +97,7 @@ def client_of(ctx: RequestContext, instance_id: bytes) -> Client:
 async def get_telemetry_subscriptions(
     ctx: RequestContext, request: GetTelemetrySubscriptionsRequest
 ) -> GetTelemetrySubscriptionsResponse:
-    """Return the metrics that a client should push, and a new id for a client that has none."""
+    """Return the metrics that a client should push, and an instance id for a client without one."""
     telemetry = telemetry_of(ctx)
     instance_id = telemetry.id_for(bytes(request.client_instance_id))
     instance = await instance_of(ctx, telemetry, instance_id)

@@ -5,15 +5,15 @@ DescribeCluster (key 60), versions 0-2: the cluster's id, controller and brokers
 DescribeQuorum (key 55), versions 0-2: the voters on the cluster's metadata, and the progress of each (KIP-595).
 
 Behaviour: a single node answers like a Kafka node that is its own controller: it is the only voter, and the leader. Its
-metadata log is the journal (controller/embedded_store.py); the changes since the start count as offsets. Requests name
-it as Kafka does. In a cluster ZooKeeper has the metadata: the API is neither served nor advertised.
+metadata log is the journal (controller/embedded_store.py); the changes since the start count as offsets. Requests use
+Kafka's name of the metadata log. In a cluster ZooKeeper has the metadata: the API is neither served nor advertised.
 
 UpdateFeatures (key 57), versions 0-2: change finalized feature levels (KIP-584, `kafka-features.sh`).
 
 Behaviour: all updates or none; controller/features.py has the rules and the table of features. In a cluster the
-controller asks the other brokers for their supported levels, and responds once its own broker has the change.
-Version notes: v0-1 return a result for each feature as well; v0 has no upgrade type and only upgrades, as in Kafka's
-controller.
+controller checks the levels that the other brokers have registered, and responds once its own broker has the change.
+Version notes: v0-1 also return a result for each feature; v0 has no upgrade type and always means an upgrade, as in
+Kafka's controller.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ from kbroker.protocol.messages.cluster import (
 _BROKERS, _CONTROLLERS = 1, 2
 TOPIC: Final = "__cluster_metadata"
 _EPOCH: Final = 1
-"""The leader's epoch, which never changes: no other node could have been the leader."""
+"""The leader's epoch, which never changes, because no other node can be the leader."""
 _LAST_WITH_RESULTS = 1
 
 
 @handles(DescribeClusterRequest, DescribeClusterResponse, "0-2")
 def describe_cluster(ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Return the brokers; a request for the endpoint type of controllers is an error (KIP-919)."""
+    """Return the brokers. A request for the endpoints of controllers is an error (KIP-919)."""
     if request.endpoint_type != _BROKERS:
         known = request.endpoint_type == _CONTROLLERS
         code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
@@ -85,7 +85,7 @@ def _refused(_request: DescribeQuorumRequest, code: int, message: str | None) ->
 
 @handles(DescribeQuorumRequest, DescribeQuorumResponse, "0-2", _refused, advertised=_is_alone)
 async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
-    """Describe the one existing partition."""
+    """Describe the metadata log's only partition."""
     services = ctx.services
     if not _is_alone(services):
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
@@ -106,7 +106,7 @@ async def describe_quorum(ctx: RequestContext, request: DescribeQuorumRequest) -
 
 
 def _is_metadata(request: DescribeQuorumRequest) -> bool:
-    """Return whether the request names the one existing partition, and nothing else."""
+    """Return whether the request names the metadata log's only partition, and nothing else."""
     if len(request.topics) != 1 or request.topics[0].topic_name != TOPIC:
         return False
     partitions = request.topics[0].partitions
@@ -133,14 +133,14 @@ def _node(broker: BrokerEndpoint) -> Node:
 
 @handles(UpdateFeaturesRequest, UpdateFeaturesResponse, "0-2")
 async def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse:
-    """Change levels; if a feature is named more than once, its last update counts, as in Kafka's controller."""
+    """Change levels. If a request names a feature more than once, its last update counts, as in Kafka's controller."""
     by_name: dict[str, FeatureUpdate] = {}
     for asked in request.feature_updates:
         kind = asked.upgrade_type if ctx.version else UPGRADE
         by_name[asked.feature] = FeatureUpdate(asked.feature, asked.max_version_level, kind)
         await turn
     services = ctx.services
-    # The first fault ends the request, so there are no more valid updates than features.
+    # This needs no turns: the first fault ends the request, and there are only a few features.
     await services.controller.update_features(
         list(by_name.values()), validate_only=request.validate_only, timeout_ms=request.timeout_ms
     )

@@ -1,13 +1,13 @@
-"""The APIs at the beginning of a connection: ApiVersions, and SASL where authentication is not possible, or no longer.
+"""The APIs at the beginning of a connection: ApiVersions, and SASL requests that come at the wrong time.
 
 ApiVersions (key 18), versions 0-4: the APIs of this broker, derived from the registry of handlers. Produce is
-advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it (KAFKA-18659).
-Finalized features are those of the cluster's state. Before v4, a feature whose lowest level is 0 is not listed as
-supported, as older clients cannot read it (KAFKA-17492).
+advertised from version 0 although 0-2 are refused: older librdkafka decides on compression by it (KAFKA-18659). The
+finalized features are those of the cluster's state. Before v4, the response omits a supported feature whose lowest
+level is 0, because older clients cannot read it (KAFKA-17492).
 
-SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself precedes any
-handler (network/sasl_gate.py). Requests that arrive here are too late, too soon after the last authentication, or on a
-listener without SASL.
+SaslHandshake (key 17), versions 0-1, and SaslAuthenticate (key 36), versions 0-2. Authentication itself takes place
+before any handler (network/sasl_gate.py). A request that reaches these handlers is too late, too soon after the last
+authentication, or on a listener without SASL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kbroker.protocol.messages.connections import (
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _LONGEST = 1_000
-"""Most characters of a software's name, and of its version; both are kept as long as the connection."""
+"""The most characters of a client software's name, and of its version. Both are kept as long as the connection."""
 _PRODUCE, _API_VERSIONS = 0, 18
 _FIRST_SOFTWARE_VERSION = 3
 _LEVEL_0_SINCE = 4

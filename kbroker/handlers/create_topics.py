@@ -1,6 +1,6 @@
 """The APIs that create topics, and add partitions to them.
 
-CreateTopics (key 19), versions 2-7: create topics, each by itself; responses have configs from v5 (KIP-525).
+CreateTopics (key 19), versions 2-7: create topics independently; responses have configs from v5 (KIP-525).
 
 CreatePartitions (key 37), versions 0-3: raise the number of partitions of topics (KIP-195).
 """
@@ -31,7 +31,7 @@ from kbroker.protocol.messages.topics import (
 )
 
 _FIRST_STRICT_VERSION = 6
-"""First version in which quotas of mutations refuse a creation (KIP-599)."""
+"""The first version in which a mutation quota refuses a creation (KIP-599)."""
 _METADATA_TOPIC = "__cluster_metadata"
 
 
@@ -86,7 +86,7 @@ async def create_topics(ctx: RequestContext, request: CreateTopicsRequest) -> Cr
 
 
 def check_room(ctx: RequestContext, partitions: int) -> None:
-    """Raise ApiError if a single node's disks are full. In a cluster other brokers may have room."""
+    """Raise ApiError if a single node's disks are full. In a cluster other brokers may have room: do not check."""
     if ctx.services.cluster is None and not ctx.services.replicas.logs.has_room(partitions):
         raise ApiError(ErrorCode.KAFKA_STORAGE_ERROR, "The disk is full: no log directory has room for a partition.")
 
@@ -96,7 +96,7 @@ def _may_be(name: str, seen: Mapping[str, int]) -> bool:
 
 
 async def _check_total(ctx: RequestContext, topics: Sequence[CreatableTopic], seen: Mapping[str, int]) -> None:
-    """Refuse a request for so many partitions that planning them would exhaust memory."""
+    """Refuse a request with so many partitions that planning them would exhaust memory."""
     default = ctx.services.config.get_int("num.partitions")
     total = 0
     for topic in topics:
@@ -136,7 +136,7 @@ async def _plan(ctx: RequestContext, topic: CreatableTopic) -> TopicState:
 
 
 _Entries = dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]]
-"""The configs in the response, by the configs that a topic sets: topics with equal configs share them."""
+"""The configs in the response, by the configs that a topic sets. Topics that set the same configs share them."""
 
 
 def _created(ctx: RequestContext, plan: TopicState, entries: _Entries) -> CreatableTopicResult:
@@ -164,9 +164,9 @@ def _configs(ctx: RequestContext, plan: TopicState) -> list[CreatableTopicConfig
 
 
 _GROWTH_STRICT_SINCE = 3
-"""First version in which quotas of mutations refuse the growth of a topic (KIP-599)."""
+"""The first version in which a mutation quota refuses new partitions (KIP-599)."""
 MAX_TOPICS = 10_000
-"""Most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
+"""The most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 def _not_grown(name: str, code: ErrorCode, message: str | None) -> CreatePartitionsTopicResult:
@@ -175,7 +175,7 @@ def _not_grown(name: str, code: ErrorCode, message: str | None) -> CreatePartiti
 
 @handles(CreatePartitionsRequest, CreatePartitionsResponse, "0-3", mirrored(CreatePartitionsResponse))
 async def create_partitions(ctx: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
-    """Check every topic, then store the growth of the valid ones in pieces."""
+    """Check every topic, then store the new partitions of the valid ones in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if len(request.topics) > MAX_TOPICS:

@@ -5,14 +5,14 @@ Owns the check whether a client may send these requests at all, and the errors o
 
 CreateDelegationToken (key 38), versions 1-3: create a token for the client or, since version 3, for another owner.
 
-Behaviour: a client that has authenticated with a token gets no other. The response has the token's HMAC, and is sent
-once the token is in effect on this broker.
+Behaviour: a client that has authenticated with a token cannot create another. The response has the token's HMAC, and is
+sent once the token is in effect on this broker.
 
 RenewDelegationToken (key 39), versions 1-2: extend a token's validity, up to the token's maximum.
 
-ExpireDelegationToken (key 40), versions 1-2: let a token expire after another period, or at once.
+ExpireDelegationToken (key 40), versions 1-2: change when a token expires, or expire it at once.
 
-Behaviour: a client that has authenticated with it continues until its session ends.
+Behaviour: a client that has authenticated with the token stays connected until its session ends.
 
 DescribeDelegationToken (key 41), versions 1-3: return tokens with their HMACs to clients that may see them.
 
@@ -48,11 +48,11 @@ from kbroker.security.tokens.token import Token, TokenSettings
 log = logging.getLogger(__name__)
 
 NO_TIME: Final = -1
-"""The time in a response to a request that was refused before there was one."""
+"""The times in the response if a request was refused before it had any."""
 
 
 def is_allowed(ctx: RequestContext) -> bool:
-    """Return whether the client may request tokens: it must have authenticated, and not with a token."""
+    """Return whether the client may send requests about tokens: it must have authenticated, but not with a token."""
     protocol = ctx.services.config.listeners.protocols.get(ctx.listener)
     if ctx.principal.by_token or protocol == "PLAINTEXT":
         return False
@@ -131,7 +131,7 @@ async def create_delegation_token(
     try:
         token = await _made(ctx, owner, renewers, request.max_lifetime_ms)
     except ApiError as error:
-        # As in Kafka's controller, which leaves the times at zero.
+        # The times are zero, as in Kafka's controller.
         return refused(owner, requester, error.code, 0)
     info = token.info
     log.info("delegation token %s is made for %s", info.token_id, printable(str(owner)))

@@ -1,6 +1,6 @@
 """DeleteRecords (key 21), versions 0-2: move the log start offset up (KIP-107). Offset -1 means the high watermark.
 
-Behaviour: in a cluster the response waits until all live replicas have deleted too, or until the request's timeout.
+Behaviour: in a cluster the response waits until all live replicas have deleted the records, or until the timeout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _result(index: int, code: int, low_watermark: int = -1) -> DeleteRecordsPart
 
 @handles(DeleteRecordsRequest, DeleteRecordsResponse, "0-2", mirrored(DeleteRecordsResponse, low_watermark=-1))
 async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Delete one partition at a time; a partition named twice counts once, with its last offset."""
+    """Delete records of one partition after another. If a request repeats a partition, only its last offset counts."""
     topics: dict[str, dict[int, int]] = {}
     behind: list[_Behind] = []
     for topic in request.topics:
@@ -62,7 +62,7 @@ async def delete_records(ctx: RequestContext, request: DeleteRecordsRequest) -> 
 async def _deleted_by_all(
     answer: DeleteRecordsResponse, behind: list[_Behind], timeout_ms: int
 ) -> DeleteRecordsResponse:
-    """Return the response once the other replicas have deleted too (Apache Kafka: DelayedDeleteRecords)."""
+    """Return the response once the other replicas have also deleted the records (Kafka: DelayedDeleteRecords)."""
     loop = asyncio.get_running_loop()
     waits: list[tuple[_Behind, GiveUp, asyncio.Future[ErrorCode]]] = []
     for each_one in behind:

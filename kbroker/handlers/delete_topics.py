@@ -15,11 +15,11 @@ from kbroker.protocol.wire import ZERO_UUID
 
 _FIRST_DISABLED_VERSION = 3
 _FIRST_STRICT_VERSION = 5
-"""First version in which quotas of mutations refuse a deletion (KIP-599)."""
+"""The first version in which a mutation quota refuses a deletion (KIP-599)."""
 _Key = TypeVar("_Key", str, bytes)
 
 MAX_TOPICS = 10_000
-"""Most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
+"""The most topics of one request, as in Kafka's controller (QuorumController.MAX_RECORDS_PER_USER_OP)."""
 
 
 async def _on_error(request: DeleteTopicsRequest, code: int, message: str | None) -> DeleteTopicsResponse:
@@ -34,7 +34,7 @@ def _result(name: str | None, topic_id: bytes, code: int, message: str | None) -
 
 @handles(DeleteTopicsRequest, DeleteTopicsResponse, "1-6", _on_error)
 async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Sort the request into names and ids, refuse ambiguous entries, delete the rest in pieces."""
+    """Sort the request into names and ids, refuse ambiguous entries, and delete the other topics in pieces."""
     began_ms = ctx.services.clock.monotonic_ms()
     ctx.services.controller.check_is_controller()
     if not ctx.services.config.get_bool("delete.topic.enable"):
@@ -61,7 +61,7 @@ async def delete_topics(ctx: RequestContext, request: DeleteTopicsRequest) -> De
 async def _within_quota(
     ctx: RequestContext, metering: Metering, deletable: Mapping[bytes, str], results: list[DeletableTopicResult]
 ) -> dict[bytes, str]:
-    """Return the topics that the client's quota of mutations allows to delete, and add results for the others."""
+    """Return the topics that the client's mutation quota allows to delete, and add results for the others."""
     allowed = {}
     for topic_id, name in deletable.items():
         topic = ctx.services.controller.state.topics.get(name)

@@ -1,4 +1,4 @@
-"""The APIs that show configs, and name the resources that have any.
+"""The APIs that return configs, and the names of resources that have configs.
 
 DescribeConfigs (key 32), versions 1-4: configs of topics, brokers and other resources, with their sources.
 
@@ -56,7 +56,7 @@ def _failed(resource: DescribeConfigsResource, code: int, message: str | None) -
     mirrored(DescribeConfigsResponse, "resources", default_message=True),
 )
 async def describe_configs(ctx: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-    """Describe each resource by itself."""
+    """Describe each resource independently of the others."""
     views = _Views(ctx, request)
     results = []
     for resource in request.resources:
@@ -90,7 +90,8 @@ async def _wanted(resource: DescribeConfigsResource) -> dict[str, int]:
 class _Views:
     """The configs of a request's resources: each is looked up once, and topics with equal configs share a result.
 
-    A few bytes that name a resource again add all its configs to the response, so repeated results have a limit.
+    A few more bytes in a request repeat a resource, and so all its configs in the response. Therefore repeated results
+    have a limit.
     """
 
     def __init__(self, ctx: RequestContext, request: DescribeConfigsRequest) -> None:
@@ -131,7 +132,7 @@ class _Views:
 
 
 def _size(entry: DescribeConfigsResourceResult) -> int:
-    """Return about how many bytes a config takes in a response."""
+    """Return roughly how many bytes a config adds to a response."""
     synonyms = sum(len(each.name) + len(each.value or "") + 8 for each in entry.synonyms)
     return len(entry.name) + len(entry.value or "") + len(entry.documentation or "") + synonyms + 12
 
@@ -145,7 +146,7 @@ def _topic_configs(ctx: RequestContext, name: str) -> Mapping[str, str]:
 
 
 def check_keeps_groups(ctx: RequestContext) -> None:
-    """Raise ApiError in a cluster with Java brokers, where group.version is not finalized: 3.9 has no group configs."""
+    """Raise ApiError in a cluster without group.version: its Java brokers (3.9) have no group configs."""
     if ctx.services.cluster is not None and not ctx.services.controller.state.features.get(GROUP_VERSION):
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {GROUP}")
 
@@ -207,7 +208,7 @@ def _entry(request: DescribeConfigsRequest, entry: Described) -> DescribeConfigs
 async def list_config_resources(
     ctx: RequestContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
-    """List names by type; v0 has client metrics only, of which a cluster stores none."""
+    """List names by type. v0 lists only client metrics; a cluster stores none of these."""
     supported = {CLIENT_METRICS} if ctx.version == 0 else {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
     wanted = (await distinct(request.resource_types)).keys() or supported
     if not wanted <= supported:

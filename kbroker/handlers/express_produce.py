@@ -1,8 +1,8 @@
-"""Produce requests that differ from an earlier one of the same connection only in the batch: most of them.
+"""Most Produce requests: those that differ from an earlier request of the same connection only in the batch.
 
-Owns the common part with the earlier request: the bytes around the batch, the partition, and the layout of the
-response. Responds in about half the time, or leaves the request to produce.py, which is the reference: every other
-request and every error is its work. (tests/broker/test_express_produce.py checks that both behave the same.)
+Owns what such a request has in common with the earlier one: the bytes around the batch, the partition, and the layout
+of the response. Responds in about half the time, or leaves the request to produce.py, the reference, which handles all
+other requests and all errors. (tests/broker/test_express_produce.py checks that both behave the same.)
 
     frame   api_key i16, version i16, correlation_id i32, [ as before ] size of the batch, batch [ tags, all empty ]
 """
@@ -40,13 +40,13 @@ from kbroker.topic_names import INTERNAL_TOPICS
 log = logging.getLogger(__name__)
 
 _BEGIN = 8
-"""Where the repeated part of a frame begins: behind the correlation id."""
+"""Where the repeated part of a frame begins: after the correlation id."""
 _EMPTY_TAGS = bytes(3)
 _NO_OFFSET = bytes(8)
 """The base offset of a produced batch."""
 _FIRST_FLEXIBLE = 9
 _KEPT = 64
-"""Most requests that are known of one connection."""
+"""The most known requests of one connection."""
 _SIZE = struct.Struct(">i")
 _OFFSET, _TIME, _START = 0x1122334455667788, 0x2233445566778811, 0x3344556677881122
 _unpack_header = HEADER_FIELDS.unpack_from
@@ -70,11 +70,11 @@ class KnownRequest:
 
     @property
     def holds(self) -> bool:
-        """Whether the partition is still the same object."""
+        """Whether the broker still has the same object for the partition."""
         return self._partition is not None and self._get(self._key) is self._partition
 
     def answer(self, frame: memoryview, position: int, correlation_id: int, out: bytearray) -> bool:
-        """Append the batch at `position` to the log and the response to `out`; False: nothing was done."""
+        """Append the batch at `position` to the log and the response to `out`. Return False if it did neither."""
         if self._flexible:
             size = frame[position]
             if size < 128:
@@ -111,12 +111,12 @@ class KnownRequest:
         try:
             info = partition.append(records, self._acks, now_ms)
         except TakesLonger:
-            return False  # nothing has changed, and produce.py handles it
+            return False  # the log is unchanged, and produce.py handles the request
         except AppendError as err:
             if not records.readonly:
                 if err.code == ErrorCode.KAFKA_STORAGE_ERROR:
-                    records[:8] = _NO_OFFSET  # the log put its own there before the disk failed
-                if _unpack_header(records)[2] != attributes:  # the log set its time, and will set it again
+                    records[:8] = _NO_OFFSET  # Undo the base offset that the log wrote before the disk failed.
+                if _unpack_header(records)[2] != attributes:  # Undo the append time that the log has set.
                     rewrite_timestamps(records, attributes, now_ms)
             return False
         except Exception as err:
@@ -147,11 +147,11 @@ class KnownRequests:
         self._version = -1
 
     def forget(self) -> None:
-        """Leave each request to produce.py until it is answered there again: rights may have changed."""
+        """Forget all known requests. produce.py handles each one anew, because rights may have changed."""
         self._by_bytes.clear()
 
     def answer(self, frame: memoryview, version: int, correlation_id: int, out: bytearray) -> bool:
-        """Respond to a frame that repeats a known request; False: nothing was done."""
+        """Respond to a frame that repeats a known request. Return False if it does not."""
         end = self._end
         if version != self._version or len(frame) < end + HEADER_BYTES:
             return False
@@ -161,7 +161,7 @@ class KnownRequests:
     def learn(
         self, ctx: RequestContext, frame: memoryview, position: int, request: ProduceRequest, answer: ProduceResponse
     ) -> None:
-        """Remember a request that was just answered, if it may be repeated; its body is at `position`."""
+        """Remember a request that was just answered, if it can be repeated. Its body is at `position`."""
         if request.acks not in (-1, 1) or request.transactional_id is not None or len(request.topic_data) != 1:
             return
         (topic,) = request.topic_data
@@ -181,8 +181,9 @@ class KnownRequests:
             return
         partition = ctx.services.replicas.get((name, topic.partition_data[0].index))
         if partition is not None and partition.is_replicated and request.acks == -1:
-            return  # its responses wait for other replicas, now or once there are some
-        # The request must equal our own encoding: then the batch is in its place, with nothing unknown behind it.
+            return  # Its responses wait for other replicas, even future ones.
+        # The request must equal our own encoding. Then the batch is where we expect it, and no unknown fields follow
+        # it.
         if name not in INTERNAL_TOPICS and frame[position:] == encode(request, version):
             self._by_bytes[key] = KnownRequest(ctx, request, flexible, name)
 
@@ -194,7 +195,7 @@ def _uvarint_bytes(value: int) -> int:
 def _layout(version: int, flexible: bool, name: str, topic_id: Any, index: int) -> tuple[Any, Any, bool]:
     """Return a response's packing function, the bytes around its numbers, and whether it has a log start.
 
-    Found by encoding a response with numbers that are recognized in the result.
+    The function encodes a response with recognizable numbers, and finds these numbers in the bytes.
     """
     partition = PartitionProduceResponse(index, 0, _OFFSET, _TIME, _START)
     answer = ProduceResponse([TopicProduceResponse(name, topic_id, [partition])])

@@ -1,13 +1,13 @@
 """Fetch (key 1), versions 4-18: record batches from the page cache, with long polls and fetch sessions.
 
-The response is a list of slices of segment files; no byte of a record passes through here. A request that cannot be
-satisfied yet waits on its partitions until `min_bytes` are there, something changes, or `max_wait_ms` is over: a short
-one (`DelayedFetch`) then reads all of them again.
+The response is a list of slices of segment files; this module reads no byte of a record. If there is not enough data
+yet, the request waits until its partitions have `min_bytes`, a partition changes in another way, or `max_wait_ms` is
+over. A short request (`DelayedFetch`) then reads all its partitions again.
 
-Of a request with many partitions this module owns the last result for each, and the set of partitions that have moved
-since. It reads in slices, and an append to one partition costs each waiting fetch a look at that partition only,
-however many others it names. While it waits it keeps only the sizes of its data, so that no waiting request keeps a
-deleted file open; the data is read again for the response.
+For a request with many partitions, this module owns the last result of each partition, and the set of partitions that
+have moved since. Such a request reads in slices. After an append to one partition, a waiting fetch checks only that
+partition, however many others it names. A waiting request keeps only the sizes of its data, so that it keeps no deleted
+file open; it reads the data again for the response.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from kbroker.partition import Partition
 from kbroker.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 FEW = 64
-"""Most topics and partitions together, including those of the session, of a short request."""
+"""The most topics and partitions together of a short request, including those of its session."""
 READ_AT_ONCE = 32
-"""Moved partitions that are checked in one go: some 0.1 ms."""
+"""The most moved partitions that are checked between two turns: some 0.1 ms."""
 
 
 def _on_error(_request: FetchRequest, code: int, _message: str | None) -> FetchResponse:
@@ -48,7 +48,7 @@ class DelayedFetch:
         self._timer = self._loop.call_later(fetch.max_wait_ms / 1000, self._try, True)
 
     def poke(self) -> None:
-        """Try again soon, once for all changes within this turn of the loop."""
+        """Schedule one new attempt for all changes within this turn of the loop."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._try, False)
@@ -74,7 +74,7 @@ class DelayedFetch:
 
 @handles(FetchRequest, FetchResponse, "4-18", _on_error)
 def fetch(ctx: RequestContext, request: FetchRequest, kind: type[Fetch] = Fetch) -> Reply[FetchResponse]:
-    """Read now, or wait; `kind` may be a class that reads less than requested."""
+    """Read now, or wait. `kind` may be a class that reads fewer partitions than requested."""
     left = FEW - len(request.topics) - len(request.forgotten_topics_data)
     session = ctx.services.fetch_sessions.get(request.session_id) if request.session_id else None
     if session is not None:
@@ -134,7 +134,7 @@ class _Many:
         self._sizes: dict[int, int] = {}
         self._total = 0
         self._urgent: set[int] = set()
-        """Places with something that the client must get at once, or where waiting would not add data."""
+        """The places of urgent results: the client must get them at once, or waiting would not add data."""
         self._readable = False
         self.moved: dict[int, None] = {}
         self._watches: list[tuple[Partition, _Watch]] = []
@@ -184,7 +184,7 @@ class _Many:
     # -- waiting
 
     async def wait(self, seconds: float) -> None:
-        """Return once there is enough data, or the time is over."""
+        """Return once there is enough data, or `max_wait_ms` is over."""
         loop = asyncio.get_running_loop()
         for place in self._sizes:
             self._found[place] = None
@@ -198,7 +198,7 @@ class _Many:
             timer.cancel()
 
     def poke(self, place: int) -> None:
-        """Note that a partition has moved, and check it soon, once for all changes within this turn."""
+        """Record that a partition has moved, and schedule one check for all changes within this turn."""
         self.moved[place] = None
         if self._waiting is not None and not self._scheduled:
             self._scheduled = True
@@ -235,7 +235,7 @@ class _Many:
     # -- the answer
 
     async def answer(self) -> FetchResponse:
-        """Return the response; partitions with data to send, or that have moved since, are read again."""
+        """Return the response, after reading again the partitions that have data to send or have moved since."""
         found: list[PartitionData] = []
         size = 0
         for place, data in enumerate(self._found):

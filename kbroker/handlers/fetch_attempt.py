@@ -1,9 +1,9 @@
-"""One Fetch request: the data of its partitions, and the form of its response.
+"""One Fetch request: reads its partitions and builds its response.
 
 Owns the read of one partition, for a consumer or a follower; the content of the response, which a session
-(fetch_session.py) may shorten; and the decision whether to respond yet. A long request is prepared and answered by the
-same code as a short one, some partitions at a time. Never waits: fetch.py does. No byte of a record passes through
-here: a read returns a list of slices of segment files.
+(fetch_session.py) may shorten; and the decision whether to respond yet. The same code prepares and answers short and
+long requests; long ones some partitions at a time. Never waits: fetch.py does. Reads no byte of a record: a read
+returns a list of slices of segment files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIRST_RACK_VERSION = 11
 _FIRST_HINT_VERSION = 16
 _STORAGE_ERROR_VERSION = 6
 _BYTES_ALWAYS, _BYTES_OF_PARTITION, _BYTES_OF_ABORTED = 20, 50, 16
-"""Bytes of a response besides its records; a partition's include its share of the topic's."""
+"""The bytes of a response without its records. A partition's bytes include its share of its topic's bytes."""
 _USUAL = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -46,7 +46,7 @@ _USUAL = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""Errors that Kafka returns without records, and does not count as failed."""
+"""Errors that Kafka returns without records, and does not count as failed fetches."""
 _LED_ELSEWHERE = frozenset({int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH)})
 
 _AT_ONCE = 16
@@ -84,7 +84,7 @@ class Fetch:
     )
 
     def __init__(self, ctx: RequestContext, request: FetchRequest) -> None:
-        """Begin; `prepare` or `prepare_many` is called next."""
+        """Begin. The caller has to call `prepare` or `prepare_many` next."""
         self._ctx = ctx
         self._request = request
         self._version = ctx.version
@@ -107,7 +107,7 @@ class Fetch:
         self._is_new = True
         self.items: list[Item] = []
         self._session: Session | None = None
-        self._cached: dict[Key, CachedPartition] = {}  # of the session that the response opens
+        self._cached: dict[Key, CachedPartition] = {}  # the partitions of the session that the response opens
         self._hints: LeaderHints | None = None
         self._responses: list[FetchableTopicResponse] = []
         self._refused: set[Key] | None = None  # partitions that the client must not read
@@ -124,7 +124,7 @@ class Fetch:
             self._add([(key, cached.wanted) for key, cached in session.partitions.items()])
 
     async def prepare_many(self) -> None:
-        """As `prepare`, for a long request, before anything is read."""
+        """Do the work of `prepare` for a long request. The caller reads the partitions later."""
         now_ms = self._ctx.services.clock.monotonic_ms()
         session = self._session = await self._sessions.begin_divided(self._request, self._version, now_ms)
         wanted: dict[Key, FetchPartition] = {}
@@ -163,7 +163,7 @@ class Fetch:
         return [partition for _, _, partition in self.items if partition is not None]
 
     def attempt(self, *, last: bool) -> FetchResponse | None:
-        """Read everything; return the response, or None if it is better to wait for more."""
+        """Read all partitions. Return the response, or None if the request should wait for more data."""
         found: list[PartitionData] = []
         left, size, urgent = self.max_bytes, 0, False
         first, self._is_new = self._is_new, False
@@ -185,11 +185,11 @@ class Fetch:
 
     @property
     def is_readable(self) -> bool:
-        """Whether a wait makes sense: a request without a known partition gets its response at once."""
+        """Whether waiting makes sense: a request without any known partition gets its response at once."""
         return any(partition is not None for _, _, partition in self.items)
 
     def waiters_of(self, partition: Partition) -> dict[Waiter, None]:
-        """Return the list of waiters for more data: consumers wait for committed records, followers for any."""
+        """Return the partition's waiters for more data: consumers wait for committed records, followers for any."""
         return partition.waiters if self._replica == _CONSUMER else partition.end_waiters
 
     def read(
@@ -201,10 +201,9 @@ class Fetch:
         first: bool,
         is_new: bool,
     ) -> PartitionData:
-        """Return the current data of a partition: at most `left` bytes, but a whole first batch if it is the `first`.
+        """Return a partition's current data: at most `left` bytes, but from the `first` one at least a whole batch.
 
-        A follower's fetch offset reports its progress to the leader when the request `is_new`, but not after it has
-        waited.
+        If the request `is_new`, a follower's fetch offset reports its progress to the leader. After a wait it does not.
         """
         if partition is None:
             return self.missing(key)
@@ -279,7 +278,7 @@ class Fetch:
         return PartitionData(key[2], code, -1, aborted_transactions=[], records=b"")
 
     def _preferred(self, partition: Partition, offset: int) -> int | None:
-        """Return a replica that a consumer should rather read from than from this one, the leader; or None."""
+        """Return the replica from which a consumer should read instead of this leader, or None."""
         cluster = self._ctx.services.cluster
         if cluster is None or not cluster.replica_manager.is_rack_aware:
             return None
@@ -291,13 +290,13 @@ class Fetch:
         return nearest(self._request.rack_id, here, partition.readable_followers(offset), racks)
 
     def _check_replica(self, partition: Partition, want: FetchPartition) -> ErrorCode:
-        """Return the error if a partition of a cluster must not be read; consumers may read from followers, too.
+        """Return the error if a partition of a cluster must not be read. Consumers may also read from followers.
 
         (KIP-392: consumers that send a rack; and tools that compare replicas, -2.)
         """
         replicas = self._ctx.services.replicas
         if not partition.leading and replicas.get(partition.key) is not partition:
-            return replicas.why_missing(*partition.key)  # stopped or lost since the request arrived
+            return replicas.why_missing(*partition.key)  # the replica was stopped or lost since the request arrived
         epoch = max(want.current_leader_epoch, -1)
         code = partition.check_leader_epoch(epoch)
         if self._replica >= 0:
@@ -327,7 +326,7 @@ class Fetch:
         return self._response()
 
     def _fill(self, items: list[Item], found: list[PartitionData]) -> None:
-        """Add the data of some items to the response, consecutive partitions of a topic together."""
+        """Add the data of some items to the response. Consecutive partitions of a topic share an element."""
         session, topics = self._session, self._responses
         opens = session is None and self._request.session_epoch != FINAL_EPOCH
         for (key, want, partition), data in zip(items, found, strict=True):
@@ -375,7 +374,7 @@ class Fetch:
         return self._metering is not None and self._metering.settle_fetch(_BYTES_ALWAYS + size) > 0
 
     def _size(self, items: list[Item], found: list[PartitionData]) -> int:
-        """Return roughly how many bytes some items add to a response, without those that would be left out."""
+        """Return roughly how many bytes some items add to a response. Items that the response omits do not count."""
         session, size = self._session, 0
         for (key, _, _), data in zip(items, found, strict=True):
             cached = None if session is None else session.partitions.get(key)
@@ -390,7 +389,7 @@ class Fetch:
 
 
 def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | None:
-    """Compare the consumer's last epoch with our history (KIP-595, Partition.readRecords). Raises ApiError."""
+    """Compare the client's last epoch with our leader epochs (KIP-595, Partition.readRecords). Raises ApiError."""
     log = partition.log
     epoch, offset = log.proven_epochs().end_offset_for(want.last_fetched_epoch, log.log_end_offset)
     if epoch < 0 or offset < 0 or want.fetch_offset < log.log_start_offset:
@@ -403,6 +402,6 @@ def _diverging(partition: Partition, want: FetchPartition) -> EpochEndOffset | N
 def is_due(size: int, min_bytes: int, urgent: bool, may_wait: bool) -> bool:
     """Return whether a response with `size` bytes is due.
 
-    `urgent`: it has something that the client must get at once, or waiting would not add to it.
+    `urgent` means that the client must get a result at once, or that waiting would not add data.
     """
     return urgent or not may_wait or size >= min_bytes

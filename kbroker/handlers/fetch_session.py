@@ -1,4 +1,4 @@
-"""Fetch sessions (KIP-227): the broker remembers a consumer's partitions, so requests and responses have changes only.
+"""Fetch sessions (KIP-227): the broker remembers a consumer's partitions, so requests and responses have only changes.
 
 Owns the cache of sessions and their rules (FetchManager, FetchSession of Apache Kafka): epochs, eviction, and the
 partitions that an incremental response must contain. Never reads a log.
@@ -20,16 +20,16 @@ _MAX_EPOCH = 0x7FFFFFFF
 _STALE_MS = 120_000
 _FIRST_ID_VERSION = 13
 _MAX_PARTITIONS = 500_000
-"""Most partitions of all sessions together, some 150 MB: a request may name partitions that do not even exist."""
+"""The most partitions of all sessions together, some 150 MB. A request may even name partitions that do not exist."""
 _AT_ONCE = 64
-"""Partitions that a long request changes before other work has a turn."""
+"""The partitions that a long request changes between two turns."""
 
 Key = tuple[str, bytes, int]
 """Topic name ("" if the client sends ids), topic id, partition."""
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the following request: it wraps to 1."""
+    """Return the epoch of the following request. The epoch after the largest is 1."""
     return 1 if epoch == _MAX_EPOCH else epoch + 1
 
 
@@ -68,7 +68,7 @@ class Session:
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: float, *, of_follower: bool = False) -> None:
         self.id = session_id
         self.is_of_follower = of_follower
-        """Whether it may replace consumers' sessions, and no consumer's session may replace it."""
+        """Whether this session may replace consumers' sessions, and no consumer's session may replace it."""
         self.epoch = next_epoch(INITIAL_EPOCH)
         self.uses_topic_ids = uses_topic_ids
         self.partitions: dict[Key, CachedPartition] = {}
@@ -90,7 +90,7 @@ class Session:
                 self.partitions.pop((topic.topic, topic.topic_id, index), None)
 
     def move_to_end(self, key: Key) -> None:
-        """Move a partition that returned data behind the others, so that none starves."""
+        """Move a partition that returned data to the end, so that no other partition starves."""
         self.partitions[key] = self.partitions.pop(key)
 
 
@@ -102,7 +102,7 @@ class FetchSessions:
         self._sessions: dict[int, Session] = {}
         self._partitions = 0
         self.evictions = 0
-        """Number of sessions that were removed for others."""
+        """The number of sessions that were evicted."""
         self._random = random.Random(seed)
         self.get = self._sessions.get
 
@@ -140,7 +140,7 @@ class FetchSessions:
         return session
 
     async def begin_divided(self, request: FetchRequest, version: int, now_ms: float) -> Session | None:
-        """As `begin`, for a request with many changes, which are applied piece by piece."""
+        """Do the work of `begin` for a request with many changes, and apply these piece by piece."""
         bare = FetchRequest(session_id=request.session_id, session_epoch=request.session_epoch)
         session = self.begin(bare, version, now_ms)
         if session is None:
@@ -157,7 +157,7 @@ class FetchSessions:
         return session
 
     def _account(self, session: Session) -> None:
-        """Count the partitions of a changed session. If there are too many, removes the session and raises ApiError."""
+        """Count a changed session's partitions. If all sessions have too many, remove this one and raise ApiError."""
         grown = len(session.partitions) - session.size
         if grown > 0 and self._partitions + grown > _MAX_PARTITIONS:
             self._remove(session.id)
@@ -187,10 +187,10 @@ class FetchSessions:
         return session_id
 
     def _evict(self, size: int, now_ms: float, for_follower: bool) -> bool:
-        """Make room: the longest unused session if it is stale, else the smallest if it is smaller than the new one.
+        """Evict the longest unused session if it is stale, else the smallest one if it is smaller than the new one.
 
-        Unless stale, a follower's session is removed only for another follower's, and a consumer's of any size for a
-        follower's.
+        Only a follower's new session evicts a follower's session that is not stale. A follower's new session may evict
+        a consumer's session of any size.
         """
         if not self._sessions:
             return False
@@ -210,7 +210,7 @@ class FetchSessions:
 
 
 def _pieces(request: FetchRequest) -> Iterator[FetchRequest]:
-    """Yield short requests that together make the same changes as a long one, in order."""
+    """Yield short requests that together make the same changes as a long one, in the same order."""
     for topic in request.topics:
         for start in range(0, max(len(topic.partitions), 1), _AT_ONCE):
             part = FetchTopic(topic.topic, topic.topic_id, topic.partitions[start : start + _AT_ONCE])

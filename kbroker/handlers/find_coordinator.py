@@ -1,9 +1,10 @@
 """FindCoordinator (key 10), versions 0-6.
 
-Behaviour: groups (key type 0) live on the leader of their partition of `__consumer_offsets`, transactional ids (1) on
-that of `__transaction_state`; the first request creates these topics. Since v4 one request has several keys, and each
-result has its own error without a text.
-Gaps: share groups (2) have no coordinator here: COORDINATOR_NOT_AVAILABLE, as while Kafka creates their topic.
+Behaviour: the coordinator of a group (key type 0) is the leader of its partition of `__consumer_offsets`, and that of a
+transactional id (1) the leader of its partition of `__transaction_state`. The first request creates these topics. Since
+v4 one request has several keys, and each result has its own error without a text.
+Gaps: share groups (2) have no coordinator here. The error is COORDINATOR_NOT_AVAILABLE, like Kafka's while it creates
+their topic.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ async def _failed(request: FindCoordinatorRequest, code: int, message: str | Non
 
 @handles(FindCoordinatorRequest, FindCoordinatorResponse, "0-6", _failed)
 async def find_coordinator(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Return the broker that coordinates each key; creates the topic that decides it if it is missing."""
+    """Return the broker that coordinates each key. Create the coordinators' internal topic if it is missing."""
     if request.key_type not in (GROUP, TRANSACTION, SHARE):
         return await _failed(request, ErrorCode.INVALID_REQUEST, None)
     some = request.coordinator_keys or ctx.version < BATCHED_SINCE
@@ -80,7 +81,7 @@ async def _find_all(ctx: RequestContext, request: FindCoordinatorRequest) -> Fin
 
 
 async def _hosted(ctx: RequestContext, key_type: int) -> None:
-    """Wait until the topic that was just created is hosted: the client sends its next request at once."""
+    """Wait until this broker hosts its replicas of the new topic: the client sends its next request at once."""
     if key_type != SHARE:
         await ctx.services.replicas.hosted_of(_topic(key_type))
 

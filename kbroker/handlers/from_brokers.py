@@ -1,8 +1,8 @@
-"""Accepts requests that only brokers send from brokers only: inter.broker.apis.from=brokers, a key of ours.
+"""Accepts inter-broker requests only from brokers, if inter.broker.apis.from=brokers (kbroker's own config).
 
 Owns the list of these requests, and the addresses of the hosts of registered brokers. Without an authorizer Kafka
-accepts such a request from any client; this module checks its listener and its source address. Never checks the
-authenticated principal: that is an authorizer's work.
+accepts such a request from any client. This module checks the request's listener and source address. Never checks the
+authenticated principal: an authorizer does.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _ALWAYS: Final = frozenset(
 )  # fmt: skip
 _ADD_PARTITIONS_OF_BROKERS_SINCE: Final = 4
 _PAUSE_SECONDS: Final = 1.0
-"""Shortest time between two reads of the hosts because of an unknown address: strangers may connect at any rate."""
+"""The shortest time between two reads of the hosts due to an unknown address, since anyone may connect at any rate."""
 _HOLDS_SECONDS: Final = 30.0
-"""Age of the hosts after which a request from a known broker triggers a new read."""
+"""The age of the known hosts after which a request from a known broker triggers a new read."""
 _READ_SECONDS: Final = 5.0
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class BrokerHosts:
-    """The addresses of brokers. `listener` is that between brokers; `registered()` returns their hosts on it.
+    """The addresses of brokers. `listener` is the inter-broker listener; `registered()` returns the hosts on it.
 
     If `registered` raises Unreachable or Denied, unknown clients are disconnected, and may try again.
     """
@@ -58,7 +58,7 @@ class BrokerHosts:
             self._reading.cancel()
 
     def knows(self, host: str) -> bool:
-        """Whether an address, as "/192.0.2.1", is a broker's, as of the last read; sometimes begins a new read."""
+        """Whether an address such as "/192.0.2.1" was a broker's at the last read. May begin a new read."""
         found = _address(host) in self._known or (_address(host).is_loopback and self._has_loopback())
         if found and asyncio.get_running_loop().time() - self._tried_at > _HOLDS_SECONDS:
             self._begin(0)
@@ -68,7 +68,7 @@ class BrokerHosts:
         return any(each.is_loopback for each in self._known)
 
     async def knows_now(self, host: str) -> bool:
-        """As `knows`, after a new read. Raises CloseConnection if that fails."""
+        """Do the check of `knows` after a new read. Raises CloseConnection if the read fails."""
         asked_at = asyncio.get_running_loop().time()
         while self._read_at < asked_at:
             await asyncio.shield(self._begin(self._tried_at + _PAUSE_SECONDS - asked_at))
@@ -77,7 +77,7 @@ class BrokerHosts:
     def _begin(self, delay: float) -> asyncio.Task[None]:
         if self._reading is None:
             self._reading = asyncio.create_task(self._read(delay))
-            # It may end without a waiter; then this retrieves its exception.
+            # The task may end while nobody awaits it: retrieve its exception.
             self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
         return self._reading
 
@@ -94,7 +94,7 @@ class BrokerHosts:
                         found[host] = {_address(str(each[4][0])) for each in addresses}
                     except OSError as error:
                         log.warning("the host %r of a broker cannot be resolved: %s", host, error)
-                        found[host] = self._resolved.get(host, set())  # a failed lookup does not move a broker
+                        found[host] = self._resolved.get(host, set())  # after a failed lookup keep the old addresses
             self._resolved = found
             self._known, self._read_at = frozenset().union(*found.values()), began
         except (Unreachable, Denied, TimeoutError) as error:
@@ -104,7 +104,7 @@ class BrokerHosts:
             self._reading = None
 
 
-@lru_cache(256)  # called for every fetch of a follower
+@lru_cache(256)  # every fetch of a follower calls this
 def _address(host: str) -> Address:
     found = ipaddress.ip_address(host.removeprefix("/").partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
@@ -112,7 +112,7 @@ def _address(host: str) -> Address:
 
 
 def only_from_brokers(api: Api, handler: Handler, hosts: BrokerHosts) -> Handler:
-    """Return a handler that refuses brokers' requests from other clients with CLUSTER_AUTHORIZATION_FAILED."""
+    """Return a handler that refuses inter-broker requests of other clients with CLUSTER_AUTHORIZATION_FAILED."""
     if api.name == "Fetch":
         is_of_broker: Callable[[RequestContext, Any], bool] = _fetches_as_follower
     elif api.name == "AddPartitionsToTxn":

@@ -2,27 +2,26 @@
 
 ListGroups (key 16), versions 0-5.
 
-Behaviour: the groups that this broker coordinates; v4 filters by state (KIP-518), v5 by type (KIP-848).
+Behaviour: lists the groups that this broker coordinates; v4 filters by state (KIP-518), v5 by type (KIP-848).
 
 DescribeGroups (key 15), versions 0-6.
 
-Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable.
-A group that is named again is described again, within a limit.
-Version notes: v3 authorized operations; a group that does not exist is Dead, and an error only since v6.
+Behaviour: state, protocol and members of classic groups; metadata and protocol only while a group is Stable. If a
+request repeats a group, the response repeats its description, within a limit.
+Version notes: v3 adds the authorized operations. A group that does not exist is Dead; since v6 it is also an error.
 
 DeleteGroups (key 42), versions 0-2.
 
-Behaviour: deletes groups without members, with their offsets; NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND for the others.
+Behaviour: deletes groups without members, with their offsets. Other groups get NON_EMPTY_GROUP or GROUP_ID_NOT_FOUND.
 
-Owns the results for groups that a request names more than once. As in Apache Kafka, each occurrence gets a result, but
-the work is done once for each group, and the size is limited. A few bytes that name a group again add its whole
-description to the response, so without a limit a request could ask for any amount. Results beyond the limit are
-INVALID_REQUEST.
+Owns the results for groups that a request names more than once. As in Apache Kafka, each occurrence gets a result. The
+work is done once for each group, and the size of the results is limited: a few more bytes in a request repeat a group,
+and so its whole description in the response. Results beyond the limit are INVALID_REQUEST.
 
 JoinGroup (key 11), versions 0-9.
 
-Behaviour: parked until the group's next generation begins. v1 rebalance timeout, v4 MEMBER_ID_REQUIRED (KIP-394),
-v5 static members (KIP-345), v9 skip_assignment.
+Behaviour: the request is parked until the group's next generation begins. v1 adds the rebalance timeout, v4
+MEMBER_ID_REQUIRED (KIP-394), v5 static members (KIP-345), v9 skip_assignment.
 Version notes: v7 made the protocol's name nullable; older clients receive an empty name.
 
 SyncGroup (key 14), versions 0-5.
@@ -36,21 +35,21 @@ Behaviour: keeps a member's session, and notifies the member when it must join a
 
 LeaveGroup (key 13), versions 0-5.
 
-Behaviour: since v3 a list of members with an error each, and no error of the whole request. An entry with an instance
-id but no member id is an administrator's removal. v5 adds reasons, which are logged.
-Version notes: before v3 the error of the only member is the error of the response.
+Behaviour: since v3 the request has a list of members, and each member gets its own error. An entry with an instance id
+but no member id is an administrator's removal. v5 adds reasons, which are logged.
+Version notes: before v3 the response's error is that of its only member.
 
 ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-Behaviour: one request joins, keeps, acknowledges and leaves (KIP-848); the response has an assignment only if it
-changed or if the member asks for all. If "consumer" is missing from group.coordinator.rebalance.protocols, or the
-feature group.version is 0, the error is UNSUPPORTED_VERSION, by which clients recognize it.
-Version notes: v1 has patterns and member ids made by clients (KIP-1082).
+Behaviour: a member uses one request to join, heartbeat, acknowledge and leave (KIP-848). The response has an assignment
+only if it changed or if the member requests all. If "consumer" is missing from group.coordinator.rebalance.protocols,
+or the feature group.version is 0, the error is UNSUPPORTED_VERSION, as clients expect.
+Version notes: v1 has patterns, and member ids that clients generate (KIP-1082).
 
 ConsumerGroupDescribe (key 69), versions 0-1.
 
-Behaviour: state, epochs, members and assignments of consumer groups (KIP-848); any other group is GROUP_ID_NOT_FOUND.
-A group that is named again is described again, within a limit.
+Behaviour: returns state, epochs, members and assignments of consumer groups (KIP-848); other groups are
+GROUP_ID_NOT_FOUND. If a request repeats a group, the response repeats its description, within a limit.
 Version notes: v1 has the protocol of each member.
 """
 
@@ -95,12 +94,12 @@ from kbroker.protocol.messages.groups import (
 )
 
 ALL_OPERATIONS = sum(1 << operation for operation in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS by AclOperation's codes: the operations of a group."""
+"""The operations of a group, by AclOperation's codes: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
 Key = TypeVar("Key", bound=Hashable)
 Answer = TypeVar("Answer")
 Group = TypeVar("Group", DescribedGroup, DescribedConsumerGroup)
 MAX_REPEATED_BYTES = 4 << 20
-"""Most bytes of the repeated results in one response."""
+"""The most bytes of repeated results in one response."""
 REFUSAL = "The request names this group too often."
 
 
@@ -165,7 +164,7 @@ async def with_repeats(
     size_of: Callable[[Answer], int],
     refuse: Callable[[Key], Answer],
 ) -> list[Answer]:
-    """Return an answer for each of `asked`, in that order. `size_of` returns an answer's size in bytes."""
+    """Return an answer for each key in `asked`, in the same order. `size_of` returns an answer's size in bytes."""
     left = MAX_REPEATED_BYTES
     sizes: dict[Key, int | None] = {}
     out = []
@@ -187,7 +186,7 @@ async def with_repeats(
 
 
 async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
-    """Return the keys, each once, in order."""
+    """Return the keys without duplicates, in order."""
     found: dict[Key, None] = {}
     for key in asked:
         found[key] = None
@@ -196,7 +195,7 @@ async def distinct(asked: Iterable[Key]) -> dict[Key, None]:
 
 
 async def counted(asked: Iterable[Key]) -> Counter[Key]:
-    """Return how often each key is named."""
+    """Return how often each key occurs."""
     counts: Counter[Key] = Counter()
     for key in asked:
         counts[key] += 1

@@ -1,28 +1,27 @@
-"""Requests between the controller of a cluster on ZooKeeper and its brokers.
+"""The requests between brokers and the controller, in a cluster on ZooKeeper.
 
 Only a node of a cluster imports this module.
 
 LeaderAndIsr (key 4), versions 5-7: the controller sets the leaders and followers of the partitions that are hosted
-here. Behaviour: one partition at a time, each with its own error, other requests in between; see
+here. Behaviour: handles one partition at a time, each with its own error, and other requests in between; see
 replica_manager/manager.py.
 
-StopReplica (key 5), versions 3-4: this broker stops being leader or follower of partitions (KIP-570). Behaviour: before
-the response is sent, deleted partitions are renamed; their files are deleted later. See replica_manager/manager.py.
+StopReplica (key 5), versions 3-4: this broker stops being leader or follower of partitions (KIP-570). Behaviour:
+renames deleted partitions before the response is sent, and deletes their files later. See replica_manager/manager.py.
 
 UpdateMetadata (key 6), versions 7-8: the controller sends the live brokers and the changes of partitions. Behaviour
 (Apache Kafka 3.9, KafkaApis.handleUpdateMetadataRequest): refuses a request for an earlier registration of this broker,
 and a request from a controller that is not the latest.
 
-AllocateProducerIds (key 67), version 0: a broker requests a block of producer ids (KIP-730). Behaviour: the
-controller's; see controller/cluster/producer_ids.py.
+AllocateProducerIds (key 67), version 0: a broker requests a block of producer ids (KIP-730). Behaviour: see
+controller/cluster/producer_ids.py.
 
-AlterPartition (key 56), versions 2-3: a leader requests other in-sync replicas (KIP-497). Behaviour: the controller's;
-see controller/cluster/alter_partition.py. Version 3 has brokers' epochs, which are not checked in a cluster on
-ZooKeeper.
+AlterPartition (key 56), versions 2-3: a leader requests other in-sync replicas (KIP-497). Behaviour: see
+controller/cluster/alter_partition.py. Version 3 has broker epochs, which a cluster on ZooKeeper does not check.
 
-ControlledShutdown (key 7), version 3: the controller moves the leadership of a broker's partitions before it stops.
-Behaviour: the controller's (controller/cluster/shutdown.py). A controller that is not active returns
-STALE_CONTROLLER_EPOCH here, as Kafka's does.
+ControlledShutdown (key 7), version 3: the controller moves the leadership of a broker's partitions before the broker
+stops. Behaviour: see controller/cluster/shutdown.py. A controller that is not active returns STALE_CONTROLLER_EPOCH,
+like Kafka's.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from kbroker.protocol.messages.inter_broker import (
 
 @handles(LeaderAndIsrRequest, LeaderAndIsrResponse, "5-7", cluster=True)
 async def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-    """Become leader and follower, after reading the configs of new topics and creating their files."""
+    """Make this broker leader or follower, after reading the configs of new topics and creating their files."""
     cluster = in_cluster(ctx.services)
     manager = cluster.replica_manager
     unread = cluster.metadata.read_configs([topic.topic_name for topic in request.topic_states])
@@ -91,7 +90,7 @@ def allocate_producer_ids(
 
 @handles(AlterPartitionRequest, AlterPartitionResponse, "2-3", cluster=True)
 def alter_partition(ctx: RequestContext, request: AlterPartitionRequest) -> Awaitable[AlterPartitionResponse]:
-    """Change the in-sync replicas, if that is allowed."""
+    """Change the in-sync replicas, if the controller allows it."""
     return in_cluster(ctx.services).controller.alter_partition(request)
 
 

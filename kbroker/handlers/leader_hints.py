@@ -1,9 +1,8 @@
-"""The current leader of a partition, in the error response to a request to the wrong broker (KIP-951).
+"""The current leader of a partition, which an error response names to a client of the wrong broker (KIP-951).
 
-Owns the source of the leader: the state that the controller sent to the local replica may be newer than the cluster's
-metadata, as LeaderAndIsr precedes UpdateMetadata (KafkaApis.getCurrentLeader). A client that receives the old leader
-again trusts it; if that broker has left meanwhile, librdkafka writes nothing for two seconds. Serves no API: Produce
-and Fetch use it.
+Owns the choice of the source: LeaderAndIsr precedes UpdateMetadata, so the local replica may know a newer leader than
+the cluster's metadata (KafkaApis.getCurrentLeader). A client trusts the response even if it names the old leader again.
+If that broker has left meanwhile, librdkafka writes nothing for two seconds. Serves no API: Produce and Fetch use it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDIN
 _READ_COMMITTED = 1
 _CONSUMER = -1
 _DEBUGGING = -2
-"""The replica id of tools that compare replicas (as ReplicaVerificationTool): a follower answers from its own log."""
+"""The replica id of tools such as ReplicaVerificationTool, to which a follower answers from its own log."""
 _FIRST_NOT_AVAILABLE_VERSION = 5
 
 
@@ -94,12 +94,13 @@ async def _one(
     try:
         answer = await _lookup(partition, wanted, visible_end)
         if unknown and (timestamp == LATEST or (timestamp >= MAX_TIMESTAMP and answer.offset < 0)):
-            # A new leader does not know yet how much its predecessor has shown to consumers (Partition.scala).
+            # A new leader does not know yet up to which offset consumers could read from its predecessor
+            # (Partition.scala).
             new = ctx.version >= _FIRST_NOT_AVAILABLE_VERSION
             return _answer(wanted, ErrorCode.OFFSET_NOT_AVAILABLE if new else ErrorCode.LEADER_NOT_AVAILABLE)
         return answer
     except ApiError as err:
-        return _answer(wanted, err.code)  # the other partitions still have an answer
+        return _answer(wanted, err.code)  # only this partition fails
     except OSError as err:
         log.report_failure(err)
         return _answer(wanted, ErrorCode.KAFKA_STORAGE_ERROR)

@@ -4,7 +4,8 @@ DescribeLogDirs (key 35), versions 1-5: sizes of partitions and of their disks (
 
 AlterReplicaLogDirs (key 34), versions 1-2: begin to move partitions to other log directories (KIP-113).
 
-The response reports whether a move has begun; DescribeLogDirs lists its copy as a future replica until it has ended.
+The response reports whether a move has begun. DescribeLogDirs lists the copy as a future replica until the move has
+ended.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _description_failed(_request: DescribeLogDirsRequest, code: int, _message: s
 
 @handles(DescribeLogDirsRequest, DescribeLogDirsResponse, "1-5", _description_failed)
 async def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
-    """Measure every log directory; null topics means all partitions."""
+    """Measure every log directory. Null topics mean all partitions."""
     wanted: set[Key] | None = None
     if request.topics is not None:
         wanted = set()
@@ -82,7 +83,7 @@ def _offline(manager: LogDirectory) -> DescribeLogDirsResult:
 
 
 async def _wanted(request: AlterReplicaLogDirsRequest) -> dict[tuple[str, int], str]:
-    """Return the directory of each partition; if it is named more than once, the last one counts, as in Kafka."""
+    """Return the target directory of each partition. The last one counts for a repeated partition, as in Kafka."""
     wanted: dict[tuple[str, int], str] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -117,7 +118,7 @@ def _begin(ctx: RequestContext, topic: str, index: int, directory: str) -> int:
             return ErrorCode.KAFKA_STORAGE_ERROR
         replicas.logs.move(topic, index, directory)
     except ApiError as error:
-        # A partition that is known but not hosted here belongs to another broker.
+        # If the partition exists but has no replica here, keep REPLICA_NOT_AVAILABLE.
         known = ctx.services.controller.state.partition(topic, index) is not None
         missing = error.code == ErrorCode.REPLICA_NOT_AVAILABLE and not known
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else error.code

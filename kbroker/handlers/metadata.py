@@ -1,7 +1,7 @@
-"""Metadata (key 3), versions 0-13: brokers, topics and leaders; creates missing topics if that is allowed.
+"""Metadata (key 3), versions 0-13: returns brokers, topics and leaders, and creates missing topics if allowed.
 
-Null topics mean all (an empty list in v0). A topic that is being auto-created is UNKNOWN_TOPIC_OR_PARTITION, as in
-Apache Kafka: the client retries.
+Null topics mean all (an empty list in v0). While a topic is being auto-created, the error is
+UNKNOWN_TOPIC_OR_PARTITION, as in Apache Kafka: the client retries.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kbroker.topic_names import INTERNAL_TOPICS, topic_name_fault
 log = logging.getLogger(__name__)
 
 TOPIC_OPERATIONS = 0b1101_1111_1000
-"""Bits of the topic operations that everybody has without an authorizer (AclEntry.supportedOperations)."""
+"""The bits of a topic's operations, all of which are allowed without an authorizer (AclEntry.supportedOperations)."""
 CLUSTER_OPERATIONS = 0b1_1111_1010_0000
 NOT_ASKED = -(2**31)
 _FIRST_ID_VERSION = 12
@@ -40,7 +40,7 @@ _LISTENERS_SINCE = 6
 
 @handles(MetadataRequest, MetadataResponse, "0-13", mirrored(MetadataResponse, topic_authorized_operations=NOT_ASKED))
 async def metadata(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    """Describe the current cluster; a later request has the topics that this one creates."""
+    """Describe the current cluster. Topics that this request creates are in the responses to later requests."""
     await ctx.services.first_metadata()
     services = ctx.services
     state = services.controller.state
@@ -84,7 +84,7 @@ def _hidden_code(version: int) -> ErrorCode:
 async def _asked(
     ctx: RequestContext, wanted: Sequence[MetadataRequestTopic], view: _View, absent: list[str]
 ) -> list[MetadataResponseTopic]:
-    """Describe the named topics: by id if any has one, else by name; add those that could be created to `absent`."""
+    """Describe the named topics: by id if any has an id, else by name. Add topics that may be created to `absent`."""
     names: dict[str, None] = {}
     ids: dict[bytes, None] = {}
     check = ctx.version < _FIRST_ID_VERSION
@@ -113,7 +113,7 @@ async def _asked(
 
 
 def _check(topic: MetadataRequestTopic, version: int) -> None:
-    """Refuse null names and topic ids in versions without topic ids."""
+    """Refuse null names, and topic ids, in versions that do not support topic ids."""
     if topic.name is None:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"Topic name can not be null for version {version}")
     if topic.topic_id != ZERO_UUID:
@@ -134,7 +134,7 @@ async def _by_id(state: ClusterState, ids: Iterable[bytes], view: _View) -> list
 
 
 async def _create(ctx: RequestContext, names: Sequence[str]) -> None:
-    """Create topics; as in CreateTopics, none if they have too many partitions in all."""
+    """Create topics. Like CreateTopics, create none if they have too many partitions in all."""
     controller = ctx.services.controller
     plans, partitions, refused = [], 0, ""
     for name in names:

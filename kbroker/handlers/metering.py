@@ -1,11 +1,11 @@
-"""A request's use of its client's quotas, and the pause that follows for the client.
+"""Measures how much of its client's quotas a request uses, and the resulting pause of the client.
 
-Owns that count for the current request of a connection: its size, its time on the loop, and the bytes and topics that
-it fetched, created and deleted. Never mutes a connection (network/connection.py), and never knows a limit (quota/). It
-exists only while there are quotas; handlers find it in their context.
+Owns the counts for the current request of a connection: its size, its time on the loop, the fetched bytes, and the
+created and deleted partitions. Never mutes a connection (network/connection.py), and never knows a limit (quota/). A
+meter exists only while there are quotas; handlers find it in their context.
 
-The time is the time on the loop to decode the request, to handle it, and to encode and send its response. Time spent
-after the response was decided is counted for the next request, as Kafka does with the time of its network threads.
+The time is the time on the loop to decode the request, to handle it, and to encode and send its response. Time after
+the decision about the response counts for the next request, as in Kafka, where it is the time of the network threads.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ class Metering:
     def __init__(self, quotas: ClientQuotas) -> None:
         self._quotas = quotas
         self.running = False
-        """Whether the current request is metered: it may have begun when there were no quotas."""
+        """Whether the current request is metered. It is not if it began before there were quotas."""
         self.user = ""
         self.client_id: str | None = None
         self.size = 0
         self.pause_ms: int | None = None
-        """How long the client has to pause, in ms, once that is settled."""
+        """How long the client has to pause, in ms, once `settle` has computed it."""
         self.mutated_until_ms = 0.0
         self._spent = 0.0
         self._since: float | None = None
-        """When the loop began its current work on this request; None: it is busy with other work."""
+        """When the loop began its current work on this request; None while it does other work."""
 
     def begin(self, principal: Principal, client_id: str | None, size: int, since: float) -> None:
-        """Begin a request of `size` bytes, on which the loop has worked `since` a time of `now`."""
+        """Begin a request of `size` bytes. The loop has worked on it since `since`, a time of `now`."""
         self.user, self.client_id, self.size = principal.name, client_id, size
         self.running, self.pause_ms = True, None
         self.mutated_until_ms = 0.0
@@ -100,7 +100,7 @@ class Metering:
             self._since = None
 
     def _take_time(self) -> float:
-        """Return the percent of a second used since the last call."""
+        """Return the time used since the last call, in percent of a second."""
         if self._since is not None:
             at = now()
             self._spent += at - self._since
@@ -109,7 +109,7 @@ class Metering:
         return spent * _PERCENT
 
     def sent(self, seconds: float) -> None:
-        """After the pause is settled, count the remaining time of encoding, and `seconds` of sending."""
+        """Count the rest of the time of encoding, and `seconds` of sending, after the pause is settled."""
         if self.pause_ms is not None:
             percent = (self._spent + seconds) * _PERCENT
             self._quotas.worked.note(self.user, self.client_id, percent, self._quotas.now_ms())
@@ -117,7 +117,7 @@ class Metering:
     # --- usage
 
     def settle(self, *, produces: bool, counts_time: bool) -> int:
-        """Return the client's pause in ms for everything that the finished request used."""
+        """Return the client's pause in ms for all that the finished request used of its quotas."""
         if self.pause_ms is None:
             now_ms = self._quotas.now_ms()
             pause_ms = max(0, int(self.mutated_until_ms - now_ms))
@@ -132,7 +132,7 @@ class Metering:
         return self._quotas.worked.record(self.user, self.client_id, self._take_time(), now_ms)
 
     def settle_fetch(self, size: int) -> int:
-        """As `settle`, for a Fetch response of `size` bytes; the bytes are not charged if the client has to pause."""
+        """Settle the pause for a Fetch response of `size` bytes, which are not charged if the client has to pause."""
         now_ms = self._quotas.now_ms()
         fetched = self._quotas.fetched
         pause_ms = max(self._worked(now_ms), fetched.record(self.user, self.client_id, size, now_ms))
@@ -142,11 +142,11 @@ class Metering:
         return pause_ms
 
     def largest_fetch(self) -> float | None:
-        """Return the most bytes that one fetch may return without a pause for them alone; None: no limit."""
+        """Return the most bytes that one fetch may return without causing a pause by itself; None means no limit."""
         return self._quotas.fetched.at_once(self.user, self.client_id)
 
     def mutate(self, count: int, *, strict: bool) -> None:
-        """Charge for `count` partitions to create or delete. If `strict`, raises ApiError over the limit."""
+        """Charge for `count` partitions to create or delete. If `strict`, raise ApiError when the quota is exceeded."""
         if not self.running:
             return
         now_ms = self._quotas.now_ms()

@@ -1,8 +1,8 @@
-"""Responses to a request that failed as a whole, if each of its elements has its own error.
+"""Error responses to a request that failed as a whole, for APIs whose elements each have their own error.
 
-Owns the derivation of the response, and of a single element, from the schema: one element for each element of the
-request, with its name, id or index, and the code where the schema has a field for it. Never knows an API; other values
-in a response are a parameter. (Kafka: AbstractRequest.getErrorResponse, written there for each API.)
+Owns the derivation of the response, and of a single element, from the schema. The response has one element for each
+element of the request, with its name, id or index, and the error code in the schema's field for it. Never knows an API;
+the caller passes other values of a response. (Kafka: AbstractRequest.getErrorResponse, written there for each API.)
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _NAMES: Final = frozenset(
         "transactional_id", "resource_type", "resource_name", "entity", "key",
     }
 )  # fmt: skip
-"""Fields that name an element; a response repeats no other field of the request."""
+"""The fields that name an element. A response repeats no other field of the request."""
 
 
 def mirrored(
     response: type[_Answer], asked: str = "topics", *, default_message: bool = False, **fields: Any
 ) -> Callable[[Any, int, str | None], Coroutine[Any, Any, _Answer]]:
-    """Return a function that makes an error response with an element for each one of the request's list `asked`.
+    """Return a function that makes an error response with an element for each element of the request's list `asked`.
 
-    `default_message`: the text is Kafka's for the code, instead of the failure's own. `fields` are values of elements.
+    With `default_message`, the text is Kafka's for the code, not the failure's own. `fields` are values of elements.
     """
     answers = answers_of(response)
 
@@ -46,7 +46,7 @@ def mirrored(
 
 
 def answers_of(response: type[Any]) -> FieldSpec:
-    """Return the list of a response that has an element with its own error for each one of the request."""
+    """Return the response's list that has an element, with its own error, for each element of the request."""
     specs: list[FieldSpec] = response.SPECS
     (answers,) = (spec for spec in specs if _has_code(spec))
     return answers
@@ -78,17 +78,17 @@ async def _elements(cls: type[Any], sources: Iterable[Any], code: int, fields: d
 
 
 def _named(cls: type[Any], source: Any) -> Any:
-    """Return an element with the names of its source, which may be the name itself."""
+    """Return an element with the names of its source. The source is an element of the request, or just a name."""
     names = [spec.name for spec in cls.SPECS if spec.name in _NAMES]
     if not hasattr(source, "SPECS"):
         return cls(**{names[0]: source}) if names else cls()
     values = {name: getattr(source, name, None) for name in names}
-    # A null name is the default in an answer: not every version of it has null.
+    # Replace a null name by the field's default: not every version of the response allows null.
     return cls(**{name: value for name, value in values.items() if value is not None})
 
 
 def _has_code(spec: FieldSpec) -> bool:
-    """Whether a field is a list of structs that have an error code, or whose own lists do."""
+    """Whether a field is a list of structs that contain an error code, directly or in their own lists."""
     if not spec.array or isinstance(spec.kind, Scalar):
         return False
     return any(each.name == "error_code" or _has_code(each) for each in spec.kind.SPECS)

@@ -2,18 +2,18 @@
 
 OffsetCommit (key 8), versions 2-10.
 
-Behaviour: stores a group's positions, accepted from members of the current generation, or from any client while the
-group has no members. The handler answers missing topics and partitions; the coordinator handles the rest.
-Version notes: v2-4 carry a retention time; v9 answers GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; v10 names
-topics by id (UNKNOWN_TOPIC_ID).
+Behaviour: stores a group's positions, from members of the current generation, or from any client while the group has no
+members. The handler answers for missing topics and partitions; the coordinator handles the others.
+Version notes: v2-4 have a retention time; v9 returns GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION; v10 names topics
+by id (UNKNOWN_TOPIC_ID).
 
 TxnOffsetCommit (key 28), versions 0-5: add a group's positions to a transaction.
 
-Behaviour: they are pending until the transaction ends, and are then valid or dropped. Members of the current generation
-may commit, and so may clients that name no member at all.
+Behaviour: the positions are pending until the transaction ends, and are then committed or dropped. Members of the
+current generation may commit, and so may clients that name no member at all.
 Version notes: v3 has the member (KIP-447); up to v4 AddOffsetsToTxn must have added the group to the transaction, since
-v5 this request does so (KIP-890); before v2 COORDINATOR_NOT_AVAILABLE stands for COORDINATOR_LOAD_IN_PROGRESS, which
-old producers do not expect.
+v5 this request adds it (KIP-890); before v2 the error is COORDINATOR_NOT_AVAILABLE instead of
+COORDINATOR_LOAD_IN_PROGRESS, which old producers do not expect.
 
 OffsetDelete (key 47), version 0.
 
@@ -63,7 +63,7 @@ _txn_commit_failed = mirrored(TxnOffsetCommitResponse)
 
 
 class _Refused(Generic[_Response]):
-    """The results of one request for missing topics and partitions, by the topics' names, or by their ids."""
+    """The results of one request for missing topics and partitions, by topic name or by topic id."""
 
     def __init__(
         self, response: type[_Response], topic: type[Any], partition: type[Any], *, by_id: bool = False
@@ -113,7 +113,7 @@ class _Refused(Generic[_Response]):
 
 
 def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
-    """Fill in the topic's name or id, whichever the request left out."""
+    """Fill in the topic's name or id: the one that the request does not have."""
     if by_id:
         topic.name = state.topic_names.get(topic.topic_id, "")
         return ErrorCode.NONE if topic.name else ErrorCode.UNKNOWN_TOPIC_ID
@@ -128,7 +128,7 @@ def _resolve(state: ClusterState, topic: Any, by_id: bool) -> ErrorCode:
 def _are_still_there(
     asked: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], before: ClusterState, now: ClusterState
 ) -> bool:
-    """Return whether no requested topic has been deleted meanwhile: no offset of a deleted topic may be stored."""
+    """Return whether all requested topics still exist: no offset of a deleted topic may be stored."""
     if now.topics is before.topics:
         return True
     return all(

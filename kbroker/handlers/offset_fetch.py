@@ -1,10 +1,10 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Behaviour: a group's positions, or -1 without one; an unknown group or topic has none, which is no error. Null topics
-(v2) request all; require_stable (v7) makes positions that an open transaction may change UNSTABLE_OFFSET_COMMIT.
-Repeated elements of a request are answered again, within a limit (groups.py).
-Version notes: v8 names several groups and moves everything, errors included, into `groups` (KIP-709); v9 member id and
-epoch concern only groups of KIP-848; v10 names topics by id (UNKNOWN_TOPIC_ID).
+Behaviour: returns a group's positions, -1 if there is none. An unknown group or topic is not an error. Null topics (v2)
+request all topics. With require_stable (v7) the error is UNSTABLE_OFFSET_COMMIT for positions that an open transaction
+may change. The response repeats the results of repeated elements, within a limit (groups.py).
+Version notes: v8 has several groups, each with its topics and its error in `groups` (KIP-709); v9 has a member id and
+epoch, which only groups of KIP-848 check; v10 names topics by id (UNKNOWN_TOPIC_ID).
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _Begun = tuple[
     OffsetFetchResponseGroup | Awaitable[OffsetFetchResponseGroup],
     Callable[[OffsetFetchResponseGroup], OffsetFetchResponseGroup],
 ]
-"""A group's answer, which may wait for a commit as those of other groups do, and the function that finishes it."""
+"""A group's answer, or an awaitable of it, and the function that finishes the answer."""
 _Asked = tuple[int, str, str | None, int]
-"""The identity of a group in a request: its place if it names topics, group, member and epoch."""
+"""The identity of a group in a request: its place if it names topics, its id, the member id, and the epoch."""
 
 
 @handles(OffsetFetchRequest, OffsetFetchResponse, "1-10", _failed)
@@ -97,7 +97,7 @@ async def _fetch_several(ctx: RequestContext, request: OffsetFetchRequest) -> Of
 
 
 async def _bound_metadata(groups: Sequence[OffsetFetchResponseGroup]) -> None:
-    """Refuse repeated partitions, once the metadata committed with them would take too much."""
+    """Refuse repeated partitions once their commit metadata would make the response too large."""
     size = 0
     for group in groups:
         for topic in group.topics:
@@ -159,7 +159,7 @@ async def _finished(begun: _Begun) -> OffsetFetchResponseGroup:
 
 
 def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> OffsetFetchResponseGroup:
-    """Add the topics' ids; topics that no longer exist have none and are left out."""
+    """Add the topics' ids, and omit topics that no longer exist."""
     for topic in response.topics:
         held = state.topics.get(topic.name)
         topic.topic_id = ZERO_UUID if held is None else held.topic_id
@@ -168,7 +168,7 @@ def _with_ids(response: OffsetFetchResponseGroup, state: ClusterState) -> Offset
 
 
 async def _of_one(group: OffsetFetchResponseGroup, asked: OffsetFetchRequestGroup, version: int) -> OffsetFetchResponse:
-    """Return the response of the versions with a single group; version 1 has only partitions to put an error in."""
+    """Return the response of the versions with a single group. In version 1 only partitions have an error."""
     if group.error_code and version < _GROUP_ERROR_SINCE:
         group = await fetch_error(asked, group.error_code)
     await _bound_metadata([group])

@@ -3,23 +3,23 @@
 ElectLeaders (key 43), versions 0-2: elect leaders on request (KIP-460).
 
 Behaviour: for a single node see controller/single_broker.py. In a cluster the controller elects; the response is sent
-once this broker's own metadata has the new leaders, with REQUEST_TIMED_OUT for those that it does not have in time. If
-all partitions are requested (null), those that need no election are left out; a single node still names their topics,
-as Kafka 4.3 does.
-Version notes: v0 has preferred leaders only, and no error of the whole request.
+once this broker's own metadata has the new leaders; leaders that it does not have in time get REQUEST_TIMED_OUT. If all
+partitions are requested (null), the response omits those that need no election; a single node still names their topics,
+like Kafka 4.3.
+Version notes: v0 elects only preferred leaders, and has no error of the whole request.
 
 The APIs of reassignments (KIP-455).
 
-AlterPartitionReassignments (key 45), versions 0-1: begin or cancel the move of partitions (KIP-455).
+AlterPartitionReassignments (key 45), versions 0-1: begin or cancel reassignments (KIP-455).
 
 Behaviour: for a single node see controller/single_broker.py; for a cluster, controller/cluster/reassignment.py. The
-response is sent once all moves have begun.
-Version notes: v1 may refuse targets of another size (KIP-860).
+response is sent once all reassignments have begun.
+Version notes: v1 has a field that makes the controller refuse targets of another size (KIP-860).
 
-ListPartitionReassignments (key 46), version 0: the partitions that are being moved (KIP-455).
+ListPartitionReassignments (key 46), version 0: the partitions that are being reassigned (KIP-455).
 
-Behaviour: the controller's list; a single node has none. Partitions that are not being moved, and those that do not
-exist, are left out.
+Behaviour: returns the controller's list; a single node has none. The response omits partitions that are not being
+reassigned or do not exist.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Results = Mapping[Partition, ApiError | None]
 
 @handles(ElectLeadersRequest, ElectLeadersResponse, "0-2", mirrored(ElectLeadersResponse, "topic_partitions"))
 async def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> ElectLeadersResponse:
-    """Elect leaders, wait until this broker's metadata has them, and respond."""
+    """Elect leaders, wait until this broker's metadata has the new leaders, and respond."""
     state = ctx.services.controller.state
     kind = request.election_type if ctx.version else PREFERRED
     if kind not in (PREFERRED, UNCLEAN):
@@ -105,7 +105,7 @@ async def _elected(
 
 
 async def _unknown(cluster: ClusterServices, leaders: dict[Partition, int], timeout_ms: int) -> dict[Partition, int]:
-    """Wait until this broker has the new leaders in its metadata; return those that are missing after the timeout."""
+    """Wait until this broker's metadata has the new leaders; after the timeout, return partitions without theirs."""
 
     def are_known(state: ClusterState) -> bool:
         for partition, leader in list(leaders.items()):
@@ -134,7 +134,7 @@ async def _answer(results: Results, names: Iterable[str] = ()) -> ElectLeadersRe
 async def alter_partition_reassignments(
     ctx: RequestContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
-    """Begin or cancel; if a partition is named again, its last entry counts."""
+    """Begin or cancel reassignments. If a request repeats a partition, the last entry counts."""
     asked: dict[Partition, Sequence[int] | None] = {}
     for topic in request.topics:
         for each in topic.partitions:

@@ -1,15 +1,15 @@
 """Produce (key 0), versions 3-13: append one batch to each partition.
 
-The hot path: a batch is never opened here, its bytes go unchanged from the network buffer to the log. If the log has to
-open a batch, and that takes longer than a moment, the batch is appended last (produce_answers.py). acks=0 has no
-response, and an error then closes the connection. Batches of a transaction are handled by produce_in_transaction.py,
-which asks the transaction coordinator.
+The hot path: this module never opens a batch, and passes its bytes unchanged from the network buffer to the log. If the
+log has to open a batch, and that takes longer than a moment, the batch is appended last (produce_answers.py). With
+acks=0 there is no response, and an error closes the connection. produce_in_transaction.py handles transactional
+batches, since it has to ask the transaction coordinator.
 
-A request with many partitions is cut into pieces, and each piece is handled like a short request, with a turn in
-between. A fault of the whole request is found before the first piece is appended; a piece that fails later is an error
-of its partitions only.
+A request with many partitions is cut into pieces. Each piece is handled like a short request, with a turn between
+pieces. A fault of the whole request is found before the first piece is appended. If a piece fails later, only its
+partitions get the error.
 
-Version notes: up to v11 the partition must have been added to the transaction before; since v12 Produce adds it
+Version notes: up to v11 the producer must have added the partition to the transaction before; since v12 Produce adds it
 (KIP-890).
 """
 
@@ -55,9 +55,9 @@ from kbroker.protocol.messages.produce import (
 from kbroker.topic_names import INTERNAL_TOPICS
 
 FEW = 64
-"""Most topics and partitions together of a short request."""
+"""The most topics and partitions together of a short request."""
 AT_ONCE = 8
-"""Partitions appended to between two turns: some 0.1 ms."""
+"""The partitions to which a request appends between two turns: some 0.1 ms."""
 
 
 def _on_error(
@@ -79,9 +79,9 @@ def produce(
 ) -> Reply[ProduceResponse]:
     """Append, one partition at a time.
 
-    `checked`: nothing in the request refuses it as a whole. Then it may be a piece of a larger request, whose
-    uncommitted batches are added to `later`. A request with several partitions is always checked before the first
-    append; a request with one partition only if something about its batch is unusual.
+    `checked` means that the request has no fault for which it is refused as a whole. Then it may be a piece of a larger
+    request, and its uncommitted batches are added to `later`. A request with several partitions is always checked
+    before the first append; a request with one partition only if its batch is unusual.
     """
     left = FEW - len(request.topic_data)
     for topic in request.topic_data if left >= 0 else ():
@@ -158,7 +158,7 @@ def produce(
 async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
     """Produce all pieces of a request, in order; raises ApiError before the first.
 
-    With acks=all, it waits for other replicas once everything is appended.
+    With acks=all, wait for the other replicas after all pieces are appended.
     """
     for piece, _ in _pieces(request):
         if check_first_batches(piece):
@@ -169,7 +169,7 @@ async def _produce_many(ctx: RequestContext, request: ProduceRequest) -> Produce
         try:
             answer = await awaited(produce(ctx, piece, checked=True, later=done.uncommitted))  # type: ignore[call-arg]
         except CloseConnection as error:
-            answer, closing = None, error  # acks=0: after the other partitions
+            answer, closing = None, error  # with acks=0, raise it after the other pieces
         except Exception as error:  # noqa: BLE001 - earlier pieces are in the log and must be reported
             code, answer = code_of_unexpected(error), None
             if request.acks == 0:

@@ -1,12 +1,12 @@
-"""Produce's results: of refused, failed and appended batches, within transactions and without.
+"""Produce's results for refused, failed and appended batches, transactional or not.
 
-Owns the checks before the log receives a batch, their order, and the form of errors; the append of batches that must be
-opened, which takes longer than a request may hold the loop; and, with acks=all on partitions with other replicas, the
-wait for the high watermark of each partition, for the end of leadership, and for the request's timeout (Apache Kafka:
-DelayedProduce). Serves no API: produce.py and produce_in_transaction.py use it.
+Owns the checks before the log receives a batch, their order, and the form of errors. Also owns the append of batches
+that must be opened, which takes longer than a request may hold the loop. With acks=all on partitions with other
+replicas, it waits for the high watermark of each partition, for the end of leadership, or for the request's timeout
+(Apache Kafka: DelayedProduce). Serves no API: produce.py and produce_in_transaction.py use it.
 
-Between a batch's first check and its append everything may change: the partition checks again whether it may be
-appended, by its settings at that time.
+Between a batch's first check and its append the partition may change. Therefore the partition checks the batch again at
+the append, by its settings at that time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kbroker.topic_names import INTERNAL_TOPICS
 log = logging.getLogger(__name__)
 
 HEADER_FIELDS = struct.Struct(">8xi4xb4xh")
-"""Fields of a batch's header: batch length, magic, attributes."""
+"""The fields batch length, magic and attributes of a batch's header."""
 HEADER_BYTES = 61
 LENGTH_OVERHEAD = 12
 MAGIC = 2
@@ -73,8 +73,8 @@ _PREFIX = struct.Struct(">8xi4xb")
 def check_first_batches(request: ProduceRequest) -> bool:
     """Check for faults that refuse a request as a whole, before any append; raises ApiError.
 
-    As in Kafka (RequestUtils.hasTransactionalRecords) the check ends at the first transactional batch, and then returns
-    True: faults of later batches concern their partitions only.
+    As in Kafka (RequestUtils.hasTransactionalRecords) the check ends at the first transactional batch, and returns
+    True. Faults of later batches are errors of their partitions only.
     """
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -93,7 +93,7 @@ def check_first_batches(request: ProduceRequest) -> bool:
 
 
 def _opens_with_transaction(records: Buffer) -> bool:
-    """Whether the first batch is transactional; raises ApiError if it cannot be a batch."""
+    """Whether the first batch is transactional; raises ApiError if the bytes cannot be a batch."""
     if len(records) < _UP_TO_MAGIC:
         return False
     length, magic = _PREFIX.unpack_from(records)
@@ -157,9 +157,9 @@ def _batches(records: memoryview | bytes) -> Iterator[tuple[int, int]]:
 
 
 def failure(partition: Partition, error: Exception) -> PartitionProduceResponse:
-    """Return the result for a failed append; only errors of single records have a message (Kafka: appendToLocalLog).
+    """Return the result of a failed append. Only errors of single records have a message (Kafka: appendToLocalLog).
 
-    After an unexpected failure, appends to other partitions remain.
+    After an unexpected failure, the appends to other partitions stay in the log.
     """
     if not isinstance(error, AppendError):
         code = code_of_unexpected(error)
@@ -199,7 +199,7 @@ def add_leader_hints(ctx: RequestContext, answer: ProduceResponse) -> None:
 
 
 class Uncommitted(NamedTuple):
-    """A batch in the log that ends before `offset`, and the partition's `answer`, which waits until it is committed."""
+    """A batch in the log that ends before `offset`, and the partition's `answer`, which waits for its commit."""
 
     partition: Partition
     offset: int
@@ -207,13 +207,13 @@ class Uncommitted(NamedTuple):
 
 
 Groups = dict[Partition, tuple[int, list[PartitionProduceResponse]]]
-"""Partition -> the offset below which everything must be committed, and the answers that wait for it."""
+"""Partition -> the offset up to which (exclusive) records must be committed, and the answers that wait for this."""
 
 
 def appended(
     partition: Partition, acks: int, info: AppendInfo, uncommitted: list[Uncommitted]
 ) -> PartitionProduceResponse:
-    """Return the result for an appended batch, which is added to `uncommitted` if its response has to wait."""
+    """Return the result of an appended batch. Add the batch to `uncommitted` if its response has to wait."""
     answer = PartitionProduceResponse(
         partition.index, 0, info.base_offset, info.log_append_time_ms, info.log_start_offset
     )
@@ -241,8 +241,8 @@ def finished(
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
     """Return the response to a request, or a future of it if some batches are not committed yet.
 
-    With acks=0 there is no response; the connection is closed if a partition `failed`. If the request is a piece of
-    another one, its uncommitted batches are added to `later`.
+    With acks=0 there is no response; the connection is closed if a partition `failed`. If the request is a piece of a
+    larger one, its uncommitted batches are added to `later`.
     """
     if request.acks == 0:
         if failed:
@@ -324,7 +324,7 @@ class _DelayedProduce:
 
 
 class Unopened(NamedTuple):
-    """A batch that must be opened; its result belongs in `answers[slot]`."""
+    """A batch that must be opened. Its result is stored in `answers[slot]`."""
 
     partition: Partition
     records: Buffer
@@ -344,7 +344,7 @@ async def append_in_slices(
     *,
     failed: bool,
 ) -> ProduceResponse | None:
-    """Open and append one batch after another; return the response, which has the other partitions already."""
+    """Open and append one batch after another. Return the response, which already has the other partitions."""
     for item in unopened:
         try:
             info = await _append(ctx, request.acks, item)
@@ -363,5 +363,5 @@ async def _append(ctx: RequestContext, acks: int, item: Unopened) -> AppendInfo:
         try:
             now_ms = services.clock.now_ms()
             return partition.append(item.records, acks, now_ms, CLIENT, item.guard, opened=opened)
-        except TakesLonger as longer:  # the topic's settings have changed
+        except TakesLonger as longer:  # the topic's settings have changed: open it again
             opening = longer.opening

@@ -1,7 +1,7 @@
 """Produce with a transactional id: verify every partition with the transaction coordinator, then append.
 
-Owns the order of both; transaction_verification.py translates the coordinator's errors. Serves no API: produce.py
-passes requests on to it.
+Owns the order of these two steps; transaction_verification.py translates the coordinator's errors. Serves no API:
+produce.py passes requests on to this module.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from kbroker.txn.shard import Identity
 from kbroker.txn.transaction import TopicPartition
 
 _PRODUCER = struct.Struct(">21xh20xqhi")
-"""Fields of a batch's header: attributes, producer id, epoch, first sequence."""
+"""The fields attributes, producer id, epoch and first sequence of a batch's header."""
 _KNOWS_ABORTABLE_SINCE = 11
 _ADDS_IMPLICITLY_SINCE = 12
 
@@ -51,7 +51,7 @@ _Result = ProduceResponse | None | Awaitable[ProduceResponse | None]
 
 
 class _Job(NamedTuple):
-    """A batch that passed the first checks; its result belongs in `answers[slot]`."""
+    """A batch that passed the first checks. Its result is stored in `answers[slot]`."""
 
     partition: Partition
     records: Buffer
@@ -105,12 +105,12 @@ class _Work:
         refused = refusal(self.ctx, request, name, data)
         partition = self.ctx.services.replicas.get((name, data.index))
         if refused is not None or partition is None or data.records is None:
-            assert refused is not None  # missing partitions and records are refused
+            assert refused is not None  # `refusal` refuses missing partitions and records
             answers.append(refused)
             self.failed = True
             return
         if len(data.records) < HEADER_BYTES:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which reads beyond the end here
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # like Kafka, which reads beyond the end
         attributes, producer_id, epoch, sequence = _PRODUCER.unpack_from(data.records)
         question = None
         if attributes & TRANSACTIONAL and producer_id >= 0:
@@ -132,7 +132,7 @@ class _Work:
         return verify(self.ctx.services, self.transactional_id, self.producer, self.questions, self.client)
 
     def append(self, verdicts: Mapping[TopicPartition, Verdict]) -> _Result:
-        """Append the verified batches; return the response, or an awaitable of it if there is work left."""
+        """Append the verified batches. Return the response, or an awaitable of it if work is left."""
         now_ms = self.ctx.services.clock.now_ms()
         for job in self.jobs:
             verdict = Verdict(ErrorCode.NONE, UNCHECKED) if job.question is None else verdicts[job.question.key]
@@ -165,7 +165,7 @@ class _Work:
 def produce_in_transaction(
     ctx: RequestContext, request: ProduceRequest, later: list[Uncommitted] | None
 ) -> Reply[ProduceResponse]:
-    """Verify, then append; uncommitted batches are added to `later` if the request is a piece of a larger one."""
+    """Verify, then append. If the request is a piece of a larger one, add its uncommitted batches to `later`."""
     work = _Work(ctx, request, later)
     verdicts = work.verify()
     if isinstance(verdicts, dict) and not _is_too_early(work, verdicts):
@@ -179,7 +179,7 @@ async def _later(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> Produce
 
 
 async def _try(work: _Work, answer: Verdicts | Awaitable[Verdicts]) -> ProduceResponse | None:
-    """Wait a little for the previous transaction's end: a producer of version 2 does not know that it is open."""
+    """Retry a little while the previous transaction is ending, which a producer of version 2 does not know."""
     config, clock = work.ctx.services.config, work.ctx.services.clock
     pause_ms = config.get_int("add.partitions.to.txn.retry.backoff.ms")
     until_ms = clock.monotonic_ms() + config.get_int("add.partitions.to.txn.retry.backoff.max.ms")

@@ -1,12 +1,12 @@
 """The handler of each API, and the versions it serves.
 
-Owns the registry that `@handles` fills and that ApiVersions is derived from: APIs that are not registered are not
-advertised, and some are advertised only if they are of use. Never calls a handler: dispatch.py does.
+Owns the registry, which `@handles` fills. ApiVersions is derived from it: APIs that are not registered are not
+advertised, and some are advertised only while they have a use. Never calls a handler: dispatch.py does.
 
 A handler is `def api(ctx, request) -> response`, run on the event loop. If a request may be long or its response may
 have to wait, the handler is a coroutine function, or returns an awaitable; it yields as long_work.py describes.
 `ctx.version` is the request's version; a handler uses it only if *behaviour* differs between versions. It may return
-None for "no response at all" (Produce with acks=0).
+None, which means no response at all (Produce with acks=0).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.security.principal import ANONYMOUS, Principal
 class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure of the program
     """The connection must be closed without a response (Kafka's reaction to unreadable and unknown requests).
 
-    `farewell` is a framed response that is sent before the close, after a failed authentication.
+    After a failed authentication, `farewell` is a framed response that is sent before the close.
     """
 
     def __init__(self, reason: str, farewell: bytes = b"") -> None:
@@ -33,7 +33,7 @@ class CloseConnection(Exception):  # noqa: N818 - an instruction, not a failure 
 
 
 class RequestContext:
-    """A handler's view of a request besides its body. One object serves a connection; fields change with each request.
+    """The data of a request, without its body, for handlers. A connection has one, which changes with each request.
 
     `client_host` is Kafka's form of a peer address ("/127.0.0.1"), `client_port` the peer's port. `listener` is the
     name of the listener of the connection.
@@ -64,21 +64,21 @@ class RequestContext:
         self.principal = ANONYMOUS
         """The authenticated principal of this connection."""
         self.rights: Any = None
-        """The principal's rights (authorizer.Rights), once an authorizer was asked."""
+        """The principal's rights (authorizer.Rights); None before the first use of an authorizer."""
         self.version = 0
         self.limited: tuple[int, Principal, Any, bool] | None = None
-        """The last result of the lookup of quotas, and its keys (Dispatcher)."""
+        """The result of the last lookup of quotas, and the keys of the lookup (Dispatcher)."""
         self.metering: Metering | None = None
         """The meter of the client's quotas; None until there are any."""
         self.follows = False
-        """Whether the client is another broker that copies from this one."""
+        """Whether the client is another broker that fetches from this one as a follower."""
         self.known_requests: Any = None
         """The earlier requests that this connection may repeat (express_produce.KnownRequests)."""
         self.on_closed: Callable[[], None] | None = None
         """Called when the connection has ended."""
 
     def set_client_id(self, raw: memoryview | None) -> None:
-        """Set the client id from a request header; it seldom changes within a connection."""
+        """Set the client id from a request header. It seldom changes within a connection."""
         self.raw_client_id = None if raw is None else bytes(raw)
         self.client_id = None if raw is None else str(raw, "utf-8", "replace")
 
@@ -94,8 +94,8 @@ Handler = Callable[[RequestContext, Any], Any]
 class Api:
     """One served API: its request and response classes, the versions served, and the function.
 
-    `on_error` builds the response to a request that failed as a whole (an ApiError), as each API has its own field for
-    it. Like a handler, it may be a coroutine function.
+    `on_error` builds the response to a request that failed as a whole (an ApiError), because each API has another field
+    for the error. Like a handler, it may be a coroutine function.
     """
 
     key: int
@@ -108,14 +108,14 @@ class Api:
     cluster: bool = False
     """Whether only a node of a cluster serves it."""
     advertised: Callable[[Services], bool] = lambda _services: True
-    """Whether ApiVersions lists it at present; a request for it is answered in any case."""
+    """Whether ApiVersions lists the API at present. Requests are answered even if not."""
 
 
 APIS: dict[int, Api] = {}
 
 
 def served(*, in_cluster: bool) -> dict[int, Api]:
-    """Return the APIs of a node, by key. Brokers of a cluster serve each other APIs that a single node does not."""
+    """Return the APIs of a node, by key. A node of a cluster also serves inter-broker APIs."""
     return {key: api for key, api in APIS.items() if in_cluster or not api.cluster}
 
 

@@ -2,10 +2,10 @@
 
 DescribeUserScramCredentials (key 50), version 0: mechanisms and iterations, of all users or of some.
 
-AlterUserScramCredentials (key 51), version 0: set and remove credentials, each user's by itself.
+AlterUserScramCredentials (key 51), version 0: set and remove credentials, independently for each user.
 
-Behaviour: a user that is named twice is refused. The password is sent salted; only the keys that check it are stored.
-In a cluster the request is forwarded to the controller, as in Apache Kafka 3.9.
+Behaviour: a repeated user is refused. The request has a salted password; the broker stores only the keys that verify
+it. In a cluster the request is forwarded to the controller, as in Apache Kafka 3.9.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ async def _refused(
 async def alter_user_scram_credentials(
     ctx: RequestContext, request: AlterUserScramCredentialsRequest
 ) -> AlterUserScramCredentialsResponse:
-    """Change credentials; the response is sent once they are in effect."""
+    """Change credentials. The response is sent once the changes are in effect."""
     controller = ctx.services.controller
     controller.check_is_controller()
     asked: list[_Change] = [*request.deletions, *request.upsertions]
     changes: dict[str, _Change] = {}
     refused: dict[str, ApiError] = {}
     for change in asked:
-        if change.name not in refused:  # the response has the first fault of a user
+        if change.name not in refused:  # the response has only the first fault of a user
             try:
                 if changes.pop(change.name, None) is not None:
                     text = "A user credential cannot be altered twice in the same request"
@@ -118,7 +118,7 @@ async def alter_user_scram_credentials(
 
 
 def _revise(change: _Change) -> Callable[[Mapping[str, str]], dict[str, str]]:
-    """Return a function that computes a user's new configs from the old; both raise ApiError."""
+    """Return a function that computes a user's new configs from the old. Both functions raise ApiError."""
     if not change.name:
         raise ApiError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     mechanism = MECHANISM_TYPES.get(change.mechanism)

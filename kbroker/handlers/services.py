@@ -1,8 +1,8 @@
-"""The parts of the broker that handlers use; the composition root (broker/node.py) puts them together.
+"""The parts of the broker that handlers use. The composition root (broker/node.py) puts these together.
 
-Owns the bundle, and waits that several APIs share: for the first UpdateMetadata of a cluster, and until a change is in
-effect, which it is once it is stored, published to all, and applied here. Never changes anything, and never sends a
-request.
+Owns these objects, and two waits that several APIs share: for the first UpdateMetadata of a cluster, and until a change
+is in effect. A change is in effect once it is stored, published to all, and applied on this broker. Never changes
+anything, and never sends a request.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ if TYPE_CHECKING:  # only a cluster needs these
 
 A = TypeVar("A")
 FIRST_METADATA_MS = 5000
-"""How long a started broker waits for its first UpdateMetadata, in ms. After that its responses name no topics."""
+"""How long a started broker waits for its first UpdateMetadata, in ms. After this time its responses name no topics."""
 
 
 @dataclass(slots=True)
 class ClusterServices:
-    """The parts that only a node of a cluster has."""
+    """The additional parts of a node of a cluster."""
 
     broker_epoch: Callable[[], int]
-    """The number of this broker's registration: the id of the transaction that created its znode, -1 without one."""
+    """This broker's epoch: the id of the transaction that created its znode, -1 while it is not registered."""
     metadata: MemberMetadata
     replica_manager: ReplicaManager
     controller: ClusterController
@@ -70,20 +70,20 @@ class Services:
     markers: Target
     tls: TlsListeners
     tokens: TokenSettings | None = None
-    """The settings of delegation tokens; None: there are none."""
+    """The settings of delegation tokens; None if tokens are disabled."""
     cluster: ClusterServices | None = None
     """The parts of a node of a cluster; None on a single node."""
     telemetry: ClientTelemetry | None = None
     """Clients' metrics; None in a cluster, which stores no subscriptions to them."""
     authorizer: Authorizer | None = None
-    """Decides on clients' rights; None: everything is allowed."""
+    """Decides about clients' rights; None if all requests are allowed."""
     on_levels_changed: Callable[[], None] = lambda: None
     """Called after a change of a logger's level."""
 
     def time_left(self, timeout_ms: int, began_ms: float) -> int:
-        """Return the rest of a request's timeout in ms, which may be negative.
+        """Return the remaining time of a request's timeout in ms, which may be negative.
 
-        It counts from the request's arrival, `began_ms` by the monotonic clock.
+        The timeout counts from the request's arrival, `began_ms` of the monotonic clock.
         """
         return timeout_ms - int(self.clock.monotonic_ms() - began_ms)
 
@@ -99,7 +99,7 @@ class Services:
         return answer
 
     async def first_metadata(self) -> None:
-        """Wait for the first UpdateMetadata, if this broker of a cluster has received none since its start."""
+        """Wait for the first UpdateMetadata after the start of this broker, if it is a node of a cluster."""
         first_update = self.cluster.metadata.first_update(FIRST_METADATA_MS) if self.cluster is not None else None
         if first_update is not None:
             await first_update
@@ -111,7 +111,7 @@ def _done(future: asyncio.Future[None]) -> None:
 
 
 def in_cluster(services: Services) -> ClusterServices:
-    """Return the parts of a node of a cluster; raises ApiError on a single node, which serves none of these APIs."""
+    """Return the parts of a node of a cluster. Raises ApiError on a single node, which does not serve the API."""
     if services.cluster is None:
         raise ApiError(ErrorCode.UNSUPPORTED_VERSION)
     return services.cluster

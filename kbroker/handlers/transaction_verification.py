@@ -1,11 +1,12 @@
 """Verification of a partition with the transaction coordinator before transactional records are appended (KIP-890).
 
-Owns the question to the coordinator, and the translation of its answers for producers. Serves no API: Produce and
+Owns the request to the coordinator, and the translation of its results for producers. Serves no API: Produce and
 TxnOffsetCommit use it.
 
-A partition that already has an open transaction of this producer and epoch needs no question. Otherwise the coordinator
-checks that the partition is part of the transaction; for producers of version 2, which never add partitions themselves,
-the coordinator adds it. The guard that was taken before the question is passed to the append (producer_state.py).
+If a partition already has an open transaction of this producer and epoch, no request is needed. Otherwise the
+coordinator checks that the partition is part of the transaction. Producers of version 2 never add partitions
+themselves: for them the coordinator adds the partition. The append gets the guard that was taken before the request
+(producer_state.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kbroker.txn.transaction import BUMPS_EPOCH_SINCE, TopicPartition
 
 
 class Client(Enum):
-    """The abilities of a producer, by the version of its request."""
+    """What a producer supports, by the version of its request."""
 
     KNOWS_LITTLE = 0
     KNOWS_ABORTABLE = 1
@@ -58,7 +59,7 @@ Verdicts = dict[TopicPartition, Verdict]
 def verify(
     services: Services, transactional_id: str, producer: Identity, questions: Sequence[Question], client: Client
 ) -> Verdicts | Awaitable[Verdicts]:
-    """Return a verdict for each partition, or an awaitable if the coordinator is elsewhere or its log lags behind."""
+    """Return a verdict for each partition, or an awaitable if the coordinator is remote or its write not committed."""
     epoch_bump = client is Client.ADDS_IMPLICITLY
     if not epoch_bump and not services.config.get_bool("transaction.partition.verification.enable"):
         return {question.key: Verdict(ErrorCode.NONE, UNCHECKED) for question in questions}

@@ -2,30 +2,32 @@
 
 InitProducerId (key 22), versions 0-5: a producer id and epoch, for idempotence or for transactions.
 
-Behaviour: without a transactional id a new producer id, epoch 0; with one the next epoch of that id, which fences every
-other producer of it. An open transaction is aborted first (CONCURRENT_TRANSACTIONS: the client retries). Since v3 a
-producer may send its id and epoch, and keeps the id if no other producer has taken it over.
-Version notes: before v4 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
+Behaviour: without a transactional id, returns a new producer id with epoch 0. With one, returns its producer id with
+the next epoch, which fences all other producers of the transactional id. An open transaction is aborted first
+(CONCURRENT_TRANSACTIONS: the client retries). Since v3 a producer may send its id and epoch, and keeps the id unless
+another producer has taken over the transactional id.
+Version notes: before v4 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 Gaps: v6 (two-phase commit, KIP-939) is not released in Apache Kafka 4.3 either.
 
 AddOffsetsToTxn (key 25), versions 0-4: add the offsets of a group to a transaction.
 
-Behaviour: adds the group's partition of `__consumer_offsets`, as AddPartitionsToTxn would. Producers of transaction
-version 2 do not send it: TxnOffsetCommit adds the partition then.
-Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED.
+Behaviour: adds the group's partition of `__consumer_offsets`, like AddPartitionsToTxn. Producers of transaction version
+2 do not send this request, because TxnOffsetCommit adds the partition for them.
+Version notes: before v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED.
 
 EndTxn (key 26), versions 0-5: commit or abort a transaction.
 
 Behaviour: the response is sent once the outcome is in the log; the markers follow. txn/end_txn.py describes the
 responses to retries.
-Version notes: before v2 INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED; v5 is transaction version 2: the end begins
-a new epoch, and the response has it, with another producer id if the epochs are used up (KIP-890).
+Version notes: before v2 the error is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. v5 is for transaction version
+2: the end of a transaction begins a new producer epoch, which the response has, with another producer id if the epochs
+are used up (KIP-890).
 
-AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before anything is written to them.
+AddPartitionsToTxn (key 24), versions 0-5: add partitions to a transaction, before the producer writes to them.
 
-Behaviour: all or none; if one does not exist, the others are answered OPERATION_NOT_ATTEMPTED.
-Version notes: v0-3 are sent by producers of transaction version 1, which may not write to internal topics; before v2
-INVALID_PRODUCER_EPOCH stands for PRODUCER_FENCED. v4-5 are sent by brokers. They name several transactions at once, and
+Behaviour: adds all partitions or none. If one does not exist, the others get OPERATION_NOT_ATTEMPTED.
+Version notes: producers of transaction version 1 send v0-3, and may not write to internal topics; before v2 the error
+is INVALID_PRODUCER_EPOCH instead of PRODUCER_FENCED. Brokers send v4-5. These name several transactions at once, and
 with `verify_only` check that partitions are in a transaction (TRANSACTION_ABORTABLE if they are not).
 """
 
@@ -66,7 +68,7 @@ def _failed(code: int) -> InitProducerIdResponse:
 
 
 def _fenced(code: ErrorCode, version: int, since: int) -> ErrorCode:
-    """Return the code for a client: versions before `since` do not have PRODUCER_FENCED."""
+    """Return an error code for the client: versions before `since` do not have PRODUCER_FENCED."""
     return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED and version < since else code
 
 
@@ -127,7 +129,7 @@ async def _on_error(request: AddPartitionsToTxnRequest, code: int, _message: str
 async def add_partitions_to_txn(
     ctx: RequestContext, request: AddPartitionsToTxnRequest, *, may_write: Callable[[str], bool] = lambda _topic: True
 ) -> AddPartitionsToTxnResponse:
-    """Add or verify partitions, one transaction at a time; `may_write` checks a producer's right to write."""
+    """Add or verify partitions, one transaction at a time. `may_write` checks a producer's right to write."""
     if ctx.version < _BATCHED_SINCE:
         single = AddPartitionsToTxnTransaction(
             transactional_id=request.v3_and_below_transactional_id,
@@ -183,7 +185,7 @@ async def _one(
 
 
 async def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Collection[TopicPartition]:
-    """Return the named partitions, each once, in order."""
+    """Return the named partitions without duplicates, in order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in topics:
         for index in topic.partitions:

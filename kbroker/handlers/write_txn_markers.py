@@ -1,8 +1,8 @@
 """WriteTxnMarkers (key 27), versions 1-2: write the end of transactions into partitions.
 
-Behaviour: sent by a transaction coordinator to the leaders of a transaction's partitions, and by administrators for a
-transaction that no coordinator knows (`kafka-transactions.sh abort`). A marker in `__consumer_offsets` is passed to the
-group coordinator, whose pending offsets it commits or drops.
+Behaviour: a transaction coordinator sends it to the leaders of a transaction's partitions; administrators send it for a
+transaction that no coordinator knows (`kafka-transactions.sh abort`). The group coordinator handles a marker in
+`__consumer_offsets`, which commits or drops pending offsets.
 Version notes: v2 has the transaction version, which identifies a stale marker (KIP-1228).
 """
 
@@ -25,7 +25,7 @@ from kbroker.txn.marker_sender import Answers, Marker
 from kbroker.txn.transaction import TopicPartition
 
 AT_ONCE = 20
-"""Partitions that a marker is written into before other work has a turn: about a millisecond."""
+"""The partitions that get a marker between two turns: about a millisecond."""
 _Answer = tuple[int, Answers | Awaitable[Answers]]
 """A producer id, and the codes of some of its partitions."""
 
@@ -41,10 +41,10 @@ async def _on_error(request: WriteTxnMarkersRequest, code: int, _message: str | 
 
 @handles(WriteTxnMarkersRequest, WriteTxnMarkersResponse, "1-2", _on_error)
 async def write_txn_markers(ctx: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
-    """Write markers, one producer after the other."""
+    """Write markers of one producer after the other."""
     for asked in request.markers:
         if asked.producer_id < 0 or asked.producer_epoch < 0:
-            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # as in Kafka, which cannot build the batch
+            raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR)  # like Kafka, which cannot build such a batch
         await turn
     answers: list[_Answer] = []
     for asked in request.markers:
@@ -80,7 +80,7 @@ async def _write(ctx: RequestContext, asked: WritableTxnMarker, answers: list[_A
 
 
 async def _partitions(asked: WritableTxnMarker) -> Collection[TopicPartition]:
-    """Return the partitions of a marker, each once, in order."""
+    """Return the partitions of a marker without duplicates, in order."""
     wanted: dict[TopicPartition, None] = {}
     for topic in asked.topics:
         for index in topic.partition_indexes:

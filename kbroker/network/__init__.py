@@ -1,1 +1,1 @@
-"""The network side: listeners, connections, and the way from a frame to its handler and back."""
+"""The network side: listeners, connections, and the dispatch of frames to handlers."""

@@ -1,12 +1,12 @@
 """One client's connection: the only module, beside tls_channel.py, that sees a client's socket.
 
-Owns reading: requests in their order of arrival, their responses in the same order, and pausing a client that sends
-faster than it is served. It works on one request of a connection at a time (as Kafka mutes a channel), so a parked
-Fetch or JoinGroup holds back the requests behind it. Never interprets a request.
+Owns reading, the order of responses, which is the order of the requests, and the pause of a client that sends faster
+than it is served. A connection works on one request at a time (Kafka mutes the channel), so a parked Fetch or JoinGroup
+delays the requests after it. Never interprets a request.
 
-A connection runs requests for a slice of the loop's turn (turns.py) and then waits behind others; so does a long
-request, which yields (long_work.py). Memory: all connections receive into one buffer that the server owns; a connection
-keeps only bytes that it cannot use yet (frames.py), and they are counted if they are many (memory_budget.py).
+A connection runs requests for a slice of the loop's turn (turns.py), and then waits until others had theirs. The same
+applies to a long request, which yields (long_work.py). Memory: all connections receive into one buffer of the server. A
+connection keeps only bytes that it cannot use yet (frames.py), and counts them if they are many (memory_budget.py).
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 256 * 1024
 _SMALL = 16 * 1024
-"""Most uncounted bytes that a connection may hold, and most bytes that it receives at once while it is busy."""
+"""The most uncounted bytes that a connection may hold, and the most bytes that it receives at once while it is busy."""
 _OFTEN = 16
-"""How often the poller may report the same bytes to a connection that waits for its turn; then it stops polling.
+"""How often the poller may report the same bytes to a connection that waits for its turn, before it stops polling.
 
-With more than a thousand waiting connections libuv would report nothing else: it returns only once it has less to
-report.
+With more than a thousand waiting connections, libuv would report nothing else: it only returns when fewer events are
+left.
 """
 _FLUSH_BYTES = 64 * 1024
-"""Bytes of responses after which they are sent before the next request is run."""
+"""Responses with more bytes than this are sent before the next request is run."""
 
 
 class State(Enum):
     """The state of a connection.
 
-    SERVING   runs requests as they arrive; waits only for the client
-    READABLE  as SERVING, and waits for its turn to read what the client has sent
-    QUEUED    has a request, or the rest of one, and waits for its turn of the loop
-    WAITING   one request waits for something to happen
+    SERVING   runs requests as they arrive, and waits only for the client
+    READABLE  like SERVING, but waits for its turn to read the bytes that the client has sent
+    QUEUED    has a request, or the rest of a request, and waits for its turn of the loop
+    WAITING   one request waits for a future
     SENDING   a response is not completely sent yet
     MUTED     has responded, and does not read for a while: its client has used more than its quota
-    ENDING    as QUEUED, WAITING or SENDING, and closes afterwards: received bytes are dropped
-    CLOSED    received bytes are dropped
+    ENDING    like QUEUED, WAITING or SENDING, but closes afterwards, and drops received bytes
+    CLOSED    drops received bytes
 
-    In the other states received bytes are kept, up to a limit.
+    In the other states a connection keeps received bytes, up to a limit.
     """
 
     SERVING = 1
@@ -70,7 +70,7 @@ class State(Enum):
     MUTED = 8
 
 
-# Looked up once: a member of an enum costs more than a global name.
+# Global names are faster than looking up members of the enum each time.
 _SERVING, _READABLE, _QUEUED, _WAITING, _SENDING, _ENDING, _CLOSED, _MUTED = State
 
 
@@ -86,17 +86,17 @@ class Owner(Protocol):
     watch: LoopWatch
 
     def opened(self, connection: Connection) -> RequestContext | None:
-        """Admit a connection (None: it is over a limit) and give it its context."""
+        """Admit a connection and return its context; None if the connection exceeds a limit."""
 
     def closed(self, connection: Connection) -> None:
         """Remove a connection."""
 
     def renew_receive_buffer(self) -> None:
-        """Receive into another buffer from now on: the bytes received last are still needed."""
+        """Receive into another buffer from now on: a request still needs the bytes received last."""
 
 
 class Polls(Protocol):
-    """Reports that there is something to read: the loop, or a layer before it."""
+    """Reports when there are bytes to read: the loop, or the layer between a connection and its socket."""
 
     def add_reader(self, fd: int, callback: Callable[[], None], /) -> Any: ...
 
@@ -121,18 +121,18 @@ class Connection:
         listener: str = "PLAINTEXT",
         port: TlsPort | None = None,
     ) -> None:
-        """`port`: the layer between this connection and its socket; None if it uses the socket directly."""
+        """`port` is the layer between this connection and its socket; None if there is no layer."""
         self._owner = owner
         self._loop = loop
         self.run: Run = owner.dispatcher.entrance
-        """Runs a frame. Until a client has authenticated, if it must, this is not the dispatcher."""
+        """Runs a frame. This is the dispatcher, or a SASL gate until the client has authenticated."""
         self._turns = owner.turns
         self._times = owner.times
         self._memory = owner.memory
         self._sock = sock
         self._fd = sock.fileno()
         self._frames = FrameBuffer(owner.max_request_bytes)
-        # The poller, the function that reads, and the layer that sends.
+        # These are the poller, the function that reads, and the layer that sends.
         self._polls: Polls
         self._recv: Callable[[memoryview], int]
         if port is None:
@@ -169,7 +169,7 @@ class Connection:
 
     @property
     def busy(self) -> bool:
-        """True until the current request is fully answered: nothing more of the client's stream is processed."""
+        """Whether a request is in progress, so that no later bytes of the client are processed."""
         return self.state is not _SERVING
 
     def authenticated(self, principal: Principal) -> None:
@@ -179,7 +179,8 @@ class Connection:
     def has_moved(self) -> bool:
         """Return whether bytes were received or sent since the last call, or a request is in progress.
 
-        A client that sends requests and never reads the responses is not active: its memory has to be freed some day.
+        A client that sends requests and never reads the responses counts as idle, because its memory has to be freed at
+        last.
         """
         mark = self._outbox.left
         moved = self.active or self._work is not None or mark != self._mark
@@ -211,7 +212,8 @@ class Connection:
         self._out, self._spill = bytearray(), []
         if self._turns.latest is self:
             self._turns.latest = None
-        # With the outbox's, the only reference cycles: nothing is left for the garbage collector.
+        # The outbox and these fields have the only reference cycles. Break them, so that the garbage collector has no
+        # work.
         self._context.known_requests = None
         on_closed, self._context.on_closed = self._context.on_closed, None
         if on_closed is not None:
@@ -254,7 +256,7 @@ class Connection:
                 (turns.put if self._long else turns.put_short)(self)
                 return
             if turns.spent >= TURN:
-                return  # the poller reports it again; these bytes would only be kept
+                return  # read later, when the poller reports the socket again
         turns.latest = self
         started = now()
         if turns.served != self._fd:
@@ -306,7 +308,7 @@ class Connection:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Provide room for the rest of a frame, or stop reading until there is some."""
+        """Provide room for the rest of a frame, or stop reading until there is room."""
         size = self._frames.wanted
         if not size:
             self._account()
@@ -328,9 +330,9 @@ class Connection:
             self._make_room()
 
     def _ended_by_client(self) -> None:
-        """Close it after finishing the current request (acks=0) and sending its response: the end is reported again.
+        """Close the connection after the current request (acks=0) and its response. The poller reports the end again.
 
-        A request that waits, with nothing behind it, is abandoned: its response would not be read.
+        If a request waits and no other follows it, abandon it: the client would not read its response.
         """
         if self.state is _SERVING or (self.state is _WAITING and self._frames.kept is None):
             self.abort()
@@ -349,7 +351,7 @@ class Connection:
             self._stop_reading()
 
     def _account(self) -> None:
-        """Count the held memory, if it is more than a small amount."""
+        """Count the memory of the kept bytes, if it is more than a small amount."""
         size = self._frames.granted
         if self._outbox.waiting:
             size += self._outbox.in_memory
@@ -364,7 +366,7 @@ class Connection:
     # --- requests
 
     def _consume(self, data: memoryview, deadline: float, *, shared: bool) -> None:
-        """Run whole frames in `data` until `deadline`; keep the rest. `shared`: others use the same buffer."""
+        """Run whole frames in `data` until `deadline`, and keep the rest. If `shared`, others use the same buffer."""
         frames = self._frames
         run, context, out, spill = self.run, self._context, self._out, self._spill
         times = self._times
@@ -383,7 +385,7 @@ class Connection:
                     try:
                         if out:
                             self._flush()
-                    finally:  # also after a lost connection: a coroutine that never ran cannot be closed silently
+                    finally:  # even after a lost connection: closing a coroutine that never ran causes a warning
                         self._work_on(deadline)
                     keeps = work.keeps_frame if self._parked is None else work.keeps_waiting
                     if shared and keeps and self._work is not None:
@@ -419,7 +421,7 @@ class Connection:
             self._leave(data, stopped)
 
     def _leave(self, data: memoryview, stopped: bool) -> None:
-        """Keep unused bytes; wait for a turn if it was `stopped`, as there may be whole requests among them."""
+        """Keep unused bytes. If reading was `stopped`, wait for a turn: these bytes may contain whole requests."""
         if self.state is _CLOSED:
             return
         rest = data[self._frames.consumed :]
@@ -432,7 +434,7 @@ class Connection:
             self._account()
 
     def go_on(self, deadline: float) -> None:
-        """Continue after waiting for a turn. Raises nothing, as others wait behind it."""
+        """Continue after waiting for a turn. Never raise an exception: other connections wait for their turns."""
         try:
             if self._work is not None:
                 self._work_on(deadline)
@@ -467,7 +469,7 @@ class Connection:
             self._read_on()
 
     def _work_on(self, deadline: float) -> None:
-        """Continue a long request until `deadline`, or until it has to wait."""
+        """Continue a long request until `deadline`, or until it awaits a future."""
         work = self._work
         assert work is not None
         send = work.steps.send
@@ -489,7 +491,7 @@ class Connection:
             self._work = None
             self._fail(err)
             return
-        except asyncio.CancelledError:  # of its awaited future, as in `_unpark`
+        except asyncio.CancelledError:  # its awaited future was cancelled, as in `_unpark`
             self.abort()
             return
         except Exception:
@@ -544,7 +546,7 @@ class Connection:
             self._memory.restart_time(self)
 
     def _mute_for(self, pause_ms: int) -> None:
-        """Read nothing from the client for a while, and process only bytes that are already kept."""
+        """Read no bytes from the client for a while, and process only bytes that are already kept."""
         if self.state in (_ENDING, _CLOSED):
             return
         self._stop_reading()
@@ -568,7 +570,7 @@ class Connection:
         if self._held:
             self._memory.restart_time(self)
         turns = self._turns
-        if turns.spent >= TURN:  # as when many were muted together
+        if turns.spent >= TURN:  # for example, if the pauses of many clients end together
             turns.put_short(self)
             return
         started = now()
@@ -587,11 +589,11 @@ class Connection:
         if done.cancelled():
             self.abort()
             return
-        done.exception()  # retrieved here, as the connection may end before the work continues
+        done.exception()  # mark the exception as retrieved: the connection may end before the work continues
         if self.state is _CLOSED:
             return
         turns = self._turns
-        if turns.spent >= TURN:  # as when a group of hundreds is answered at once
+        if turns.spent >= TURN:  # for example, if a group answers hundreds of members at once
             turns.put_short(self)
             return
         started = now()

@@ -1,7 +1,7 @@
-"""From one request frame to one response: header, decoder, handler, encoder.
+"""Turns a request frame into a response: header, decoder, handler, encoder.
 
 Owns the table of served APIs, and turns the failure of a whole request into a response. Never touches a transport:
-connection.py passes frames in, and sends the bytes that are appended to `out`.
+connection.py passes frames to it, and sends the bytes that it appends to `out`.
 
 Long work is done in steps, with other connections served in between (`Work`): a frame of more than LONG_FRAME bytes is
 decoded in steps, a handler may return a coroutine (long_work.py), and its result is encoded in steps.
@@ -56,12 +56,12 @@ PRODUCE_KEY = 0
 FETCH_KEY = 1
 _PRODUCE_VERSIONS = 14
 LONG_FRAME = 64 * 1024
-"""Frames with more bytes are decoded and answered in steps."""
+"""Frames with more bytes than this are decoded and answered in steps."""
 MAX_DECODED_BYTES = 100 * 1024 * 1024
-"""Most memory of a decoded request. Kafka's only limit is its heap: a list of empty names takes sixty times its size on
-the wire."""
+"""The most memory of a decoded request. A list of empty names takes sixty times its size on the wire. Kafka's only
+limit is its heap."""
 Run = Callable[["RequestContext", memoryview, bytearray, Spill], "Work | None"]
-"""Runs one frame, as Dispatcher.run does."""
+"""Runs one frame, like Dispatcher.run."""
 Framed = tuple[bytearray, Spill] | None
 """A framed response, or None if there is none."""
 Steps = Coroutine[Any, Any, Framed]
@@ -116,14 +116,14 @@ class Decoded:
         """Add `size` bytes; raises Malformed if the sum becomes too large."""
         self.bytes += size
         if self.bytes > MAX_DECODED_BYTES:
-            raise Malformed(f"decoded it takes more than {MAX_DECODED_BYTES} bytes")
+            raise Malformed(f"the decoded request exceeds {MAX_DECODED_BYTES} bytes")
 
 
 class Work:
     """A request that is answered in several steps.
 
-    `steps` is a coroutine that returns the framed response, and gives way as in long_work.py. `size` is the frame's in
-    bytes; once a long frame is decoded, the size of the decoded request is added.
+    `steps` is a coroutine that returns the framed response, and gives way as long_work.py describes. `size` is the
+    frame's size in bytes; once a long frame is decoded, the size of the decoded request is added.
     """
 
     __slots__ = (
@@ -144,19 +144,19 @@ class Work:
         self.entry = entry
         self.size = size
         self.lane: Lane | None = None
-        """Where it waits among requests of its breadth."""
+        """The lane in which it waits among requests of its breadth."""
         self.keeps_frame = entry.produces
-        """Whether it uses bytes of the frame itself between its steps."""
+        """Whether it still uses the frame's bytes between its steps."""
         self.keeps_waiting = False
-        """Whether it does so also while it waits for a future; a handler that returns a future has copied its part."""
+        """Whether it uses them even while it awaits a future. A handler that returns a future has copied its bytes."""
         self.metering: Metering | None = None
         """The meter of its client's quotas, if there are any."""
         self.since = 0.0
-        """When it was first run, if its time is measured."""
+        """When the work was first run, if its time is measured."""
         self.error_code: int | None = None
-        """The error code of the whole request; None if it is not logged or traced."""
+        """The error code of the whole request; None if the request is not logged or traced."""
         self.pause_ms = 0
-        """How long the client is not read after the response, in ms."""
+        """How long the client is muted after the response, in ms."""
         self.breadth = Breadth.NARROW if entry.produces else Breadth.HUGE if size > LONG_FRAME else Breadth.WIDE
         self.steps: Steps
 
@@ -180,17 +180,17 @@ class Dispatcher:
         quotas: ClientQuotas | None = None,
         brokers: BrokerHosts | None = None,
     ) -> None:
-        """With an `authorizer` each handler is behind its guard (handlers/authorized/).
+        """With an `authorizer`, a guard runs before each handler (handlers/authorized/).
 
-        With `brokers`, requests that only brokers send are accepted from brokers only (handlers/from_brokers.py).
+        With `brokers`, inter-broker requests are accepted only from brokers (handlers/from_brokers.py).
 
-        Clients with `quotas` are metered: they have no express way, and a response's `throttle_time_ms` is the pause
-        that the client has to make.
+        With `quotas`, clients are metered: they cannot use the express way, and a response's `throttle_time_ms` is the
+        client's pause.
         """
         self._apis = served(in_cluster=in_cluster)
         self._table: dict[int, Entry] = {}
         self.times = RequestTimes()
-        # Produce requests by version that use the express way, and so no entry.
+        # Counts express Produce requests by version, because these do not use an entry.
         self._expressed = [self.times.tally(PRODUCE_KEY, version) for version in range(_PRODUCE_VERSIONS)]
         self._authorizer = authorizer
         self._brokers = brokers
@@ -203,10 +203,10 @@ class Dispatcher:
         self._ratio = 1.0
         self._draw = Random().random
         self._sampled = False
-        """Whether the current request is one of those passed to the sink."""
+        """Whether the current request will be passed to the sink."""
         self.refresh()
         self.entrance: Run = self.run
-        """The function to which connections pass their frames: `run`, or one before it (Server.divert)."""
+        """The function to which connections pass their frames: `run`, or another one that calls it (Server.divert)."""
         if quotas is not None:
             quotas.on_activity = self.refresh
 
@@ -223,7 +223,7 @@ class Dispatcher:
     def refresh(self) -> None:
         """Decide which requests are measured and logged; called after a change of loggers, quotas or the trace sink.
 
-        Not called per request: with all of it off, requests cost nothing more.
+        This is not called for each request: with all of these off, requests have no extra cost.
         """
         self._metered = self._quotas is not None and self._quotas.active
         self._logged = self._observed = request_log.enabled()
@@ -231,7 +231,7 @@ class Dispatcher:
             self._authorizer.logs_allowed = logs_allowed()
             self._observed |= self._authorizer.logs_allowed
         self._timed = self._metered or self._logged or self._sink is not None
-        # Whether all requests may pass by their handlers, which then log nothing of them.
+        # Whether all Produce requests may skip their handler: none needs a meter, a log line or a trace.
         self._express = not self._metered and not self._observed and self._sink is None
 
     def _is_express_for(self, context: RequestContext) -> bool:
@@ -241,11 +241,11 @@ class Dispatcher:
         return not (self._observed or self._sampled or (self._metered and self._is_limited(context)))
 
     def _sample(self) -> None:
-        """Decide whether the current request is passed to the sink."""
+        """Decide whether to pass the current request to the sink."""
         self._sampled = self._draw() < self._ratio
 
     def _is_limited(self, context: RequestContext) -> bool:
-        """Whether the client has any quota; looked up once, until its principal, its client id or the quotas change."""
+        """Whether the client has any quota. The result is kept until its principal, client id or the quotas change."""
         quotas, known = self._quotas, context.limited
         assert quotas is not None
         principal, client_id = context.principal, context.raw_client_id
@@ -268,12 +268,12 @@ class Dispatcher:
         return handler if self._brokers is None else only_from_brokers(api, handler, self._brokers)
 
     def trace(self, sink: Sink | None, ratio: float = 1.0) -> None:
-        """Pass a share of the requests to `sink`, in the loop, after each is answered; None: pass none."""
+        """Pass a share of the requests to `sink`, on the loop, after each is answered. None passes no requests."""
         self._sink, self._ratio, self._sampled = sink, ratio, False
         self.refresh()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame: append its response to `out` and `spill`, or return the work that is left until there is one.
+        """Run one frame: append its response to `out` and `spill`, or return the work that is left before the response.
 
         Raises CloseConnection (unsupported or malformed request).
         """
@@ -359,7 +359,7 @@ class Dispatcher:
         context.metering.begin(context.principal, context.client_id, size, since)
 
     def _time(self, work: Work, context: RequestContext, correlation_id: int, since: float) -> None:
-        """Let a request's steps be metered, logged and traced, as needed."""
+        """Return a request's steps with the needed metering, logging and tracing."""
         metering = context.metering
         if metering is not None and metering.running:
             work.metering = metering
@@ -370,9 +370,9 @@ class Dispatcher:
             work.steps = request_log.measured(work.steps, work, context, correlation_id, since, sink)
 
     def head(self, context: RequestContext, frame: memoryview) -> tuple[Entry, int, int]:
-        """Read the header of a frame without running it; return its entry, correlation id, and where its body begins.
+        """Read the header of a frame without running it. Return its entry, correlation id, and where its body begins.
 
-        Raises CloseConnection, as `run` does, and for a long frame with tags in its header.
+        Raises CloseConnection like `run`, and also for a long frame with tags in its header.
         """
         try:
             key, version, correlation_id, id_length = _HEADER.unpack_from(frame)
@@ -384,7 +384,7 @@ class Dispatcher:
         context.version = version
         if entry.request_tags:
             if len(frame) > LONG_FRAME and bytes(frame[position : position + 1]) != b"\0":
-                raise CloseConnection(f"{entry.api.name} v{version}: long, and with tags")
+                raise CloseConnection(f"{entry.api.name} v{version}: a long frame has tags in its header")
             try:
                 position = skip_tags(frame, position)
             except Malformed as err:
@@ -453,14 +453,14 @@ class Dispatcher:
         return out, spill
 
     def _settle(self, work: Work, metering: Metering, request: Any, answer: Any) -> Any:
-        """Compute the client's pause, and return the response with it."""
+        """Compute the client's pause, and return the response with this pause."""
         api = work.entry.api
         if api.name in BETWEEN_BROKERS or (api.key == FETCH_KEY and is_of_follower(request)):
             return answer
         produces = work.entry.produces
         work.pause_ms = metering.settle(produces=produces, counts_time=answer is not None or not produces)
         if work.pause_ms and hasattr(answer, "throttle_time_ms"):
-            answer = copy(answer)  # which may be shared with others
+            answer = copy(answer)  # other requests may share it
             answer.throttle_time_ms = work.pause_ms
         return answer
 
@@ -490,7 +490,7 @@ class Dispatcher:
         if version not in api.versions:
             if key != API_VERSIONS_KEY:
                 raise CloseConnection(f"{api.name} has no version {version}")
-            # Answered in version 0 to any requested version: KIP-511.
+            # Respond to any requested version in version 0 (KIP-511).
             return Entry(api, 0, self._handler(api), self.times.tally(key, 0))
         entry = Entry(api, version, self._handler(api), self.times.tally(key, version))
         self._table[key << 16 | version] = entry
@@ -506,9 +506,9 @@ def skip_tags(frame: memoryview, position: int) -> int:
             size, position = read_uvarint(frame, position)
             position += size
     except IndexError:
-        raise Malformed(f"{RequestHeader.__name__}: tags end behind the frame") from None
+        raise Malformed(f"{RequestHeader.__name__}: tags end after the frame") from None
     if position > len(frame):
-        raise Malformed(f"{RequestHeader.__name__}: tags end behind the frame")
+        raise Malformed(f"{RequestHeader.__name__}: tags end after the frame")
     return position
 
 
@@ -520,7 +520,7 @@ async def encode_divided(entry: Entry, correlation_id: int, answer: Any, out: by
 
 
 def encode_answer(entry: Entry, correlation_id: int, answer: Any, out: bytearray, spill: Spill) -> None:
-    """Append one framed response to `out`; records that are sent by reference are added to `spill`."""
+    """Append one framed response to `out`, and records that are sent by reference to `spill`."""
     start, spilled = len(out), len(spill)
     out += entry.prefix
     entry.encode(answer, out, spill)

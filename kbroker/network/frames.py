@@ -1,12 +1,11 @@
-"""Cuts a stream of bytes into frames: size i32, then as many bytes.
+"""Cuts a stream of bytes into frames: size i32, then that many bytes.
 
-Owns the bytes of an incomplete frame, and those behind a request that is in progress. Never reads a socket and never
-looks into a frame.
+Owns the bytes of an incomplete frame, and the bytes after a request that is in progress. Never reads a socket, and
+never looks into a frame.
 
-Memory is taken for received bytes, never for the claimed length: in a buffer that grows. For a rare frame that is
-larger than a producer's it is a mapping of the whole size, for which the system provides pages only as they are
-written.
-(A buffer that grows to 90 MB is copied at each step, while the loop waits.)
+A frame takes memory for its received bytes, never for its claimed length. Its buffer grows with the received bytes. The
+rare frame that is larger than a producer's gets a mapping of the whole size, for which the system provides pages only
+when they are written. (A buffer that grows to 90 MB is copied at each step, while the loop waits.)
 """
 
 from __future__ import annotations
@@ -20,40 +19,40 @@ from kbroker.security.tls.session import plain_protocol
 _UNPACK_SIZE = struct.Struct(">i").unpack_from
 _PACK_SIZE = struct.Struct(">i").pack
 FIRST_GROWTH = 64 * 1024
-"""Bytes of a claimed size that are trusted at once."""
+"""The most bytes of a claimed size for which the buffer is allocated at once."""
 _AT_ONCE = 256 * 1024
-"""Most bytes that are received at once, most of them into new memory: other connections wait meanwhile."""
+"""The most bytes that are received at once. Most go into new memory, and other connections wait meanwhile."""
 _ORDINARY = 1024 * 1024 + FIRST_GROWTH
-"""Bytes of a claimed size trusted once FIRST_GROWTH bytes have arrived: a producer's largest request by default."""
+"""The most bytes allocated for a claimed size after FIRST_GROWTH bytes: a producer's largest request by default."""
 
 
 class BadFrame(Exception):  # noqa: N818 - named after the frame
-    """The size of a frame is impossible or over the limit: nothing behind it can be read."""
+    """The size of a frame is impossible or over the limit. The stream is unreadable from there on."""
 
 
 class FrameBuffer:
     """The frames of one stream, in order. `limit` is the largest accepted size in bytes.
 
-    The reader of the stream passes received bytes to `cut`, and the bytes behind `consumed` to `keep`. While bytes are
-    kept, the next ones are received into `room` and counted by `received`; without room the reader calls `grow`, with
-    the size from `wanted`.
+    The reader of the stream passes received bytes to `cut`, and the bytes after `consumed` to `keep`. While bytes are
+    kept, the reader receives the next bytes into `room`, and calls `received` with their number. Without room the
+    reader calls `grow`, with the size from `wanted`.
     """
 
     __slots__ = ("consumed", "filled", "granted", "kept", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        """May be raised while frames are cut."""
+        """The limit may be raised while frames are cut."""
         self.kept: bytearray | mmap.mmap | None = None
         self.granted = 0
-        """How much of `kept` may be filled, in bytes."""
+        """How many bytes of `kept` may be filled."""
         self.filled = 0
-        """How much of it holds received bytes."""
+        """How many bytes of `kept` are received bytes."""
         self.consumed = 0
-        """How much of the last `cut` was returned as frames."""
+        """How many bytes of the last `cut` were returned as frames."""
 
     def cut(self, data: memoryview) -> Iterator[memoryview]:
-        """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame when it reaches a bad one."""
+        """Yield the whole frames at the beginning of `data`, as views. Raises BadFrame when it reaches a bad frame."""
         unpack_from, limit, end = _UNPACK_SIZE, self.limit, len(data)
         start = 4
         self.consumed = 0
@@ -71,7 +70,7 @@ class FrameBuffer:
             start = stop + 4
 
     def keep(self, data: memoryview) -> None:
-        """Keep bytes that cannot be used yet, behind those already kept."""
+        """Keep bytes that cannot be used yet, after the bytes already kept."""
         if self.kept is None:
             self.granted = max(len(data), self._believed(data))
             self.kept = bytearray(self.granted)
@@ -96,7 +95,7 @@ class FrameBuffer:
         return min(whole, max(2 * filled, _ORDINARY if filled >= FIRST_GROWTH else FIRST_GROWTH))
 
     def grow(self, size: int) -> None:
-        """Grow to `size` bytes. If that takes a new object, there may still be views of the old one."""
+        """Grow to `size` bytes. A larger buffer is a new object, so views of the old one stay valid."""
         kept, filled = self.kept, self.filled
         assert kept is not None
         if size > len(kept):
@@ -126,13 +125,13 @@ class FrameBuffer:
         return self.take() if filled >= 4 + size else None
 
     def take(self) -> memoryview | None:
-        """Return the kept bytes, and keep them no longer."""
+        """Return the kept bytes, and forget them."""
         kept, self.kept = self.kept, None
         self.granted = 0
         return None if kept is None else memoryview(kept)[: self.filled]
 
     def _believed(self, data: memoryview) -> int:
-        """Return the first size of the buffer: the frame's size, as far as the claim can be trusted yet."""
+        """Return the first size of the buffer: the frame's claimed size, up to the bytes trusted so far."""
         if len(data) < 4:
             return 4
         (size,) = _UNPACK_SIZE(data)

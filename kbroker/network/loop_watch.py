@@ -1,14 +1,14 @@
-"""The event loop of a broker, and its watch: reports work that held it for longer than others should have to wait.
+"""The event loop of a broker, and a watch that reports work that held the loop for too long.
 
-Owns the limit, the count and the lines in the log. Never stops any work. The loop is uvloop's if it is installed,
+Owns the limit, the count and the lines in the log. Never stops any work. The loop is uvloop's if uvloop is installed,
 otherwise asyncio's own.
 
-Requests are measured where they run, so the line can name them; so is Python's garbage collection, which stops all
-threads. Other holds of the loop are detected by a timer that fires late; the line cannot name them, and a short hold
-between two of its ticks is not detected. If the machine has more work than processors, or a disk is slow, the named
-work was only waiting: each line has the most time that the thread can have worked, which is its time since the last
-tick. A hold without a known cause, in which the thread did not work, is no use to an operator: below a second it is
-counted, and logged at DEBUG only.
+Requests are measured where they run, so the line can name them. Python's garbage collection, which stops all threads,
+is measured, too. A timer that fires late detects other holds of the loop. The line cannot name their cause, and a short
+hold between two ticks of the timer is not detected. If the processors are overloaded or a disk is slow, the named work
+was only waiting. Therefore each line has an upper bound of the thread's working time: its processor time since the last
+tick. If a hold has no known cause and the thread did not work, the line is useless to an operator: below a second the
+hold is counted, and logged only at DEBUG.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Return a new loop of the fastest available kind."""
+    """Return a new event loop of the fastest available kind."""
     try:
         import uvloop
     except ImportError:
@@ -33,9 +33,9 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 log = logging.getLogger(__name__)
 
 HELD_LONG = 0.05
-"""Seconds of a hold that is counted and logged."""
+"""A hold of more seconds than this is counted and logged."""
 WAITED_LONG = 1.0
-"""Seconds of a hold without work (the thread waited for a processor or a disk) that make it a warning."""
+"""A hold without work (the thread waited for a processor or a disk) of more seconds than this is a warning."""
 _TICK = 0.1
 _LINES_EACH = 1.0
 """Seconds between two lines."""
@@ -49,13 +49,13 @@ class LoopWatch:
         self._loop = loop
         self._name_of = name_of
         self._due = 0.0
-        self._worked = 0.0  # the thread's time on a processor, at the last tick
+        self._worked = 0.0  # the thread's processor time at the last tick
         self._tick: asyncio.TimerHandle | None = None
         self._logged = 0.0
         self._collecting = self._worked_before = 0.0
         self._unlogged = 0
         self.held = 0
-        """Number of holds longer than HELD_LONG."""
+        """The number of holds longer than HELD_LONG."""
         self.longest_ms = 0.0
         self.level = logging.WARNING
         """The level of the lines."""
@@ -81,7 +81,7 @@ class LoopWatch:
         self.work(self._name_of(frame), len(frame), context, seconds)
 
     def work(self, name: str, size: int, context: Any, seconds: float) -> None:
-        """Count a step of a long request: its API, its size in bytes, and for how long it held the loop."""
+        """Count a step of a long request, by its API, its size in bytes, and the time for which it held the loop."""
         self._due = self._loop.time() + _TICK  # this explains the late tick
         self._log(
             seconds, f"{name} of {size} bytes from {context.client_host[1:]}, client {context.client_id or 'unnamed'}"

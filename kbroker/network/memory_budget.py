@@ -1,10 +1,10 @@
-"""The memory that all connections together may hold: received bytes that wait, and responses that clients do not read.
+"""The memory that all connections together may hold: received bytes that wait, and responses that are not sent yet.
 
-Owns the sum, the queue of connections that wait for room, and the choice of connections to close if none becomes free.
-Never reads or sends.
+Owns the sum, the queue of connections that wait for room, and the choice of connections to close if no memory becomes
+free. Never reads or sends.
 
-`queued.max.request.bytes` is the limit. Without it (Kafka's -1) the limit is DEFAULT_LIMIT, since here it covers
-responses too, and clients must not fill up a broker's memory. Small requests in progress are not counted.
+`queued.max.request.bytes` is the limit. If it is -1, Kafka's default, the limit is DEFAULT_LIMIT: it also covers
+responses here, and clients must not fill up a broker's memory. Small requests in progress are not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_LIMIT = 100 * 1024 * 1024
 PATIENCE = 10.0
-"""Seconds after which a connection that holds memory for the same request is closed, if others wait."""
+"""If others wait, a connection that holds memory for the same request for so many seconds is closed."""
 _CHECK_SECONDS = 1.0
 
 
@@ -41,9 +41,9 @@ class Memory:
         self.limit = limit if limit > 0 else DEFAULT_LIMIT
         self.used = 0
         self.tight = False
-        """Whether more than half is used: then connections receive less at once."""
+        """Whether more than half of the memory is used. If so, connections receive less at once."""
         self._held: dict[Holder, tuple[int, float]] = {}
-        """Bytes, and the time since when they are held; oldest first."""
+        """How many bytes each connection holds, and since when; the oldest first."""
         self._waiting: dict[Holder, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,14 +54,15 @@ class Memory:
     def may_hold(self, holder: Holder, size: int) -> bool:
         """Return whether a connection may hold `size` bytes in all.
 
-        The one that has held memory for longest always may: otherwise two could wait for each other's memory for ever.
+        The connection that has held memory for the longest time always may. Otherwise two connections could wait for
+        each other's memory for ever.
         """
         if self.used - self.held_by(holder) + size <= self.limit:
             return True
         return next(iter(self._held), holder) is holder
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Note that a connection now holds `size` bytes in all."""
+        """Record that a connection now holds `size` bytes in all."""
         before, since = self._held.get(holder, (0, 0.0))
         self.used += size - before
         self.tight = self.used * 2 > self.limit
@@ -75,13 +76,13 @@ class Memory:
             self._check_soon()
 
     def restart_time(self, holder: Holder) -> None:
-        """Note that a connection has finished a request: its time begins again."""
+        """Record that a connection has finished a request, which restarts its time."""
         held = self._held.pop(holder, None)
         if held is not None:
             self._held[holder] = (held[0], time.monotonic())
 
     def wait(self, holder: Holder) -> None:
-        """Call a connection's `go_on_reading` when there may be room."""
+        """Call a connection's `go_on_reading` once there may be room."""
         self._waiting[holder] = None
         self._check_soon()
 
@@ -96,7 +97,7 @@ class Memory:
             self._timer.cancel()
 
     def _offer(self) -> None:
-        """Let waiting connections retry: first the one that may always hold more, then in order until one fails."""
+        """Let waiting connections retry: first the one that always may, then the others in order until one fails."""
         waiting = self._waiting
         oldest = next(iter(self._held), None)
         if oldest is not None and oldest in waiting:

@@ -1,20 +1,21 @@
 """The responses that a connection still has to send, in order: bytes, and ranges of files.
 
-Owns the socket's sending side. Bytes leave by `send`, ranges of files by `os.sendfile`: page cache to socket, no byte
-of them in Python. A full socket is retried, or the loop reports when it has room: `Patience` decides, by how soon the
-client takes the sent bytes. Never interprets a response.
+Owns the socket's sending side. Bytes are sent by `send`, and ranges of files by `os.sendfile`, from the page cache to
+the socket without any copy in Python. If the socket is full, the outbox retries, or waits until the loop reports room.
+`Patience` chooses, by how soon the client reads the sent bytes. Never interprets a response.
 
-The bytes of a response before a range are sent at once, and not together with it (MSG_MORE): their own packet wakes the
-client while the range is being sent, and a client that is awake is cheaper to send to. Measured over loopback with one
-Fetch of 1 MB in flight: 0.315 s of CPU a GB beside 0.345, of 256 kB 0.58 beside 0.68, at the same throughput. With five
-in flight it is 0.30 beside 0.32 to 0.37; the throughput was the same twice, and once a fifth lower.
+The bytes of a response before a range are sent at once, not together with the range (MSG_MORE). Their own packet wakes
+the client while the range is being sent, and sending to a client that is awake is cheaper. Measured over loopback with
+one Fetch of 1 MB in flight: 0.315 s of CPU for each GB, instead of 0.345 with MSG_MORE; of 256 kB 0.58 instead of 0.68,
+at the same throughput. With five in flight it is 0.30 instead of 0.32 to 0.37; the throughput was the same twice, and
+once a fifth lower.
 
-A client that reads on the same machine empties its socket within 25 to 50 us. Waiting for that in the poller costs a
-sleep and a wake-up, while the client waits, too. A Fetch of 1 MB is more than four times the bytes that a socket takes
-(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's): it took some 700 us then and takes some
-450, medians of one in flight over loopback, for a fifth less CPU time. A client that is slow, or further away than
-that, empties nothing meanwhile: after the first failed retry, one full socket is not retried, then three, seven and so
-on.
+A client that reads on the same machine empties its socket within 25 to 50 us. Waiting for this in the poller costs a
+sleep and a wake-up, and the client waits, too. A Fetch of 1 MB is more than four times the bytes that a socket accepts
+(with the default of `socket.send.buffer.bytes`, the same as Apache Kafka's). With the poller it took some 700 us; with
+retries it takes some 450 us, and a fifth less CPU time (medians of one in flight over loopback). A client that is slow
+or far away reads nothing within this time. Therefore, after the first failed retry, one full socket is not retried,
+then three, seven and so on.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from kbroker.network.turns import SLICE, TURN, Turns, now
 from kbroker.protocol.compiler import Spill
 
 ASKED_FOR = 0.000_05
-"""Seconds for which a full socket is retried."""
+"""The seconds for which a full socket is retried."""
 ENOUGH_BYTES = 16 * 1024
-"""A socket that takes fewer bytes counts as still full, unless no more bytes are left."""
+"""A socket that accepts fewer bytes than this counts as still full, unless no more bytes are left."""
 MOST_PASSED_OVER = 63
-"""Most full sockets in a row that are not retried, if all retries failed."""
+"""The most times in a row that the full socket is not retried, if all retries failed."""
 
 
 class Patience:
-    """The experience with one socket; times in seconds."""
+    """Decides whether to retry one full socket, from earlier retries; times in seconds."""
 
     __slots__ = ("_in_vain", "_passes", "_until", "asked_s", "since")
 
     def __init__(self) -> None:
         self.since = 0.0
-        """When the socket was found full; 0.0: it has taken something since."""
+        """When the socket was found full; 0.0 if it has accepted bytes since."""
         self.asked_s = 0.0
         """Total time of the retries."""
         self._until = 0.0
@@ -52,15 +53,15 @@ class Patience:
         self._passes = 0
 
     def took(self, at: float) -> None:
-        """Note that the retries succeeded: the socket has taken enough."""
+        """Record that the retries succeeded: the socket has accepted enough bytes."""
         self.asked_s += at - self.since
         self.since = 0.0
         self._in_vain = 0
 
     def lasts(self, at: float, end: float, *, crowded: bool) -> bool:
-        """Whether to retry a socket that is full at `at`: not beyond `end`, and not if others wait (`crowded`).
+        """Whether to retry a socket that is full at `at`: not after `end`, and not if others wait (`crowded`).
 
-        False: wait for the loop to report room.
+        If False, wait until the loop reports room.
         """
         if not self.since:
             self.since = at
@@ -77,24 +78,24 @@ class Patience:
 
 
 Piece = Any
-"""bytes-like, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
+"""A bytes-like object, or a range of a file with `fd`, `position`, `size`, and `view()` to read it."""
 
 BY_FILE_BYTES = 32 * 1024
-"""Ranges from this size on are sent by sendfile; for smaller ones one read and a gathered send are cheaper."""
+"""Ranges of at least this size are sent by sendfile. For smaller ones, one read and a gathered send are cheaper."""
 GATHERED_BYTES = 64 * 1024
-"""Most bytes of one response that are read and gathered; sendfile sends the rest, since responses may wait long."""
+"""The most bytes of one response that are read and gathered. sendfile sends the rest, since responses may wait long."""
 TINY_BYTES = 1024
-"""A range below this size is always gathered: it would take as much memory as a range."""
+"""A range below this size is always gathered: a range object would take as much memory."""
 _LEAST_COST = 8 * 1024
-"""Bytes that could be sent in the time that a range of any size takes."""
+"""The fixed cost of sending a range, in bytes that could be sent in the same time."""
 _AT_ONCE = 4 * 1024 * 1024
-"""Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
+"""The most bytes to a client that reads them as fast as they are sent, before other connections have a turn."""
 _RANGE_BYTES = 200
 _BYTES = frozenset({bytes, bytearray, memoryview})
 
 
 def is_range(piece: Piece) -> bool:
-    """Return whether a piece is a range of a file, without reading its descriptor: that opens the file and keeps it."""
+    """Return whether a piece is a range of a file. Do not read `fd`, which would open the file and keep it open."""
     return piece.__class__ not in _BYTES
 
 
@@ -129,7 +130,7 @@ def pieces_of(out: bytearray, spill: Spill) -> list[Piece]:
 def _bytes_of(piece: Piece) -> Any:
     data = piece.view() if hasattr(piece, "view") else piece
     if len(data) != len(piece):
-        raise OSError("a segment is shorter than the range of it")
+        raise OSError("a segment is shorter than the range to send")
     return data
 
 
@@ -152,45 +153,45 @@ class Outbox:
         sock: socket.socket,
         done: Callable[[OSError | None], None],
     ) -> None:
-        """`done` is called when the kernel has taken all waiting bytes, or with the error of a broken connection."""
+        """`done` is called once the kernel has accepted all waiting bytes, or with the error of a broken connection."""
         self._loop = loop
         self._turns = turns
         self._queued = False
         self._armed = False
-        """Whether the loop is to report when the socket has room."""
+        """Whether the loop will report when the socket has room."""
         self._sock = sock
         self._fd = sock.fileno()
-        self._pieces: deque[Piece] | tuple[()] = ()  # a deque takes 0.6 kB also while it is empty
+        self._pieces: deque[Piece] | tuple[()] = ()  # not a deque yet: it takes 0.6 kB even when empty
         self._offset = 0
-        """Bytes of the first piece that are sent."""
+        """How many bytes of the first piece are sent."""
         self._patience = Patience()
         self._done = done
 
     @property
     def waiting(self) -> bool:
-        """Whether the kernel has not taken everything yet."""
+        """Whether the kernel has not accepted all bytes yet."""
         return bool(self._pieces)
 
     @property
     def asked_s(self) -> float:
-        """Total time, in seconds, of retries while the socket was full."""
+        """The total time of retries while the socket was full, in seconds."""
         return self._patience.asked_s
 
     @property
     def left(self) -> int:
-        """Number of waiting bytes, including those in files."""
+        """The number of waiting bytes, including those in files."""
         return sum(len(piece) for piece in self._pieces) - self._offset
 
     @property
     def in_memory(self) -> int:
-        """Bytes of memory of the waiting pieces; a range of a file has its own overhead."""
+        """The memory of the waiting pieces in bytes. A range of a file counts with a fixed overhead."""
         size = 0
-        for piece in self._pieces:  # some hundred ns less than a sum: this runs for each request
+        for piece in self._pieces:  # a loop is some hundred ns faster than sum(), for each request
             size += _RANGE_BYTES if is_range(piece) else len(piece)
         return size
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as many as the socket takes. Raises OSError if the connection is broken."""
+        """Send as many bytes as the socket accepts, and keep the rest. Raises OSError if the connection is broken."""
         if self._pieces:
             self._pieces.append(data)
             return
@@ -215,7 +216,7 @@ class Outbox:
             self._wait()
 
     def close(self) -> None:
-        """Send no more, and call nothing; the socket is not closed."""
+        """Send no more bytes, and call no callbacks. The socket stays open."""
         self._done = _ignore
         self._pieces = ()
         self._stop_waiting()
@@ -243,7 +244,7 @@ class Outbox:
         turns.used(now() - started)
 
     def go_on(self, _deadline: float) -> None:
-        """Send what the socket takes, after waiting for a turn."""
+        """Send as many bytes as the socket accepts, after waiting for a turn."""
         self._queued = False
         if self.waiting:
             self._turns.serves(self._fd, now())
@@ -261,20 +262,20 @@ class Outbox:
         try:
             self._done(error)
         finally:
-            # The next response may wait already: for a Fetch, removing and adding the writer cost two epoll_ctl and an
-            # io_uring_enter.
+            # Keep the writer if the next response already waits: removing and adding it cost a Fetch two epoll_ctl and
+            # an io_uring_enter.
             if not self.waiting:
                 self._stop_waiting()
 
     def _push(self, pieces: deque[Piece] | tuple[()]) -> bool:
-        """Send until all is sent (True), or the socket is full or others have to be served (False)."""
+        """Send until all is sent, and return True. Return False if the socket is full or others have to be served."""
         budget, send_range, socket_fd = _AT_ONCE, os.sendfile, self._fd
         patience, end = self._patience, now() + SLICE
         patience.since = 0.0
         while pieces and budget > 0:
             piece, offset = pieces[0], self._offset
             left = len(piece) - offset
-            # Read once: a Fetch of 1 MB is sent by seven sendfiles, and each of these lookups costs a call.
+            # Read these once for each piece: each lookup costs a call, and a Fetch of 1 MB needs seven sendfiles.
             by_file = is_range(piece)
             fd, begin = (piece.fd, piece.position) if by_file else (-1, 0)
             while left and budget > 0:
@@ -283,7 +284,7 @@ class Outbox:
                     if by_file:
                         sent = send_range(socket_fd, fd, begin + offset, wanted)
                         if sent == 0:
-                            raise OSError("a segment is shorter than the range of it")
+                            raise OSError("a segment is shorter than the range to send")
                     else:
                         sent = self._sock.send(memoryview(piece)[offset:] if offset else piece)
                 except BlockingIOError:

@@ -1,7 +1,7 @@
-"""Refuses connections that are too many, and logs the refusals: many of them as one line a second.
+"""Refuses connections over the limits, and logs the refusals: at most one line a second for each reason.
 
-Owns the limits of open connections, and the descriptors that they leave to the logs; quota/connection_rate.py limits
-the rate of new ones. Never closes a connection.
+Owns the limits of open connections, and the descriptors that connections leave to the logs. quota/connection_rate.py
+limits the rate of new connections. Never closes a connection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
-"""Seconds between two lines for the same reason."""
+"""The seconds between two lines for the same reason."""
 _DESCRIPTORS_RESERVED = 64
 """Descriptors that connections leave for other uses: a roll, a checkpoint, a segment that is read."""
 NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
@@ -23,7 +23,7 @@ NO_DESCRIPTOR = "descriptors are needed for logs (ulimit -n)"
 
 
 def last_descriptor() -> int:
-    """Return the lowest descriptor refused to connections: the system assigns the lowest free one, so some stay."""
+    """Return the lowest descriptor that is refused to connections. Higher ones stay free for other uses."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _DESCRIPTORS_RESERVED
 
 
@@ -41,7 +41,7 @@ class Limits(Protocol):
 
 
 def refusing_limit(limits: Limits, host: str, own: int, of_all: int) -> str | None:
-    """Return the limit that refuses one more connection of a host with `own` connections; None if none does."""
+    """Return the limit that refuses one more connection of a host with `own` connections; None if no limit does."""
     if of_all >= limits.max_connections:
         return f"too many connections (max.connections={limits.max_connections})"
     if own >= limits.per_ip_overrides.get(host, limits.max_connections_per_ip):

@@ -1,8 +1,8 @@
 """Measurements of each answered request: for the logger `kafka.request.logger` at DEBUG, and for traces.
 
-Owns the measurements, and the line in the log. Never logs the content of requests and responses, which may have
-secrets and other people's data. Costs nothing while the logger is above DEBUG and there are no traces; measured
-requests run as a `Work`.
+Owns the measurements, and the line in the log. Never logs the content of requests and responses, which may have secrets
+and other people's data. There is no cost while the logger is above DEBUG and there are no traces. Measured requests run
+as a `Work`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from kbroker.security.principal import printable
 
-if TYPE_CHECKING:  # the process of traces imports this module, and nothing of the broker
+if TYPE_CHECKING:  # the traces' process imports this module without the broker
     from kbroker.handlers.registry import RequestContext
 
 
@@ -33,12 +33,12 @@ class Measured(NamedTuple):
     request_bytes: int
     response_bytes: int
     total_ms: float
-    """From the loop's first work on it to its response."""
+    """The time from the loop's first work on the request to its response."""
     local_ms: float
-    """The part of it that the loop worked on the request."""
+    """The part of `total_ms` in which the loop worked on the request."""
     throttle_ms: int
     error_code: int
-    """The code of the whole request, or 0 if there is none, or if each part of a response has its own."""
+    """The error code of the whole request; 0 if there is none, or if each part of the response has its own."""
 
 
 Sink = Callable[[Measured], None]
@@ -47,7 +47,7 @@ Sink = Callable[[Measured], None]
 log = logging.getLogger("kafka.request.logger")
 Steps = Coroutine[Any, Any, Any]
 _LONGEST: Final = 500
-"""Most characters of a name that a client chose, in a line."""
+"""The most characters in a line of a name that a client chose."""
 _LINE: Final = (
     "Completed request: %s v%d, correlation id %d, client %s from %s on %s as %s: "
     "%d bytes, answered with %d, in %.3f ms, of which %.3f at work, throttled for %d ms"
@@ -72,8 +72,8 @@ def measured(
 ) -> Steps:
     """Return a coroutine that runs the steps of a `Work`, and at their end logs a line and calls a `sink`.
 
-    `since` is the perf_counter time at which the loop began with the request. Time at work is the time of the loop for
-    it; the rest of the total time the request waited, for something that it needs or for its turn.
+    `since` is the perf_counter time at which the loop began with the request. The working time is the loop's time for
+    the request. In the rest of the total time the request waited, for a future or for its turn.
     """
     facts = (
         work.entry.api.name, work.entry.api.key, context.version, correlation_id, _shown(context.client_id),

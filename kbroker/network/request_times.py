@@ -1,11 +1,11 @@
-"""Counts the requests of each API and version, and keeps the times of the latest.
+"""Counts the requests of each API and version, and keeps the times of the latest requests.
 
-Owns the numbers. Counting is one addition a request. Times are measured for the first hundred requests of each API and
-version, and after that for one in sixteen, since a measurement needs the request's API. The latest thousand times of
-each API are kept, as Kafka keeps a sample of about as many.
+Owns the numbers. Counting is one addition for each request. A measurement costs more, since it needs the request's API:
+times are measured for the first hundred requests of each API and version, and then for one in sixteen. The latest
+thousand times of each API are kept, about as many as in Kafka's sample.
 
-A request's time is from its first run to the moment when its response is passed to the socket: it includes waiting for
-other brokers and for the log, but not for the request's turn, nor for the client to take the response.
+A request's time begins with its first run, and ends when its response is passed to the socket. It includes waiting for
+other brokers and for the log, but not for the request's turn, nor for the client to read the response.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Asker(Protocol):
     """The facts about a client."""
 
     follows: bool
-    """Whether it is another broker that copies from this one."""
+    """Whether the client is another broker that fetches from this one."""
 
 
 class Waiting(Protocol):
@@ -50,7 +50,7 @@ class RequestTimes:
 
     def __init__(self) -> None:
         self.due = 0
-        """Number of requests to skip before the next measurement."""
+        """The number of requests to skip before the next measurement."""
         self.tallies: dict[tuple[int, int], Tally] = {}
         self.took: dict[int, deque[float]] = {}
         """Seconds, by API."""
@@ -66,7 +66,7 @@ class RequestTimes:
         return found
 
     def sample(self, frame: memoryview, asker: Asker, work: Waiting | None, since: float, until: float) -> None:
-        """Note the time of a request that was run; if it has `work` left, have its time measured at its end."""
+        """Record the time of a request that was run. If it has `work` left, measure its time at its end."""
         self.due = OFTEN - 1
         if work is not None:
             work.since = since
@@ -74,10 +74,10 @@ class RequestTimes:
             self.note(_API(frame)[0], asker, until - since)
 
     def note(self, key: int, asker: Asker, seconds: float) -> None:
-        """Note the time of an answered request."""
+        """Record the time of an answered request."""
         kept = self.took.get(key)
         if kept is None:
-            if not 0 <= key <= _LAST_KEY:  # not a key, but bytes of an authentication
+            if not 0 <= key <= _LAST_KEY:  # this is not a key, but bytes of a SASL token
                 return
             kept = self.took[key] = deque(maxlen=KEPT)
         kept.append(seconds)

@@ -1,11 +1,13 @@
 """The gate of a listener with SASL: the requests allowed before authentication, and the time to authenticate again.
 
 Owns the frames of an authentication: ApiVersions, SaslHandshake, SaslAuthenticate, and tokens without a header after a
-handshake of version 0. Never judges credentials (security/sasl/). It takes the dispatcher's place for one connection,
-and leaves it to the dispatcher for good once the client is authenticated, unless its session has an end.
+handshake of version 0. Never checks credentials (security/sasl/). The gate takes the dispatcher's place for one
+connection. Once the client is authenticated, the dispatcher takes over for good, unless the client's session has an
+end.
 
-A failure is answered after `connection.failed.authentication.delay.ms`, and then the connection closes; until then
-nothing more is read from it. Any other forbidden request closes it at once, without a response.
+After a failed authentication, the gate reads no more from the connection, responds after
+`connection.failed.authentication.delay.ms`, and closes the connection. Any other forbidden request closes it at once,
+without a response.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ AUTHENTICATE_KEY: int = SaslAuthenticateRequest.KEY  # type: ignore[attr-defined
 _KEY = struct.Struct(">h")
 _SIZE = struct.Struct(">i")
 _LEGIBLE = 4096
-"""Most bytes of a request in the place of a token that is still decoded, to return an error in its own format."""
+"""If a request arrives instead of a token, up to this many bytes are decoded, to return an error in its format."""
 
 
 class Gated(Protocol):
@@ -75,7 +77,7 @@ class SaslGate:
         connection.limit_frames(min(offer.max_receive_bytes, max_request_bytes))
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame, as Dispatcher.run does."""
+        """Run one frame, like Dispatcher.run."""
         authentication = self._authentication
         if authentication.stage is Stage.DONE:
             if authentication.session.ends_ms is None:
@@ -85,7 +87,7 @@ class SaslGate:
                     raise CloseConnection("its session is over, and it has not authenticated again")
                 return self._dispatcher.entrance(context, frame, out, spill)
         if len(frame) > self._offer.max_receive_bytes:
-            raise CloseConnection(f"an authentication of {len(frame)} bytes (sasl.server.max.receive.size)")
+            raise CloseConnection(f"an authentication token of {len(frame)} bytes (sasl.server.max.receive.size)")
         if authentication.stage is Stage.TOKENS and not authentication.wrapped:
             return self._bare_token(context, bytes(frame), out)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
@@ -118,7 +120,7 @@ class SaslGate:
         try:
             self._authentication.handshake(mechanism, entry.version)
         except UnsupportedMechanism as failed:
-            if self._authentication.again:  # as in Kafka, which answers this only the first time
+            if self._authentication.again:  # like Kafka, which responds to this only in the first authentication
                 raise CloseConnection(str(failed)) from None
             code, reason = ErrorCode.UNSUPPORTED_SASL_MECHANISM, str(failed)
         answer = SaslHandshakeResponse(error_code=code, mechanisms=self._offer.mechanisms)
@@ -174,7 +176,7 @@ class SaslGate:
         return None
 
     def _instead_of_token(self, entry: Entry, correlation_id: int, frame: memoryview, position: int) -> Work:
-        """Return the error that the client has to authenticate first, in the format of its request."""
+        """Return an error response, in the format of the request, because the client has to authenticate first."""
         self._authentication.stage = Stage.FAILED
         if len(frame) > _LEGIBLE or entry.version not in entry.api.versions:
             raise CloseConnection(f"{entry.api.name} where a token is expected")

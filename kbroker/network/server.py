@@ -1,7 +1,7 @@
 """Listening sockets and the connections on them.
 
-Owns accept, the counts of connections, the idle sweep and the orderly shutdown; finds the process that already listens
-on a port, from /proc if it exists, so that an error can name it. Never reads a request: connection.py
+Owns accepting, the counts of connections, the check for idle connections, and the orderly shutdown. If /proc exists,
+finds the process that already listens on a port, so that an error can name it. Never reads a request: connection.py
 does.
 """
 
@@ -38,11 +38,11 @@ from kbroker.security.sasl.authentication import Offer
 log = logging.getLogger(__name__)
 
 _ACCEPT_PAUSE = 0.5
-"""Seconds without accepting, if there are no descriptors left."""
+"""For how many seconds no connection is accepted if there are no descriptors left."""
 _MOST_HELD = 256
-"""Most connections that are held because their addresses make too many; further ones are closed at once."""
+"""The most refused connections that are held open because their addresses connect too often."""
 _LINGER_SECONDS = 2.0
-"""How long a stop waits for clients to take their last responses."""
+"""How long a stop waits until clients have read their last responses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ class ServerLimits:
     backlog: int
     max_queued_bytes: int
     connection_rates: Mapping[str, int] = field(default_factory=dict)
-    """New connections per second, by listener; "" is the broker."""
+    """The most new connections per second, by listener; "" is the whole broker."""
     protected_listener: str | None = None
-    """The listener of brokers, if clients have another: the broker's own rate does not apply to it."""
+    """The inter-broker listener, if clients have another one. The broker-wide rate does not apply to it."""
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
@@ -103,7 +103,7 @@ class Server:
         sasl: Mapping[str, Offer] | None = None,
         rates: ConnectionRates | None = None,
     ) -> None:
-        """`tls` and `sasl` are by listener: the listeners with TLS, and the mechanisms of those with SASL.
+        """`tls` has the listeners with TLS, and `sasl` the mechanisms of those with SASL, both by name.
 
         `rates` limits new connections.
         """
@@ -141,7 +141,7 @@ class Server:
         self.count_opened = 0
         """Number of connections so far."""
         self.refuses = False
-        """Whether all new connections are refused: a fault that a test has set."""
+        """Whether a test has set the fault that all new connections are refused."""
 
     def limit(self, limits: ServerLimits) -> None:
         """Use other limits from now on."""
@@ -156,7 +156,7 @@ class Server:
         """
         host, port = sock.getsockname()[:2]
         try:
-            sock.listen(self.limits.backlog)  # only here the system reports another user of the address
+            sock.listen(self.limits.backlog)  # the system reports an address in use only here
         except OSError as err:
             raise _cannot_listen(host, port, err) from None
         if serve:
@@ -171,13 +171,13 @@ class Server:
         return int(port)
 
     def serve(self) -> None:
-        """Accept the clients that have connected so far, and new ones."""
+        """Accept the clients that have connected so far, and later ones."""
         for sock, name in self._not_served:
             self._loop.add_reader(sock.fileno(), self._accept, sock, name)
         self._not_served.clear()
 
     def _accept(self, listening: socket.socket, name: str) -> None:
-        """Accept waiting clients for one slice of time: the poller reports the others again."""
+        """Accept waiting clients for one slice of time. The poller reports the other clients again."""
         started = now()
         self._accept_some(listening, name, started + SLICE)
         self.turns.used(now() - started)
@@ -202,7 +202,7 @@ class Server:
             except OSError:  # the client has closed it again
                 sock.close()
                 continue
-            # A listener for both families has IPv4 addresses in the form of IPv6.
+            # A listener for IPv4 and IPv6 has IPv4 addresses in the form of IPv6.
             peer = f"{address[0].removeprefix('::ffff:')}:{address[1]}"
             if self._rates is None or not self._rates.active:
                 Connection(self, self._loop, sock, peer, name, port)
@@ -214,7 +214,7 @@ class Server:
     def _must_wait(
         self, rates: ConnectionRates, listening: socket.socket, name: str, sock: socket.socket, peer: str
     ) -> bool:
-        """Whether a connection, and all behind it, must wait: the rate is above a listener's or the broker's limit."""
+        """Whether a connection, and all after it, must wait: the rate exceeds a listener's or the broker's limit."""
         pause_ms = rates.pause_ms(name, protected=name == self.limits.protected_listener)
         if not pause_ms:
             return False
@@ -231,7 +231,7 @@ class Server:
         self._accept_again(listening, name)
 
     def _admit(self, rates: ConnectionRates, name: str, sock: socket.socket, peer: str) -> None:
-        """Serve a connection, unless its address makes too many: then hold it for a while, and close it."""
+        """Serve a connection. If its address connects too often, hold it for a while instead, and close it."""
         host = peer.rpartition(":")[0]
         held_ms = rates.refused_ms(host, name, protected=name == self.limits.protected_listener)
         if not held_ms:
@@ -263,7 +263,7 @@ class Server:
             self._loop.add_reader(listening.fileno(), self._accept, listening, name)
 
     async def close(self) -> None:
-        """Stop accepting, and close every connection: first those without waiting bytes, at a deadline all."""
+        """Stop accepting, and close every connection: first those without waiting bytes, at a deadline the others."""
         if self._sweep is not None:
             self._sweep.cancel()
         self.watch.close()
@@ -284,7 +284,7 @@ class Server:
             connection.abort()
 
     def abort(self) -> None:
-        """Stop accepting, and break every connection: no request is answered any more."""
+        """Stop accepting, and break every connection without answering any request."""
         self._release_all()
         for sock in self._listening:
             self._loop.remove_reader(sock.fileno())
@@ -294,7 +294,7 @@ class Server:
             connection.abort()
 
     def forgive(self, ms: float) -> None:
-        """Close no connection as idle because the clock was moved by `ms`; shorten pauses of clients too."""
+        """Handle a clock that was moved by `ms`: keep connections from becoming idle, and shorten clients' pauses."""
         for connection in self._connections:
             connection.idle_since += ms
         self.shorten_pauses(ms)
@@ -305,11 +305,11 @@ class Server:
             connection.shorten_pause(ms)
 
     def divert(self, run: Run | None) -> None:
-        """Pass the frames of all connections to `run` instead of the dispatcher; None: to the dispatcher again."""
+        """Pass the frames of all connections to `run` instead of the dispatcher. None restores the dispatcher."""
         before, after = self.dispatcher.entrance, run or self.dispatcher.run
         self.dispatcher.entrance = after
         for connection in self._connections:
-            if connection.run == before:  # a SASL gate looks up the entrance itself
+            if connection.run == before:  # a SASL gate reads `entrance` itself
                 connection.run = after
 
     @property
@@ -341,13 +341,13 @@ class Server:
         return RequestContext(self._services, "/" + java_address(host), connection.listener, ("", 0), port)
 
     def _refusing_limit(self, host: str) -> str | None:
-        """Return the limit that refuses one more connection of a host; None if none does."""
+        """Return the limit that refuses one more connection of a host; None if no limit does."""
         if self.refuses:
             return "a fault refuses connections"
         return refusing_limit(self.limits, host, self._per_ip[host], len(self._connections))
 
     def renew_receive_buffer(self) -> None:
-        """Receive into another buffer from now on: the bytes received last are still needed."""
+        """Receive into another buffer from now on: a request still needs the bytes received last."""
         self.receive_buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     def closed(self, connection: Connection) -> None:
@@ -370,7 +370,7 @@ class Server:
         self._sweep = asyncio.get_running_loop().call_later(delay, self._close_idle)
 
     def _close_idle(self) -> None:
-        """Close connections that have been idle for connections.max.idle.ms; none, if that is negative."""
+        """Close connections that have been idle for connections.max.idle.ms. If that is negative, close none."""
         self._schedule_sweep()
         now = self._services.clock.monotonic_ms()
         for connection in list(self._connections):
@@ -384,7 +384,7 @@ class Server:
 def bind(host: str, port: int, limits: ServerLimits) -> socket.socket:
     """Bind an address, without accepting connections yet. Raises OSError if it is in use.
 
-    Port 0 takes a free port; an empty host takes every address, of IPv4 and IPv6, as in Java.
+    Port 0 means any free port. As in Java, an empty host means every address of IPv4 and IPv6.
     """
     sock, address = _socket_for(host, port)
     try:
@@ -412,7 +412,7 @@ def _socket_for(host: str, port: int) -> tuple[socket.socket, Any]:
 
 
 def java_address(host: str) -> str:
-    """Return an address as Java writes it, and therefore ACLs and members of groups have it: IPv6 without "::"."""
+    """Return an address in Java's form, which ACLs and group members use: IPv6 without "::"."""
     address, percent, zone = host.partition("%")
     if ":" not in address:
         return host
@@ -441,7 +441,7 @@ def process_on(port: int) -> str | None:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 command = " ".join(file.read(200).decode("utf-8", "replace").split("\0")).strip()
         except OSError:
-            continue  # not readable for us, or removed
+            continue  # the process has ended, or we may not read it
         return f"process {pid} ({''.join(c if c.isprintable() else '?' for c in command)})"
     return None
 

@@ -1,12 +1,12 @@
 """TLS between a connection and its socket: the handshake, received bytes, sent bytes.
 
-Owns the socket's bytes and the loop's events for it; the connection reads and sends through it as if there were no TLS.
-Never knows a request. security/tls/session.py has the TLS protocol itself.
+Owns the socket's bytes and the loop's events for the socket. The connection reads and sends through the channel as if
+there were no TLS. Never knows a request. security/tls/session.py has the TLS protocol itself.
 
-A handshake runs in the turns of long work, one step at a time, so that it delays no other connection. It has
-HANDSHAKE_SECONDS in all, or connections.max.idle.ms if that is less, and creates nothing of OpenSSL before the first
-byte. Received bytes are decrypted into the connection's own buffer. Sent bytes are encrypted SEALED_BYTES at a time,
-once the socket has taken the previous ones: ranges of files stay in their files until then.
+A handshake runs in the turns of long work, one step at a time, so that it delays no other connection. Its time limit is
+HANDSHAKE_SECONDS, or connections.max.idle.ms if that is less. It creates no OpenSSL objects before the first byte.
+Received bytes are decrypted into the connection's own buffer. Bytes to send are encrypted SEALED_BYTES at a time, once
+the socket has accepted the previous ones; until then ranges of files stay in their files.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from kbroker.security.tls.session import Broken, Session
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 30.0
-"""How long a client may take from its connection to the end of its handshake."""
+"""The longest time from a client's connection to the end of its handshake."""
 SEALED_BYTES = 64 * 1024
-"""Bytes that are encrypted at a time: the memory for a client that does not read."""
+"""The bytes that are encrypted at a time, which is the memory for a client that does not read."""
 _RECEIVED_BYTES = 64 * 1024
-"""Most bytes that are received at a time."""
+"""The most bytes that are received at a time."""
 _HANDSHAKE_BYTES = 16 * 1024
 _WASTED_BYTES = 20 * 1024
-"""Most received bytes in one go without bytes of the client's requests: an incomplete record, and some tiny ones.
-16 kB of records of one byte take a millisecond."""
+"""The most bytes received in one turn that contain no request bytes: an incomplete record, and some tiny records.
+Records of one byte take a millisecond for 16 kB."""
 _UNREAD_BYTES = 64 * 1024
-"""Most bytes of TLS itself (responses to key updates) that wait for a client that does not read."""
+"""The most bytes of TLS itself (responses to key updates) that wait for a client that does not read."""
 _AT_ONCE = 1024 * 1024
-"""Most bytes for a client that takes them as fast as they are sent, before other connections have a turn."""
+"""The most bytes to a client that reads them as fast as they are sent, before other connections have a turn."""
 _LEAST_COST = 8 * 1024
 
 
 class Client(Protocol):
-    """The connection behind a channel."""
+    """The connection that uses a channel."""
 
     peer: str
 
     def authenticated(self, principal: Principal) -> None:
-        """Set the client's principal: its handshake is done."""
+        """Set the client's principal after its handshake."""
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -67,8 +67,8 @@ class Tls(Protocol):
 class TlsPort:
     """The common part of the channels of one listener.
 
-    `report` is called with a client's address and the reason of its failed handshake; `seconds` is the time for a
-    handshake.
+    `report` is called with the address of a client whose handshake failed, and the reason. `seconds` is the time limit
+    of a handshake.
     """
 
     __slots__ = ("loop", "received", "report", "seconds", "tls", "turns")
@@ -87,7 +87,7 @@ class TlsPort:
         self.report = report
         self.seconds = seconds
         self.received = memoryview(bytearray(_RECEIVED_BYTES))
-        """Received bytes are decrypted at once, so one buffer serves all channels."""
+        """The buffer for received bytes. These are decrypted at once, so one buffer serves all channels."""
 
     def channel(self, sock: socket.socket, client: Client, done: Callable[[OSError | None], None]) -> TlsChannel:
         """Return the channel of an accepted connection; `done` as in Outbox."""
@@ -95,7 +95,7 @@ class TlsPort:
 
 
 class TlsChannel(Outbox):
-    """The TLS of one connection. To the connection it is the loop (for reading), the socket, and the outbox."""
+    """The TLS of one connection, which uses it in place of the loop (for reading), the socket, and the outbox."""
 
     __slots__ = (
         "_begin", "_callback", "_client", "_ended", "_is_ready", "_port", "_scheduled", "_sealed", "_session", "_timer",
@@ -113,20 +113,20 @@ class TlsChannel(Outbox):
         self._is_ready = False
         """Whether the handshake is done."""
         self._ended = False
-        """Whether the socket has reached its end."""
+        """Whether the client has closed its side of the socket."""
         self._scheduled = False
-        """Whether a notification of bytes that are already here is scheduled."""
+        """Whether a notification of bytes that are already received is scheduled."""
         self._waits_for_turn = False
         self._sealed: bytes = b""
-        """Encrypted bytes that are not sent; `_offset` is how many of them are."""
+        """Encrypted bytes to send; `_offset` is how many of them are sent."""
         self._begin = 0
-        """Bytes of the first piece that are encrypted."""
+        """How many bytes of the first piece are encrypted."""
         self._timer: asyncio.TimerHandle | None = port.loop.call_later(port.seconds, self._too_late)
 
     # --- the loop's methods, as the connection calls them
 
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        """Call `callback` whenever there is something to read, once the handshake is done."""
+        """Call `callback` whenever there are bytes to read, once the handshake is done."""
         self._callback = callback
         self._loop.add_reader(fd, callback if self._is_ready else self._shaken)
         if self._is_ready:
@@ -138,7 +138,7 @@ class TlsChannel(Outbox):
         self._loop.remove_reader(fd)
 
     def _notify_later(self) -> None:
-        """Schedule a notification of bytes that no poller sees, as they are received already."""
+        """Schedule a notification of bytes that are already received, so that no poller reports them."""
         session = self._session
         if not self._scheduled and self._callback is not None and session is not None and session.has_more:
             self._scheduled = True
@@ -160,7 +160,7 @@ class TlsChannel(Outbox):
             self._turns.put(self)
 
     def go_on(self, deadline: float) -> None:
-        """Do the next step of the handshake, or send bytes that waited for a turn."""
+        """Do the next step of the handshake, or send bytes that have waited for a turn."""
         if self._queued:
             super().go_on(deadline)
         if not self._waits_for_turn:
@@ -188,7 +188,7 @@ class TlsChannel(Outbox):
         if not count:
             if self._session is not None:
                 raise Broken("the client closed the connection")
-            client.abort()  # it sent nothing: a check whether the port is open
+            client.abort()  # it sent nothing: probably a check whether the port is open
             return
         if self._session is None:
             self._session = self._port.tls.session()
@@ -226,14 +226,15 @@ class TlsChannel(Outbox):
     # --- reading
 
     def recv_into(self, room: memoryview) -> int:
-        """Read as a socket does: 0 at the end. Raises BlockingIOError if nothing is there, or another OSError."""
+        """Read like a socket: return 0 at the end. Raises BlockingIOError if there are no bytes, or another OSError."""
         session = self._session
         assert session is not None
         filled, size, taken = 0, len(room), 0
         try:
             while filled < size:
                 if not session.has_more:
-                    # A TLS record may have one byte, or none: clients that send such records wait behind the others.
+                    # A TLS record may have one byte, or none. Stop early, so that clients with such records do not
+                    # delay others.
                     if taken - filled > _WASTED_BYTES:
                         break
                     most = max(size - filled, _HANDSHAKE_BYTES) if 2 * filled > taken else _HANDSHAKE_BYTES
@@ -271,21 +272,21 @@ class TlsChannel(Outbox):
 
     @property
     def waiting(self) -> bool:
-        """Whether the kernel has not taken everything yet."""
+        """Whether the kernel has not accepted all bytes yet."""
         return bool(self._sealed or self._pieces)
 
     @property
     def left(self) -> int:
-        """Number of waiting bytes, including those in files."""
+        """The number of waiting bytes, including those in files."""
         return sum(len(piece) for piece in self._pieces) - self._begin + len(self._sealed) - self._offset
 
     @property
     def in_memory(self) -> int:
-        """Bytes of memory of the waiting pieces, now or while they are sent."""
+        """The memory of the waiting pieces, now or while they are sent, in bytes."""
         return super().in_memory + (SEALED_BYTES if self.waiting else 0)
 
     def send(self, data: bytearray) -> None:
-        """Send bytes, or as many as the socket takes. Raises OSError if the connection is broken."""
+        """Send as many bytes as the socket accepts, and keep the rest. Raises OSError if the connection is broken."""
         self.send_pieces([data])
 
     def send_pieces(self, pieces: list[Piece]) -> None:
@@ -308,7 +309,7 @@ class TlsChannel(Outbox):
         if self._sealed:
             self._sealed, self._offset = self._sealed[self._offset :] + data, 0
             if len(self._sealed) > SEALED_BYTES + _UNREAD_BYTES:
-                raise Broken("it does not read the messages of TLS")
+                raise Broken("the client does not read TLS messages")
             return
         waited = self.waiting
         self._sealed = data
@@ -341,7 +342,7 @@ class TlsChannel(Outbox):
         return not pieces
 
     def _seal(self, pieces: deque[Piece]) -> None:
-        """Encrypt the next bytes, SEALED_BYTES at most."""
+        """Encrypt the next bytes, at most SEALED_BYTES."""
         session = self._session
         assert session is not None
         room = SEALED_BYTES
@@ -352,7 +353,7 @@ class TlsChannel(Outbox):
                 if is_range(piece):
                     data = os.pread(piece.fd, size, piece.position + offset)
                     if len(data) != size:
-                        raise OSError("a segment is shorter than the range of it")
+                        raise OSError("a segment is shorter than the range to send")
                     session.write(data)
                 else:
                     session.write(memoryview(piece)[offset : offset + size])
@@ -367,7 +368,7 @@ class TlsChannel(Outbox):
         self._sealed, self._offset = session.to_send(), 0
 
     def close(self) -> None:
-        """Send only the alert that ends TLS, and call nothing; the socket is not closed."""
+        """Send only the alert that ends TLS, and call no callbacks. The socket stays open."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -377,7 +378,7 @@ class TlsChannel(Outbox):
         self._client = self._callback = None
 
     def _send_alert(self) -> None:
-        """Send the alert that ends TLS, or reports an error, if nothing waits before it. Never waits for the socket."""
+        """Send an alert, which ends TLS or reports an error, if no bytes wait before it. Never waits for the socket."""
         session, self._session = self._session, None
         if session is not None and not self.waiting:
             session.close()

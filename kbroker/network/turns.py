@@ -1,15 +1,15 @@
-"""The turns of connections: their shares of the event loop.
+"""The turns of connections, which divide the event loop's time among them.
 
-Owns the queues of connections that could continue, the time used in a turn, and whether one connection alone has been
+Owns the queues of connections that could continue, the time used in a turn, and whether only one connection has been
 served lately. Never knows the work.
 
-Short work precedes long work: one request is short work for most clients, and a client that sends as fast as it can
-does not notice a pause. One turn of the loop first serves the waiting short work, oldest first, for TURN at most. Then
-it serves the long work, for TURN or, with more short work behind it, for a slice; and then, if no short work is left,
-the sockets that the poller reports, for TURN again. Long work continues for a slice at a time; with many waiting a
-slice is shorter, so that the last has its turn soon, but at least one request. Sockets that the poller reports after
-that wait here: it reports the same sockets in the same order again and again, so that a busy client would keep out
-those behind it.
+Short work precedes long work. One request is short work for most clients, and a client that sends as fast as it can
+does not notice a pause. One turn of the loop has three parts. First it serves the waiting short work, oldest first, for
+TURN at most. Then it serves the long work, for TURN, or only for a slice if more short work waits. Finally, if no short
+work is left, it serves the sockets that the poller reports, for TURN again. Long work continues for a slice at a time,
+at least for one request. If many connections wait, a slice is shorter, so that the last one has its turn soon. Sockets
+that the poller reports after the turn's end wait here. The poller always reports sockets in the same order, so that a
+busy client would otherwise keep out those after it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from enum import Enum
 from typing import Protocol
 
 TURN = 0.002
-"""Seconds of one turn for waiting work, and for new work."""
+"""The seconds of one turn for waiting work, and again for new work."""
 SLICE = 0.0005
-"""Seconds for one connection at a time."""
+"""The seconds for one connection at a time."""
 LONG = 0.000_15
-"""Seconds at a time that make a connection's work long: some 10 small requests, or a batch of 100 kB."""
+"""Work that takes more seconds than this at a time is long: some 10 small requests, or a batch of 100 kB."""
 ALONE = 0.005
-"""Seconds without service for any other connection after which one is taken to be alone."""
+"""After so many seconds in which no other connection was served, a connection counts as alone."""
 NOTED = 0.001
-"""Seconds that may be used before a turn's end is scheduled: less does not matter."""
+"""If a turn uses fewer seconds than this, its end is not scheduled."""
 
 now = time.perf_counter
 
@@ -38,22 +38,22 @@ class Runner(Protocol):
     """Work that can continue."""
 
     def go_on(self, deadline: float) -> None:
-        """Run until `deadline` (`now()`), or to the end; with more work left, calls `put` again."""
+        """Run until `deadline`, a time of `now()`, or to the end. Call `put` again if work is left."""
 
 
 class Breadth(Enum):
-    """How much memory a request may take while it runs, by which long requests are limited."""
+    """How much memory a long request may take while it runs, which limits how many run at a time."""
 
     NARROW = 0
-    """Little for any request: any number at a time."""
+    """Always little memory: any number of requests at a time."""
     WIDE = 1
-    """As much as its response: some at a time."""
+    """As much memory as the response: some requests at a time."""
     HUGE = 2
-    """Many times the received bytes: one at a time."""
+    """Many times the received bytes: one request at a time."""
 
 
 class Lane:
-    """A limit of the number of runners at a time; the others wait, in order."""
+    """A limit on the number of runners at a time. The others wait in order."""
 
     def __init__(self, turns: Turns, width: int) -> None:
         self._turns = turns
@@ -62,7 +62,7 @@ class Lane:
         self._before: dict[Runner, None] = {}
 
     def enter(self, runner: Runner) -> bool:
-        """Return whether `runner` is on the lane; otherwise it is put into the turns once it is."""
+        """Return whether `runner` is on the lane now. If not, it waits, and gets a turn once it is on the lane."""
         if runner in self._on:
             return True
         if len(self._on) < self._width:
@@ -95,25 +95,25 @@ class Turns:
         self._lanes = {Breadth.WIDE: Lane(self, 16), Breadth.HUGE: Lane(self, 1)}
         self._scheduled = False
         self.served = -1
-        """The descriptor that was served last."""
+        """The file descriptor that was served last."""
         self._changed_at = 0.0
         self.spent = 0.0
-        """Seconds used in this turn. From TURN on, sockets that the poller reports wait for the next one."""
+        """The seconds used in this turn. After TURN, sockets that the poller reports wait for the next turn."""
         self.latest: Runner | None = None
-        """The connection that read last. If it is the same again, its long work continues at once: it seems alone."""
+        """The connection that read last. If it reads again, it seems alone, and its long work continues at once."""
 
     def lane(self, breadth: Breadth) -> Lane | None:
-        """Return the lane that a long request must enter; None: it needs none."""
+        """Return the lane that a long request must enter; None if it needs no lane."""
         return self._lanes.get(breadth)
 
     def serves(self, fd: int, at: float) -> None:
-        """Note that a socket is read, or written to after the poller's report."""
+        """Record that a socket is read, or written to after the poller's report."""
         if self.served != fd:
             self.served = fd
             self._changed_at = at
 
     def crowded(self, at: float) -> bool:
-        """Whether others wait here, or may be about to: more than one connection has been served lately."""
+        """Whether others wait here, or may wait soon because more than one connection has been served lately."""
         return bool(self._short or self._long) or at - self._changed_at < ALONE
 
     def used(self, seconds: float) -> None:
@@ -123,7 +123,7 @@ class Turns:
             self.note()
 
     def put(self, runner: Runner) -> None:
-        """Continue `runner` in its turn. It must not be waiting already."""
+        """Continue `runner` when its turn comes. It must not be waiting already."""
         self._long.append(runner)
         self.note()
 
@@ -133,7 +133,7 @@ class Turns:
         self.note()
 
     def note(self) -> None:
-        """Schedule the end of this turn: more than NOTED is used, or work waits."""
+        """Schedule the end of this turn, because more than NOTED is used or work waits."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._turn)
@@ -144,13 +144,13 @@ class Turns:
         try:
             end = self._serve(self._short, started, started + TURN)
             self._serve(self._long, end, end + (SLICE if self._short else TURN))
-        finally:  # there is a next turn in any case
-            self.spent = TURN if self._short else 0.0  # new work waits behind the waiting work
+        finally:
+            self.spent = TURN if self._short else 0.0  # new work waits while short work is left
             if self._short or self._long:
                 self.note()
 
     def _serve(self, queue: deque[Runner], at: float, end: float) -> float:
-        """Let the runners that wait now continue, one at least, until `end`; return the time."""
+        """Let the runners that wait now continue until `end`, but at least one. Return the current time."""
         for _ in range(len(queue)):
             runner = queue.popleft()
             runner.go_on(min(at + min(SLICE, TURN / (len(queue) + 1)), end))

@@ -1,6 +1,6 @@
 """A connection to another broker, plain or with TLS: sends and receives frames, and matches responses to requests.
 
-Owns the socket and its requests in flight. Never retries: only the caller knows whether that is allowed.
+Owns the socket and its requests in flight. Never retries: only the caller knows whether a retry is allowed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from kbroker.security.sasl.settings import Login
 Answer = TypeVar("Answer")
 
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-"""A larger frame ends the connection: a follower requests 10 MB and gets at most one batch more."""
+"""A larger frame ends the connection. A follower requests 10 MB, and gets at most one batch more."""
 _CONNECT_SECONDS = 10
-"""socket.connection.setup.timeout.ms: the system retries for minutes, even after the network is back."""
+"""socket.connection.setup.timeout.ms. Without it the system would retry for minutes, even after the network is back."""
 _LENGTH, _CORRELATION = struct.Struct(">i"), struct.Struct(">i")
 
 
@@ -68,7 +68,7 @@ class TcpPeer:
         self._tls = tls
         self._login = login
         self._log_in_at = math.inf
-        """When to log in again, by the loop's clock: before the session ends."""
+        """When to authenticate again, by the loop's clock: before the session ends."""
         self._client_id = client_id
         self._correlation = 0
         self._frames: _Frames | None = None
@@ -85,7 +85,7 @@ class TcpPeer:
                     frames = await self._connected()
                 body = await frames.exchange(self._framed(request, version), self._correlation)
         except TimeoutError:
-            # The response may still arrive, and must not be taken for the next one.
+            # The late response may still arrive, and must not be taken for that of the next request.
             self._drop("no answer in time")
             raise PeerUnavailable(f"no answer from {self} within {timeout_ms:.0f} ms") from None
         except OSError as error:
@@ -115,14 +115,13 @@ class TcpPeer:
     async def _connected(self) -> _Frames:
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-            # All waiting callers may have given up before it fails: then the exception is not needed.
+            # Retrieve the exception: all waiting callers may have given up before the attempt fails.
             self._connecting.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
-            # Others may wait for the same connection: a caller that gives up must not cancel it.
+            # A caller that gives up must not cancel the attempt, because others may wait for the same connection.
             return await asyncio.shield(self._connecting)
         except asyncio.CancelledError:
-            # `close` has ended the attempt, unless the waiting caller itself was cancelled, which must not be
-            # suppressed.
+            # Either `close` has ended the attempt, or the waiting caller was cancelled, which must not be suppressed.
             task = asyncio.current_task()
             if self._closed and (task is None or not task.cancelling()):
                 raise PeerUnavailable("closed") from None
@@ -150,7 +149,8 @@ class TcpPeer:
         context = self._tls()
         name = self._address[0] if context is not None else None
         loop = asyncio.get_running_loop()
-        # A separate step: uvloop logs a traceback for an unknown name once it is not awaited any more.
+        # Resolve the name separately: uvloop logs a traceback for an unknown name if nobody awaits the connection any
+        # more.
         found = await loop.getaddrinfo(*self._address, type=socket.SOCK_STREAM)
         for number, each in enumerate(found, 1):
             try:
@@ -166,7 +166,7 @@ class TcpPeer:
         raise OSError("the name has no address")
 
     async def _authenticate(self, frames: _Frames, login: Login) -> None:
-        """Log in; raises PeerUnavailable if the other broker refuses."""
+        """Authenticate. Raises PeerUnavailable if the other broker refuses."""
         try:
             mechanism, client = login()
             answer = await self._exchange(frames, SaslHandshakeRequest(mechanism), 1, SaslHandshakeResponse)
@@ -179,10 +179,10 @@ class TcpPeer:
                 response = await self._exchange(frames, SaslAuthenticateRequest(token), 2, SaslAuthenticateResponse)
                 if response.error_code:
                     raise PeerUnavailable(f"{self} does not let this broker in: {response.error_message}")
-                # Salting a password takes some ms, in which others are served.
+                # Salting a password takes some ms: serve others meanwhile.
                 token = await asyncio.to_thread(client.respond, bytes(response.auth_bytes))
         except (AuthenticationFailed, ConfigError) as error:
-            raise PeerUnavailable(f"{self} could not be logged in to: {error}") from None
+            raise PeerUnavailable(f"the authentication with {self} failed: {error}") from None
         again_after_s = log_in_again_after_s(response.session_lifetime_ms)
         self._log_in_at = asyncio.get_running_loop().time() + again_after_s
 
@@ -200,7 +200,7 @@ class TcpPeer:
 
 
 class _Frames(asyncio.BufferedProtocol):
-    """Frames of a connection: each is received into its own memory, which responses refer to."""
+    """The frames of a connection. Each is received into its own memory, to which the decoded response refers."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -211,7 +211,7 @@ class _Frames(asyncio.BufferedProtocol):
         self.is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not one by its class
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.end(str(exc) if exc else "the connection was closed")
@@ -265,7 +265,7 @@ class _Frames(asyncio.BufferedProtocol):
 
 
 def _header_bytes(request: Any, version: int, body: memoryview) -> int:
-    """Return the size of the response header in bytes; Malformed for invalid tags."""
+    """Return the size of the response header in bytes. Raises Malformed for invalid tags."""
     pos = _CORRELATION.size
     if version not in request.FLEXIBLE:
         return pos

@@ -1,7 +1,8 @@
-"""The interface between the requesters of other brokers (controller, fetchers, transactions) and the transport.
+"""The interface between the transport and the senders of requests (controller, fetchers, transactions).
 
-Owns the two protocols and their errors, which connection.py implements in production, queues in memory in tests; and
-the peers of brokers by id: one for each requested broker, dropped when the broker has moved. Never retries.
+Owns the two protocols and their errors. In production connection.py implements them; in tests, queues in memory do.
+Also owns the peers by broker id: one for each requested broker, dropped when the broker's address changes. Never
+retries.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ Answer = TypeVar("Answer")
 
 
 class PeerUnavailable(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """No response arrived: not connected, cut off, or too late. Whether the request was carried out is unknown."""
+    """No response arrived in time, or there is no connection. It is unknown whether the broker handled the request."""
 
 
 class Peer(Protocol):
-    """A connection to one broker. Requests arrive in the order of sending, and are answered in it."""
+    """A connection to one broker. Requests arrive, and are answered, in the order of sending."""
 
     async def ask(self, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
         """Send a message of kbroker.protocol and return its response; raises PeerUnavailable.
 
-        Connects if necessary. Requests in flight are lost when a connection ends. A `records` field of the response may
-        be a view on the received data.
+        Connect if necessary. Requests in flight fail when a connection ends. A `records` field of the response may be a
+        view of the received data.
         """
 
     def close(self) -> None:
@@ -34,14 +35,14 @@ class Peers(Protocol):
     """A factory of peers."""
 
     def peer(self, host: str, port: int, client_id: str) -> Peer:
-        """Return a new peer for the broker at an address; nothing is connected yet."""
+        """Return a new peer for the broker at an address, without connecting yet."""
 
 
 Endpoint = tuple[str, int]
 
 
 class PeersByNode:
-    """Sends requests to brokers by id. `endpoint_of` returns an address, None for a broker not known to live."""
+    """Sends requests to brokers by id. `endpoint_of` returns a broker's address, None if it is not known to be live."""
 
     def __init__(self, peers: Peers, endpoint_of: Callable[[int], Endpoint | None], client_id: str) -> None:
         self._peers = peers
@@ -54,7 +55,7 @@ class PeersByNode:
         return self._endpoint_of(node_id) is not None
 
     async def ask(self, node_id: int, request: Any, version: int, answer: type[Answer], timeout_ms: float) -> Answer:
-        """Do the same as Peer.ask; raises PeerUnavailable also for an unknown broker."""
+        """Do the work of Peer.ask. Also raises PeerUnavailable for an unknown broker."""
         endpoint = self._endpoint_of(node_id)
         known = self._known.get(node_id)
         if known is not None and known[0] != endpoint:

@@ -1,9 +1,10 @@
-"""Clients' use of their quotas, and the resulting pauses (Apache Kafka 4.3: ClientQuotaManager).
+"""How much of their quotas clients use, and the resulting pauses (Apache Kafka 4.3: ClientQuotaManager).
 
 Owns the counts by user and client id, the arithmetic of the four request quotas, and the choice of a client's limit:
-the most specific one, in Kafka's order. A bucket shares one limit: all connections of a user, whatever their client
-ids, if the limit is the user's; one client id of one user if it is for both; all with one client id if it is for that.
-Never mutes a connection: the result is for how many ms the client must pause. Without any quota it is not called.
+the most specific one, in Kafka's order. The clients of a bucket share one limit. For a user's limit, the bucket is all
+connections of the user. For a limit of a user and a client id, it is one client id of the user. For a client id's
+limit, it is all connections with this client id. Never mutes a connection: the result is the client's pause in ms.
+Without any quota the module is not called.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SPECIFIC: tuple[tuple[bool | None, bool | None], ...] = (
     (False, True), (False, False), (False, None),
     (None, True), (None, False),
 )  # fmt: skip
-"""From most to least specific, by user and client id: True for its own, False for the default, None for neither."""
+"""From most to least specific, as (user, client id): True for its own, False for the default, None for neither."""
 
 
 class Limit(NamedTuple):
@@ -35,7 +36,7 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """Limits of one key by user and client id."""
+    """The limits of one key by user and client id."""
 
     def __init__(self, limits: Mapping[Bucket, float]) -> None:
         """`limits` are by entity names, including DEFAULT."""
@@ -44,7 +45,7 @@ class Limits:
         self._find_levels()
 
     def _find_levels(self) -> None:
-        """Find the levels in use: the others need no look-up."""
+        """Find the levels that have limits: the others need no lookup."""
         self._levels = [level for level in _SPECIFIC if self._counts[level]]
 
     def alter(self, bucket: Bucket, value: float | None) -> None:
@@ -61,7 +62,7 @@ class Limits:
         return bool(self._limits)
 
     def of(self, user: str, client_id: str | None) -> Limit | None:
-        """Return a client's limit; None without one. A client without an id has no limit by client id."""
+        """Return a client's limit; None if it has none. A client without an id has no limit by client id."""
         for by_user, by_client in self._levels:
             if by_client is not None and not client_id:
                 continue
@@ -72,7 +73,7 @@ class Limits:
         return None
 
     def of_bucket(self, bucket: Bucket) -> float | None:
-        """Return the limit of a bucket from `of`; None if it was removed since."""
+        """Return the limit of a bucket that `of` returned; None if it was removed since."""
         user, client_id = bucket
         for by_user, by_client in self._levels:
             if (by_user is None, by_client is None) == (user is None, client_id is None):
@@ -94,11 +95,11 @@ def _specific(bucket: Iterable[str | None]) -> tuple[bool | None, bool | None]:
 
 
 _LONGEST_NAME: Final = 256
-"""Longest client id that is kept; a longer one is replaced by its digest."""
+"""The longest client id that is kept. A digest replaces a longer one."""
 
 
 class Used(NamedTuple):
-    """The use of one limit, per second (of tokens: the remaining ones), and the required pause in ms."""
+    """The use of one limit, per second (the remaining tokens of a token bucket), and the required pause in ms."""
 
     user: str | None
     client_id: str | None
@@ -119,7 +120,7 @@ class RateQuota:
         return self._sensors.get(key_of(limit.bucket), now_ms)
 
     def record(self, user: str, client_id: str | None, value: float, now_ms: float) -> int:
-        """Count a value, and return for how many ms the client has to pause; 0 for no pause."""
+        """Count a value, and return the client's pause in ms; 0 for no pause."""
         limit = self.limits.of(user, client_id)
         if limit is None:
             return 0
@@ -134,7 +135,7 @@ class RateQuota:
             self._sensor(limit, now_ms).record(value, now_ms)
 
     def at_once(self, user: str, client_id: str | None) -> float | None:
-        """Return the largest amount that needs no pause on its own; None for no limit."""
+        """Return the largest amount that causes no pause by itself; None for no limit."""
         limit = self.limits.of(user, client_id)
         if limit is None:
             return None
@@ -165,7 +166,8 @@ class MutationQuota:
     def mutate(self, user: str, client_id: str | None, count: int, now_ms: float, *, strict: bool) -> tuple[bool, int]:
         """Return whether a client may create or delete partitions, and for how many ms it has to pause.
 
-        If `strict`, nothing is allowed while tokens are owed; otherwise everything is, and the client pauses for it.
+        If `strict`, nothing is allowed while the bucket owes tokens. Otherwise everything is allowed, and the client
+        has to pause afterwards.
         """
         limit = self.limits.of(user, client_id)
         if limit is None or math.isinf(limit.value):
@@ -219,7 +221,7 @@ class ClientQuotas:
         """Called when `active` has changed."""
 
     def replace(self, quotas: Mapping[Entity, Values]) -> None:
-        """Use other quotas from now on; counts are kept if there still is a limit of that key."""
+        """Use other quotas from now on. The counts of a key are kept if it still has a limit."""
         by_key: dict[str, dict[Bucket, float]] = {key: {} for key in CLIENT_KEYS}
         for entity, values in quotas.items():
             if entity.ip is None:
@@ -256,7 +258,7 @@ def _bucket(entity: Entity) -> Bucket:
 
 
 def key_of(bucket: Bucket) -> Bucket:
-    """Return the key of a bucket: clients choose their ids, which may be long."""
+    """Return the key of a bucket, with a digest of a long client id: clients choose their ids."""
     user, client_id = bucket
     if client_id is None or len(client_id) <= _LONGEST_NAME:
         return bucket

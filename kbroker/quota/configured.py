@@ -1,10 +1,10 @@
 """The configured quotas: their entities, keys and values (ClientQuotaControlManager, ClientQuotasImage of Kafka 4.3).
 
-Owns `Entity`, its path among the configs of users, clients and addresses (Apache Kafka 3.9: /config/users/U/clients/C
-and similar); the keys, with the checks of their values in Kafka's words, and a value's stored text; `Quotas`, all
-limits of a cluster; and the filter of DescribeClientQuotas. `Quotas` changes only with a limit, whatever other configs
-users have (credentials), and records the last change, so that followers need not compare all of it. Never stores
-anything.
+Owns `Entity`, and its path among the configs of users, clients and addresses (Apache Kafka 3.9:
+/config/users/U/clients/C and similar). Owns the keys, the checks of their values with Kafka's texts, and the stored
+text of a value. Owns `Quotas`, all limits of a cluster, and the filter of DescribeClientQuotas. `Quotas` changes only
+with a limit, not with other configs of users (credentials). It records the last change, so that its users need not
+compare all limits. Never stores anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 DEFAULT: Final = ""
-"""Stands for all without their own: no entity has an empty name."""
+"""The default, for all entities without their own limits. No entity has an empty name."""
 CLIENTS: Final = "clients"
 IPS: Final = "ips"
 KINDS: Final = (USERS, CLIENTS, IPS)
@@ -29,19 +29,19 @@ _DEFAULT_SEGMENT: Final = "<default>"
 
 
 class Entity(NamedTuple):
-    """A user, a client id, both, or an address. None: any; DEFAULT: all without their own."""
+    """A user, a client id, both, or an address. None means any, DEFAULT means all without their own limits."""
 
     user: str | None = None
     client_id: str | None = None
     ip: str | None = None
 
     def parts(self) -> dict[str, str | None]:
-        """Return the names by type as in messages, where the default is null."""
+        """Return the names by type in the form of messages, where the default is null."""
         both = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
         return {kind: name or None for kind, name in both if name is not None}
 
     def path(self) -> tuple[str, str]:
-        """Return the kind of configs and the name there, which is "" for the default of a kind."""
+        """Return the kind of configs, and the entity's name there: "" for the kind's default."""
         if self.ip is not None:
             return IPS, entity_name(self.ip)
         if self.user is None:
@@ -52,7 +52,7 @@ class Entity(NamedTuple):
 
 
 def entity_at(kind: str, name: str) -> Entity | None:
-    """Return the entity of the configs at a path; None if no quota can be for it."""
+    """Return the entity of the configs at a path; None if it cannot have quotas."""
     if kind == IPS:
         return Entity(ip=_name(name))
     if kind == CLIENTS:
@@ -83,7 +83,7 @@ CLIENT_KEYS: Final = (PRODUCER, CONSUMER, REQUEST, MUTATION)
 IP_KEYS: Final = (CONNECTION,)
 KEYS: Final = frozenset({*CLIENT_KEYS, *IP_KEYS})
 _LARGEST: Final = {PRODUCER: (2.0**63, "LONG"), CONSUMER: (2.0**63, "LONG"), CONNECTION: (2.0**31 - 1, "INT")}
-"""Of whole-number keys: the largest value, and its type."""
+"""For keys with whole numbers: the largest value, and its type."""
 _ROUGHLY_WHOLE: Final = 1e-6
 
 Values = Mapping[str, float]
@@ -91,7 +91,7 @@ Values = Mapping[str, float]
 
 
 def checked_entity(parts: Mapping[str, str | None]) -> Entity:
-    """Return the entity with these names by type; raises ApiError. The caller checks whether an address is valid."""
+    """Return the entity with these names by type. Raises ApiError. The caller checks whether an address is valid."""
     if not parts:
         raise _invalid("Invalid empty client quota entity")
     for kind, name in parts.items():
@@ -140,7 +140,7 @@ def revised(old: Mapping[str, str], ops: Iterable[tuple[str, float | None]]) -> 
 
 
 def stored_text(key: str, value: float) -> str:
-    """Return a limit as config text, in a form that Java's brokers can read as well."""
+    """Return a limit as config text, in a form that Java brokers can also read."""
     if key in _LARGEST and value == int(value):
         return str(int(value))
     return "Infinity" if math.isinf(value) else repr(float(value))
@@ -165,18 +165,19 @@ Configs = Mapping[str, Mapping[str, str]]
 
 
 class Quotas(dict[Entity, Values]):
-    """Limits by entity. Never changed once created."""
+    """The limits by entity. An immutable value."""
 
     __slots__ = ("_altered", "_before", "_mark")
 
     def __init__(self, values: Mapping[Entity, Values] | None = None) -> None:
         super().__init__(values or {})
         self._mark = object()
-        self._before: object = None  # not the previous value, which would keep all earlier ones alive
+        # The mark of the previous value: the value itself would keep all earlier values alive.
+        self._before: object = None
         self._altered: Entity | None = None
 
     def altered_since(self, old: Quotas) -> Entity | None:
-        """Return the only entity with other limits than in `old`; None if more than one may have changed."""
+        """Return the only entity whose limits differ from those in `old`; None if several may have changed."""
         return self._altered if self._before is old._mark else None
 
     def altered(self, entity: Entity, values: Values) -> Quotas:
@@ -213,7 +214,7 @@ def changed(quotas: Quotas, kind: str, name: str, configs: Mapping[str, str]) ->
 
 
 EXACT, OF_DEFAULT, ANY = 0, 1, 2
-"""A name; the default; any entity of the type."""
+"""Match types: a name, the default, or any entity of the type."""
 _TEXTS: Final = {EXACT: "MATCH_TYPE_EXACT", OF_DEFAULT: "MATCH_TYPE_DEFAULT", ANY: "MATCH_TYPE_SPECIFIED"}
 
 
@@ -221,10 +222,10 @@ class QuotaFilter:
     """The components of a request, each a type of entity, a kind of match and a name. Raises ApiError."""
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
-        """`strict`: entities must not have types that are not named."""
+        """With `strict`, only entities without other types match."""
         self._strict = strict
         self._wanted: dict[str, str | None] = {}
-        """By type: the name as in messages; None for any."""
+        """By type: the name in the form of messages; None for any."""
         self._defaults: set[str] = set()
         for kind, match_type, match in components:
             self._add(kind, match_type, match)

@@ -1,7 +1,7 @@
 """The rate of new connections: to a broker, to one of its listeners, from one address.
 
-Owns these counts (Apache Kafka 4.3: ConnectionQuotas). Never accepts nor closes anything: the result is for how many ms
-to accept nothing, or to hold a refused connection.
+Owns these counts (Apache Kafka 4.3: ConnectionQuotas). Never accepts or closes a connection: it returns for how many ms
+to accept none, or to hold a refused one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from kbroker.quota.rate import SampledRate, Sensors, Window
 
 UNLIMITED: Final = 2**31 - 1
-"""The value of max.connection.creation.rate for no limit."""
+"""The value of max.connection.creation.rate that means no limit."""
 
 
 class ConnectionRates:
@@ -28,7 +28,7 @@ class ConnectionRates:
         self._shared: dict[str, tuple[float, SampledRate]] = {}  # by listener, "" for the broker
 
     def limit_ip(self, ip: str | None, limit: float | None) -> None:
-        """Use another limit of an address from now on, in the form of `canonical`; None for all without their own."""
+        """Set the limit of an address in the form of `canonical`; None means all addresses without their own limit."""
         if ip is None:
             self._default = limit
         elif limit is None:
@@ -39,7 +39,7 @@ class ConnectionRates:
             self._ips.clear()
 
     def limit_all(self, by_listener: Mapping[str, int]) -> None:
-        """Use other limits of listeners from now on; that of the broker has the name ""."""
+        """Set the limits of the listeners. The broker's limit has the name ""."""
         self._shared = {
             name: (rate, self._shared[name][1] if name in self._shared else SampledRate(self._window))
             for name, rate in by_listener.items()
@@ -52,9 +52,9 @@ class ConnectionRates:
         return bool(self._shared or self._by_ip) or self._default is not None
 
     def pause_ms(self, listener: str, *, protected: bool) -> int:
-        """Count a new connection; return for how long it, and all after it, have to wait.
+        """Count a new connection. Return for how long it, and all connections after it, have to wait.
 
-        `protected`: it uses the listener of brokers, to which the broker's limit does not apply.
+        With `protected` it uses the inter-broker listener, to which the broker's limit does not apply.
         """
         now_ms, pause_ms = self._now_ms(), 0
         for name in (listener,) if protected else ("", listener):
@@ -65,7 +65,7 @@ class ConnectionRates:
         return pause_ms
 
     def refused_ms(self, host: str, listener: str, *, protected: bool) -> int:
-        """Count a connection from an address; return for how long to hold it if it is refused, 0 if it is accepted.
+        """Count a connection from an address. Return 0 if it is accepted, else for how long to hold it.
 
         A refused connection counts neither for its address nor for its listener.
         """
@@ -88,7 +88,7 @@ class ConnectionRates:
 
 
 def canonical(host: str) -> str:
-    """Return an address in the form used for comparisons; any other text unchanged."""
+    """Return an address in the form used for comparisons. Return any other text unchanged."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -1,8 +1,8 @@
-"""Rates and the pauses they require: Kafka's Rate over a WindowedSum, and its TokenBucket.
+"""Rates, and the pauses that they require: Kafka's Rate over a WindowedSum, and its TokenBucket.
 
-Owns the samples and the arithmetic, and the counters of all buckets in use, which are bounded in number: one is dropped
-after an hour without use, as in Kafka, or earlier if there would be too many, the longest unused first. Times are ms of
-any monotonic clock; a rate is per second.
+Owns the samples and the arithmetic, and the counters of all buckets in use. A counter is dropped after an hour without
+use, as in Kafka. If there are too many counters, the longest unused one is dropped earlier. Times are ms of any
+monotonic clock; a rate is per second.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SampledRate:
         sample.last_ms = now_ms
 
     def _next(self, now_ms: float) -> _Sample:
-        # One more than the window has: the oldest partly overlaps it.
+        # Keep one sample more than the window has, because the oldest sample partly overlaps the window.
         self._current = (self._current + 1) % (self._window.samples + 1)
         if self._current == len(self._samples):
             self._samples.append(_Sample(now_ms))
@@ -72,7 +72,7 @@ class SampledRate:
         return sum(each.value for each in self._samples) * 1000 / window_ms
 
     def excess_ms(self, limit: float, now_ms: float, at_most_ms: float = LONGEST_MS) -> int:
-        """Return for how long to pause until the rate is back at `limit`; 0 if it is not above it."""
+        """Return for how long to pause until the rate is back at `limit`; 0 if the rate does not exceed it."""
         window_ms = self.window_ms(now_ms)
         rate = sum(each.value for each in self._samples) * 1000 / window_ms
         if rate <= limit:
@@ -94,7 +94,7 @@ class _Sample:
 
 
 class TokenBucket:
-    """Tokens that are refilled at a rate, up to the amount of all samples together; they may be owed."""
+    """Tokens that are refilled at a rate, up to the amount of all samples. A negative number of tokens is owed."""
 
     __slots__ = ("_at_ms", "_tokens", "_window")
 
@@ -115,14 +115,14 @@ class TokenBucket:
         self._tokens = self.tokens(rate, now_ms) - count
 
     def owed_ms(self, rate: float, now_ms: float) -> int:
-        """Return for how long to wait until none are owed."""
+        """Return for how long to wait until no tokens are owed."""
         tokens = self.tokens(rate, now_ms)
         return 0 if tokens >= 0 else math.floor(min(-tokens / rate * 1000, LONGEST_MS) + 0.5)
 
 
 EXPIRY_MS: Final = 3_600_000
 MOST: Final = 10_000
-"""Buckets of one kind: some 15 MB."""
+"""The most buckets of one kind: some 15 MB."""
 
 K = TypeVar("K", bound=Hashable)
 S = TypeVar("S")
@@ -156,7 +156,7 @@ class Sensors(Generic[K, S]):
             del self._known[oldest]
 
     def latest(self, most: int) -> list[tuple[K, S]]:
-        """Return the counters of at most this many keys, the last used first."""
+        """Return the counters of at most this many keys, the most recently used first."""
         return [(key, self._known[key][0]) for key in islice(reversed(self._known), most)]
 
     def clear(self) -> None:

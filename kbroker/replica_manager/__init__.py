@@ -1,1 +1,1 @@
-"""A broker's replicas in a cluster: led and followed on the controller's requests, copied, kept in sync."""
+"""A broker's replicas in a cluster: leads and follows partitions on the controller's requests, and copies records."""

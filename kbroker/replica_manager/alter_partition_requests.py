@@ -1,7 +1,7 @@
 """Requests to the controller to change in-sync replicas (AlterPartition; Apache Kafka: AlterPartitionManager).
 
 Owns the waiting proposals, the one request in flight, and how its response applies to each of them. Never decides which
-replicas are in sync: the partitions do (replicated_partition.py), and the controller grants.
+replicas are in sync: the partitions propose (replicated_partition.py), and the controller grants.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _VERSION: Final = 3
 _RETRY_MS: Final = 50
 _CHECK_MS: Final = 100
-"""Pause between two look-ups of the controller."""
+"""The pause between two lookups of the controller, in ms."""
 _AT_ONCE: Final = 1000
 """Partitions in one request."""
 
@@ -63,10 +63,10 @@ class InSyncChanges:
         self.shrinks = 0
         self.expands = 0
         self.failed = 0
-        """How often replicas were removed, added, and refused."""
+        """The numbers of granted removals and additions of replicas, and of refused proposals."""
 
     def propose(self, partition: ReplicatedPartition, proposal: Proposal) -> None:
-        """Queue a proposal; it replaces an earlier one of the same partition."""
+        """Queue a proposal, which replaces an earlier proposal of the same partition."""
         if self._closed:
             return
         self._waiting[partition.key] = partition, proposal
@@ -74,10 +74,11 @@ class InSyncChanges:
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     def controller_changed(self) -> None:
-        """Handle a possible change of the controller: do not wait for the previous one.
+        """Handle a possible change of the controller: do not wait for the previous controller.
 
-        That one may be frozen, with its connection open until the request's timeout. The partition epochs show whether
-        it applied the request (Apache Kafka: NodeToControllerRequestThread turns to the new one as well).
+        The previous controller may be frozen, with its connection open until the request's timeout. The partition
+        epochs show whether it applied the request. (Apache Kafka's NodeToControllerRequestThread also switches to the
+        new controller.)
         """
         endpoint = self._controller_endpoint()
         if self._peer is not None and endpoint is not None and endpoint != self._endpoint:
@@ -96,7 +97,7 @@ class InSyncChanges:
     async def _send_all(self) -> None:
         try:
             while self._waiting:
-                await asyncio.sleep(0)  # collects other proposals of this turn of the loop
+                await asyncio.sleep(0)  # wait for other proposals of this turn of the loop
                 try:
                     await in_slices(self._send_some())
                 except Exception:
@@ -113,7 +114,7 @@ class InSyncChanges:
             await asyncio.sleep(_RETRY_MS / 1000)
 
     def _is_current(self, partition: ReplicatedPartition, proposal: Proposal) -> bool:
-        """Whether a proposal is still valid; an invalid one is dropped."""
+        """Whether a proposal is still valid. Drop an invalid one."""
         if partition.leading and partition.leadership.proposed is proposal:
             return True
         self._forget(partition, proposal)
@@ -125,7 +126,7 @@ class InSyncChanges:
             del self._waiting[partition.key]
 
     async def _ask(self, batch: list[tuple[ReplicatedPartition, Proposal]]) -> AlterPartitionResponse | None:
-        """Return the controller's response; None if the batch has to be sent again."""
+        """Send the batch, and return the controller's response; None if the batch has to be sent again."""
         if not batch:
             return None
         peer = self._controller()
@@ -148,7 +149,7 @@ class InSyncChanges:
         return None
 
     def _log_trouble(self, trouble: str) -> None:
-        """Log a problem once, not for each of many attempts."""
+        """Log a problem once, not for each attempt."""
         if trouble != self._logged:
             self._logged = trouble
             log.warning("the controller does not change in-sync replicas, and is asked again: %s", trouble)

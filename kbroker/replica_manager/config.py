@@ -15,20 +15,20 @@ class ReplicationConfig:
     """Times in ms, sizes in bytes."""
 
     lag_max_ms: int = 30_000
-    """A follower that lags for longer leaves the in-sync replicas."""
+    """A follower that lags for longer than this leaves the in-sync replicas."""
     fetch_wait_max_ms: int = 500
     fetch_min_bytes: int = 1
     fetch_max_bytes: int = 1 << 20
-    """Of one partition, in one response."""
+    """The most bytes of one partition in one response."""
     response_max_bytes: int = 10 << 20
     backoff_ms: int = 1000
     socket_timeout_ms: int = 30_000
     num_fetchers: int = 1
-    """Fetchers of each leader's partitions."""
+    """The number of fetchers for each leader."""
     rack_aware: bool = False
-    """Whether consumers are sent to the replica of their rack."""
+    """Whether the leader directs consumers to the replica in their rack."""
     quota_window: Window = Window(11, 1000)  # noqa: RUF009 - a tuple
-    """The window for the rate of throttled replicas."""
+    """The time window of the rate of throttled replicas."""
 
 
 def replication_config(config: BrokerConfig) -> ReplicationConfig:

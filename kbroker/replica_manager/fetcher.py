@@ -1,9 +1,9 @@
 """Copies partitions from one leader: one task, one connection (Apache Kafka: ReplicaFetcherThread).
 
-Owns the requests to the leader and which partitions pause, and applies the steps of `Following` to their logs. Never
-decides about leadership, and stops fetching a partition only on request. A failure of one partition does not affect
-others. A response is applied in pieces of a few milliseconds; after each, a partition's state is checked again, as it
-may be a leader by then.
+Owns the requests to the leader and the choice of partitions that pause, and applies the steps of `Following` to the
+partitions' logs. Never decides about leadership, and stops fetching a partition only on request. A failure of one
+partition does not affect others. A response is applied in pieces of a few milliseconds. After each piece the
+partition's state is checked again, because the partition may be a leader by then.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ _FETCH_VERSION: Final = 17
 _LIST_OFFSETS_VERSION: Final = 9
 _LATEST, _EARLIEST = -1, -2
 _FIRST_PAUSE_MS: Final = 50
-"""The first pause after a failure; then twice as long each time, up to replica.fetch.backoff.ms.
+"""The first pause after a failure. Each later one is twice as long, up to replica.fetch.backoff.ms.
 
-A leader that does not know its leadership yet learns it soon.
+The first pause is short because a new leader soon learns of its leadership.
 """
 _BYTES: Final = 256 * 1024
 _BATCHES: Final = 8
-"""Bytes and batches that are appended to one partition between two turns: at most a millisecond."""
+"""The most bytes and batches that are appended to one partition between two turns: at most a millisecond."""
 
 Endpoint = tuple[str, int]
 
 
 class Followed:
-    """A partition that is copied; a new object each time that it begins to follow."""
+    """A partition that is copied. Each time it begins to follow, it gets a new object."""
 
     __slots__ = ("logged_error", "partition", "pause_ms", "state")
 
@@ -100,7 +100,7 @@ class Followed:
 
 
 class Fetcher:
-    """Copies partitions from one broker. Ends by itself when none is left, and calls `on_idle`."""
+    """Copies partitions from one broker. When no partition is left, it ends by itself and calls `on_idle`."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Fetcher:
         self._wake.set()
 
     def remove(self, key: Key) -> None:
-        """Stop copying a partition; its log is not touched from now on."""
+        """Stop copying a partition. The fetcher does not touch its log any more."""
         if self._followed.pop(key, None) is not None:
             self._resting.pop(key, None)
             self._session.drop(key)
@@ -153,7 +153,7 @@ class Fetcher:
                 asyncio.get_running_loop().call_soon(self._end_idle)
 
     def _end_idle(self) -> None:
-        """End if no partition is left: the running request may be to a broker that never answers."""
+        """End if no partition is left, even during a request, because the broker may never respond."""
         if not self._followed:
             self._on_idle(self)
             self.close()
@@ -231,7 +231,7 @@ class Fetcher:
         return max(min(self._resting.values()) - self._clock.monotonic_ms(), 0)
 
     def _leader(self) -> Peer:
-        """Return the leader's peer, a new one if it has moved; raises PeerUnavailable if it cannot be found."""
+        """Return the leader's peer, a new one if the leader has moved. Raises PeerUnavailable if it has no address."""
         endpoint = self._endpoint_of(self.source)
         if endpoint is None:
             raise PeerUnavailable("its address is not known")
@@ -259,7 +259,7 @@ class Fetcher:
         if self._session.answered(answer):
             await self._take(peer, answer)
         elif answer.error_code not in SESSION_ERRORS:
-            raise PeerUnavailable(f"it answers error {answer.error_code}")
+            raise PeerUnavailable(f"it returns error {answer.error_code}")
 
     # --- responses
 
@@ -269,7 +269,7 @@ class Fetcher:
             for data in topic.partitions:
                 sent = self._session.sent((topic.topic_id, data.partition_index))
                 if sent is None or not self._is_current(sent.owner):
-                    continue  # it was requested before something changed
+                    continue  # the request is outdated
                 step = await self._take_one(sent.owner, sent.asked, data)
                 if isinstance(step, AskOffsets):
                     self._session.drop(sent.owner.id)
@@ -333,7 +333,7 @@ class Fetcher:
             self._session.renew()
             self._ask_for(followed)
             if before == (partition_log.log_end_offset, state.last_fetched_epoch):
-                self._rest(followed)  # otherwise the same request and response would repeat for ever
+                self._rest(followed)  # nothing changed: without a pause the same request would repeat for ever
         elif isinstance(step, BackOff):
             self._log_trouble(followed, code, "")
             self._rest(followed)
@@ -345,14 +345,14 @@ class Fetcher:
         partition_log = followed.partition.log
         level = logging.WARNING if offset < partition_log.high_watermark else logging.INFO
         if offset >= partition_log.log_end_offset:
-            level = logging.DEBUG  # nothing is removed: the two logs agree as far as they reach
+            level = logging.DEBUG  # this removes no record: the shorter log is a prefix of the other
         text = "%s: %s is cut at %d, where it parts from its leader's log; its end was %d, its high watermark %d"
         end, high_watermark = partition_log.log_end_offset, partition_log.high_watermark
         log.log(level, text, self._name, followed, offset, end, high_watermark)
         return await partition_log.truncate_in_pieces(offset, self._clock.now_ms())
 
     async def _is_carried_out(self, followed: Followed, work: Coroutine[Any, Any, None]) -> bool:
-        """Do work on a partition's log, in slices; return whether it is complete, and the partition still followed."""
+        """Do work on a partition's log, in slices. Return whether it is complete and the partition still followed."""
         try:
             while not step(work):
                 await turn
@@ -376,7 +376,7 @@ class Fetcher:
     # --- appending
 
     async def _append(self, followed: Followed, asked: FetchPartition, data: PartitionData) -> None:
-        """Append whole batches of the leader's unchanged; an incomplete one will be fetched again."""
+        """Append the leader's whole batches unchanged. An incomplete batch will be fetched again."""
         view = memoryview(data.records or b"")
         now_ms = self._clock.now_ms()
         try:
@@ -387,7 +387,7 @@ class Fetcher:
                     raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"a batch of {size} bytes")
                 epoch = int.from_bytes(view[position + 12 : position + 16], signed=True)
                 if position + size > len(view) or epoch > followed.state.leader_epoch:
-                    break  # cut off; or written by a later leader, which the controller will name
+                    break  # incomplete, or written by a later leader, which the controller will announce
                 followed.partition.log.append_as_follower(view[position : position + size], now_ms)
                 followed.partition.traffic.replicated_in += size
                 position += size
@@ -409,7 +409,7 @@ class Fetcher:
             self._ask_for(followed)
 
     def _throttle(self, followed: Followed, size: int, leader_high_watermark: int) -> None:
-        """Count the bytes of a throttled replica, and pause it if they were too many and it has not caught up."""
+        """Count the bytes of a throttled replica. Pause it if they exceed the quota and it has not caught up."""
         partition = followed.partition
         if not partition.is_throttled_follower:
             return
@@ -442,7 +442,7 @@ class Fetcher:
     # --- offsets out of range
 
     async def _ask_offsets(self, peer: Peer, lost: list[Followed]) -> None:
-        """Request where the leader's logs begin and end, and continue from there; retry later on failure."""
+        """Request the leader's log start and end offsets, and continue from there. On failure, retry later."""
         try:
             ends = await self._list_offsets(peer, lost, _LATEST)
             starts = await self._list_offsets(peer, lost, _EARLIEST)
@@ -472,13 +472,13 @@ class Fetcher:
             self._rest(followed)
             return
         except Exception:
-            # It may have been truncated or not: its position is determined again, and the others must continue.
+            # The log may have been truncated or not: determine its position again. The other partitions must continue.
             log.exception("%s: %s is not copied for a while", self._name, followed)
             followed.state.truncated(partition_log.log_end_offset, partition_log.leader_epochs.latest)
             self._rest(followed)
             return
         if isinstance(step, Ignore):
-            self._rest(followed)  # it is in range, although the leader reported otherwise
+            self._rest(followed)  # the offset is in range, although the leader has returned OFFSET_OUT_OF_RANGE
 
     async def _list_offsets(
         self, peer: Peer, lost: list[Followed], timestamp: int

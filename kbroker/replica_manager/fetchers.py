@@ -1,7 +1,7 @@
 """The assignment of partitions to fetchers (Apache Kafka: ReplicaFetcherManager).
 
-Owns the fetchers, one or more for each leader of followed partitions, and those brokers' addresses. Never touches a log
-except to determine where to begin.
+Owns the fetchers, one or more for each leader of followed partitions, and the leaders' addresses. Never touches a log
+except to determine the first fetch offset.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ class Fetchers:
         self._fetchers: dict[tuple[int, int], Fetcher] = {}
         self._where: dict[Key, tuple[Fetcher, Followed]] = {}
         self._later: dict[Key, asyncio.TimerHandle] = {}
-        """Partitions that could not be followed yet, with the timers of their retries."""
+        """Partitions that could not begin to follow yet, with the timers of their retries."""
         self._closed = False
 
     def meet(self, broker: int, endpoint: Endpoint) -> None:
-        """Record a leader's address from the controller: it may arrive before the list of all live brokers."""
+        """Record a leader's address from a controller's request, which may arrive before the list of live brokers."""
         self._met[broker] = endpoint
 
     def _find(self, broker: int) -> Endpoint | None:
         return self._endpoint_of(broker) or self._met.get(broker)
 
     def follow(self, partition: ReplicatedPartition, leader: int) -> None:
-        """Copy a partition from its leader, from the end of its log on; it must not be followed already.
+        """Copy a partition from its leader, beginning at the end of its log. It must not be followed already.
 
-        If its own log cannot be read, for example with a full table of files, that is retried
+        If its own log is unreadable, for example because the system has no free file, this is retried
         (replica.fetch.backoff.ms) until it succeeds, or until `remove`.
         """
         self._follow(partition, leader, "")
@@ -93,7 +93,7 @@ class Fetchers:
         self._where[partition.key] = fetcher, followed
 
     def _last_epoch(self, partition_log: PartitionLog) -> int:
-        """Return the last epoch of a log that is cut to the part certain to match the leader's.
+        """Cut a log to the part that certainly matches the leader's log; return its last epoch.
 
         Raises OSError or ApiError.
         """
@@ -126,10 +126,10 @@ class Fetchers:
         self._fetchers.clear()
 
     async def resize(self, count: int) -> None:
-        """Use this many fetchers for each leader (num.replica.fetchers).
+        """Set the number of fetchers for each leader (num.replica.fetchers).
 
-        A partition that changes its fetcher begins at the end of its log, as when it began to follow. One that failed,
-        and waits for the controller, stays so. (Apache Kafka: AbstractFetcherManager.resizeThreadPool)
+        A partition that changes its fetcher begins at the end of its log, like a new follower. A failed partition goes
+        on waiting for the controller. (Apache Kafka: AbstractFetcherManager.resizeThreadPool)
         """
         if count == self._count:
             return

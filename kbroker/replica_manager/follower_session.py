@@ -1,7 +1,7 @@
 """The follower's side of a fetch session (KIP-227; Apache Kafka: FetchSessionHandler).
 
-Owns the wanted partitions, the leader's knowledge of them, and so the content of the next request: all of them at
-first, and then the changes. Pure: it never sends anything.
+Owns the wanted partitions, and which of them the leader already knows. From both follows the next request: first all
+partitions, later only changes. Pure: it never sends requests.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SESSION_ERRORS: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""After these, the next request contains everything."""
+"""After these errors, the next request contains all partitions."""
 
 
 class Wanted(NamedTuple, Generic[Owner]):
-    """The request for a partition, and its owner."""
+    """The wanted fetch of a partition, and the owner of this entry."""
 
     owner: Owner
     asked: FetchPartition
@@ -49,7 +49,7 @@ class FollowerSession(Generic[Owner]):
         return len(self._wanted)
 
     def want(self, key: Key, owner: Owner, asked: FetchPartition) -> None:
-        """Fetch a partition in this way from the next request on."""
+        """Fetch a partition with these values from the next request on."""
         sent = self._sent.get(key)
         if sent is not None and sent.owner is not owner:
             self.renew()
@@ -62,7 +62,7 @@ class FollowerSession(Generic[Owner]):
             self._changed.add(key)
 
     def sent(self, key: Key) -> Wanted[Owner] | None:
-        """Return the request for a partition that the last response answers."""
+        """Return the fetch of a partition to which the last response belongs."""
         return self._sent.get(key)
 
     def put_into(self, request: FetchRequest) -> None:
@@ -75,7 +75,7 @@ class FollowerSession(Generic[Owner]):
             request.topics = _topics(self._sent)
             request.forgotten_topics_data = []
         else:
-            # In the order in which they are wanted, so that no partition is always last.
+            # Keep the order in which partitions were wanted, so that no partition is always last.
             fresh = {key: self._wanted[key] for key in self._changed if key in self._wanted}
             dropped = [key for key in self._changed if key not in self._wanted and key in self._sent]
             self._sent.update(fresh)
@@ -93,7 +93,7 @@ class FollowerSession(Generic[Owner]):
             self._epoch = _INITIAL
             return False
         if not answer.session_id:
-            self._id, self._epoch = 0, _INITIAL  # the leader has no room for the session, or it is empty
+            self._id, self._epoch = 0, _INITIAL  # the session is empty, or the leader has no room for it
         elif self._epoch == _INITIAL:
             self._id, self._epoch = answer.session_id, 1
         else:
@@ -101,18 +101,18 @@ class FollowerSession(Generic[Owner]):
         return True
 
     def lost(self) -> None:
-        """Handle a missing response: the leader may have processed the request or not."""
+        """Handle a missing response. The leader may have processed the request or not."""
         self._must_renew = True
 
     def renew(self) -> None:
-        """Repeat everything with the next request, since a partition's part of a response was not applied.
+        """Send all partitions with the next request, because a partition's part of a response was not applied.
 
         Otherwise the leader would not repeat a high watermark that it has sent before.
         """
         self._must_renew = True
 
     def restart(self) -> None:
-        """Start again, with another broker process."""
+        """Start a new session, with another broker process."""
         self._id, self._epoch = 0, _INITIAL
 
 

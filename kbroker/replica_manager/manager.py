@@ -1,10 +1,10 @@
 """The replicas of one broker in a cluster (Apache Kafka: ReplicaManager).
 
-Owns becoming leader and follower on the controller's requests, and stopping; the newest known controller epoch; and the
-periodic check of lagging followers. A partition's behaviour is its own (replicated_partition.py), copying is the
-fetchers' (fetchers.py). Never decides about leadership, and never parses a request's bytes. The table of hosted
-partitions is `Replicas`, as on one node; here only a request of the controller hosts a partition, not the cluster's
-state.
+Owns how partitions become leader or follower on the controller's requests, and how they stop. Also owns the newest
+known controller epoch, and the periodic check for lagging followers. replicated_partition.py has a partition's
+behaviour, and fetchers.py the copying. Never decides about leadership, and never parses a request's bytes. The table of
+hosted partitions is `Replicas`, as on a single node. In a cluster a broker hosts a partition only after a request of
+the controller, not because of the cluster's state.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ log = logging.getLogger(__name__)
 
 _UNCHECKED: Final = -1
 _WHATEVER: Final = frozenset({-1, -2})
-"""Leader epochs of a StopReplica that count as newer than any: it has none, or the topic is being deleted."""
+"""Leader epochs of a StopReplica that count as the newest: the request has none, or the topic is being deleted."""
 _DELETED_AT_ONCE: Final = 16
 
 Key = tuple[str, int]
 
 
 class Member(Protocol):
-    """The broker, as a member of its cluster."""
+    """The broker as a member of its cluster."""
 
     def broker_epoch(self) -> int:
         """Return the epoch of this broker's registration."""
@@ -74,16 +74,16 @@ class Member(Protocol):
         """Return a topic's own configs."""
 
     def replica_changed(self, partition: ReplicatedPartition) -> None:
-        """Handle a partition that leads or follows in a new leader epoch."""
+        """Handle a partition that now leads or follows in a new leader epoch."""
 
     def replica_stopped(self, partition: ReplicatedPartition) -> None:
-        """Handle a partition that does neither any more."""
+        """Handle a partition that has stopped leading and following."""
 
 
 class ReplicaManager:
     """The partitions that a broker of a cluster leads and follows.
 
-    `controller_epoch` is that of the newest known controller, from any request.
+    `controller_epoch` is the newest controller epoch of any request.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class ReplicaManager:
         self._taken = ReplicationQuota(config.quota_window)
         self._fetchers = Fetchers(node_id, peers, clock, config, self._taken, member.broker_epoch, member.endpoint_of)
         self._unsynced = False
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them so
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a dict keeps the order for simulated worlds
         self._closed = False
 
     @property
@@ -120,7 +120,7 @@ class ReplicaManager:
 
     @property
     def is_rack_aware(self) -> bool:
-        """Whether consumers with a rack are directed to the replica there (replica.selector.class)."""
+        """Whether the leader directs consumers to the replica in their rack (replica.selector.class)."""
         return self._config.rack_aware
 
     # --- lifecycle
@@ -130,7 +130,7 @@ class ReplicaManager:
         self._spawn(self._watch_followers)
 
     def close(self) -> None:
-        """Stop fetching and proposing; callers waiting for a partition are notified when `Replicas` closes."""
+        """Stop fetching and proposing. `Replicas` notifies callers that wait for a partition when it closes."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -142,7 +142,7 @@ class ReplicaManager:
         self._fetchers.close()
 
     def _spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do work in slices, until this is closed."""
+        """Do work in slices, until `close`."""
 
         async def run() -> None:
             await in_slices(work())
@@ -166,9 +166,10 @@ class ReplicaManager:
     # --- the controller
 
     def accept(self, controller_epoch: int, broker_epoch: int) -> ErrorCode:
-        """Check a controller's request: one of an older controller, or for an earlier registration, is refused.
+        """Refuse a request of an older controller, or for an earlier registration of this broker.
 
-        (KafkaApis.isBrokerEpochStale; -1 and epochs larger than the known one pass.) UpdateMetadata is checked, too.
+        A broker epoch of -1, or one above the known epoch, is accepted (KafkaApis.isBrokerEpochStale). UpdateMetadata
+        is checked, too.
         """
         if broker_epoch != _UNCHECKED and broker_epoch < self._member.broker_epoch():
             return ErrorCode.STALE_BROKER_EPOCH
@@ -206,9 +207,9 @@ class ReplicaManager:
         )
 
     async def make_ahead(self, request: LeaderAndIsrRequest) -> list[MadeAhead]:
-        """Have threads make the files of a LeaderAndIsr's new partitions, for `become_leader_or_follower`.
+        """Create the files of a LeaderAndIsr's new partitions on threads, before `become_leader_or_follower`.
 
-        Making a file may wait for the file system's journal, a tenth of a second or more on busy disks.
+        Creating a file may wait for the file system's journal: a tenth of a second or more on busy disks.
         """
         made: list[MadeAhead] = []
         if not self._outdated(request):
@@ -235,7 +236,7 @@ class ReplicaManager:
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest, made: list[MadeAhead]
     ) -> LeaderAndIsrResponse:
-        """Apply a LeaderAndIsr, with the files made for it; return once directories of new partitions are on disk."""
+        """Apply a LeaderAndIsr, with the files created for it. Return once new partitions' directories are on disk."""
         logs = self._replicas.logs
         logs.offer(made)
         try:
@@ -247,7 +248,7 @@ class ReplicaManager:
         return answer
 
     async def _become_each(self, request: LeaderAndIsrRequest) -> LeaderAndIsrResponse:
-        """Apply a LeaderAndIsr, partition by partition; each has its own result."""
+        """Apply a LeaderAndIsr partition by partition, with a result for each."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("LeaderAndIsr of controller %d is refused: %s", request.controller_id, refused.name)
@@ -280,7 +281,7 @@ class ReplicaManager:
             code = self._judge(topic, state)
             return code or self._change(topic, state)
         except Exception:
-            # Others of the request must not be affected.
+            # The request's other partitions must not be affected.
             log.exception("%s-%d cannot lead or follow", topic.topic_name, state.partition_index)
             return ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -330,7 +331,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _host(self, topic: LeaderAndIsrTopicState, state: LeaderAndIsrPartitionState) -> ReplicatedPartition | None:
-        """Return a partition, whose log is created if missing; None if that is not possible.
+        """Return a partition, and create its log if it is missing; None if that is not possible.
 
         An existing partition may be in an offline directory, and must not be created again in another one.
         """
@@ -355,8 +356,8 @@ class ReplicaManager:
     async def leave(self, request: UpdateMetadataRequest) -> None:
         """Stop hosting partitions that were moved to other brokers; their files stay.
 
-        A broker whose session had expired meanwhile gets no StopReplica. It would continue to answer clients as the
-        former leader, or from a copy that does not grow.
+        A broker whose session expired meanwhile gets no StopReplica. It would go on answering clients as the former
+        leader, or from a replica that does not grow.
         """
         for topic in request.topic_states:
             for state in topic.partition_states:
@@ -381,7 +382,7 @@ class ReplicaManager:
     # --- stopping
 
     async def stop_replicas(self, request: StopReplicaRequest) -> StopReplicaResponse:
-        """Apply a StopReplica: stop following and leading, and delete where requested."""
+        """Apply a StopReplica: stop following and leading partitions, and delete them where requested."""
         refused = self.accept(request.controller_epoch, request.broker_epoch)
         if refused:
             log.warning("StopReplica of controller %d is refused: %s", request.controller_id, refused.name)
@@ -423,9 +424,9 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _delete(self, to_delete: dict[Key, StopReplicaPartitionError]) -> None:
-        """Delete the logs of partitions, whose files are removed later; an error counts for all of them."""
+        """Delete the logs of partitions; their files are removed later. An error applies to all of these partitions."""
         for key in [key for key in to_delete if self._replicas.get(key) is not None]:
-            del to_delete[key]  # it was assigned again meanwhile, and continues with its log
+            del to_delete[key]  # the partition was assigned again meanwhile, and keeps its log
         if not to_delete:
             return
         try:
@@ -437,7 +438,7 @@ class ReplicaManager:
         to_delete.clear()
 
     def _get(self, key: Key) -> ReplicatedPartition | None:
-        """Return a hosted partition: a broker of a cluster hosts no others."""
+        """Return a hosted partition. In a cluster all of them are ReplicatedPartitions."""
         return cast("ReplicatedPartition | None", self._replicas.get(key))
 
     def _hosted(self) -> list[ReplicatedPartition]:
@@ -453,11 +454,11 @@ class ReplicaManager:
         self._replicas.lose(keys)
 
     def set_fetchers(self, count: int) -> None:
-        """Use this many fetchers for each leader, in slices (num.replica.fetchers)."""
+        """Set the number of fetchers for each leader, in slices (num.replica.fetchers)."""
         self._spawn(partial(self._fetchers.resize, count))
 
     def set_rates(self, leader: float, follower: float) -> None:
-        """Limit the copying of throttled replicas to these bytes per second, from here and to here.
+        """Limit the copying of throttled replicas from this broker and to this broker to these bytes per second.
 
         (leader.replication.throttled.rate, follower.replication.throttled.rate)
         """
@@ -469,7 +470,7 @@ class ReplicaManager:
         partition.is_throttled_follower = is_throttled(configs, FOLLOWER_REPLICAS, index, self.node_id)
 
     def reconfigure(self, topics: Container[str] | None = None) -> None:
-        """Apply changed configs of topics, or changed defaults (None) to all; in slices."""
+        """Apply changed configs to topics, or changed defaults to all topics (None), in slices."""
         if topics is None:
             self._replicas.forget_settings()
         self._spawn(partial(self._reconfigure, topics))

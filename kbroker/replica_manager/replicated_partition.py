@@ -1,8 +1,8 @@
-"""A partition of a cluster: its work as leader and as follower, and the callers waiting for other replicas.
+"""A partition of a cluster: its work as leader and as follower, and the callers that wait for other replicas.
 
-Owns the leader's knowledge of its followers (`Leadership`), the resulting high watermark, and the waiting callers:
-acks=all for the high watermark, DeleteRecords for the low watermark, followers' fetches for the log's end. Never sends
-requests: proposals to the controller go to `PartitionContext.propose`, and fetchers.py copies.
+Owns the leader's knowledge of its followers (`Leadership`), the resulting high watermark, and the waiting callers.
+acks=all waits for the high watermark, DeleteRecords for the low watermark, and followers' fetches wait for the log's
+end. Never sends requests: `PartitionContext.propose` sends proposals to the controller, and fetchers.py copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.replica_manager.replication_quota import ReplicationQuota
 from kbroker.replication.leadership import Granted, Leadership, Proposal, compare_epochs, needed_in_sync
 
 _FEW_DEAD = 64
-"""Cancelled waits that may stay in the queue before it is cleaned up."""
+"""The most cancelled waits in the queue before it is cleaned up."""
 
 
 @dataclass(slots=True)
@@ -38,17 +38,17 @@ class PartitionContext:
     """replica.lag.time.max.ms"""
     live_brokers: Callable[[], Container[int]]
     propose: Callable[[ReplicatedPartition, Proposal], None]
-    """Called with a new set of in-sync replicas for the controller to grant."""
+    """Called with a new set of in-sync replicas, which the controller has to grant."""
     sent: ReplicationQuota = field(default_factory=ReplicationQuota)
-    """Counts bytes sent as leader to throttled replicas."""
+    """Counts the bytes that this broker sends as leader to throttled replicas."""
 
     def now_ms(self) -> int:
-        """Return the time for judging followers."""
+        """Return the time that decides whether followers lag."""
         return int(self.clock.monotonic_ms())
 
 
 class _Wait:
-    """A wait; `notify` is called once with the outcome, unless the wait is cancelled before."""
+    """A wait. `notify` is called once with the outcome, unless the wait is cancelled before."""
 
     __slots__ = ("notify",)
 
@@ -57,7 +57,7 @@ class _Wait:
 
 
 class Waits:
-    """Waits by offset, the lowest first. Cancelled ones never take more room than the others."""
+    """Waits by offset, the lowest first. Cancelled waits never take more room than the others."""
 
     __slots__ = ("_count", "_dead", "_heap")
 
@@ -90,7 +90,7 @@ class Waits:
             self._dead = 0
 
     def finish(self, reached: int, code: Callable[[int], ErrorCode]) -> None:
-        """Finish all waits up to `reached` with the result of `code` for their offsets."""
+        """Finish all waits for offsets up to `reached`, each with the result of `code` for its offset."""
         while self._heap and self._heap[0][0] <= reached:
             offset, _, wait = heappop(self._heap)
             self._finish(wait, code(offset))
@@ -110,7 +110,7 @@ class Waits:
 
 
 def _future() -> tuple[asyncio.Future[None], Notify]:
-    """Return a future, and a function to call with its outcome."""
+    """Return a future, and a function that sets its outcome."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def notify(code: ErrorCode) -> None:
@@ -150,13 +150,13 @@ class ReplicatedPartition(Partition):
         self.acks = Waits()
         """Waits for the high watermark."""
         self.copies = Waits()
-        """Waits until all in-sync replicas have an offset, even if they are too few for the high watermark."""
+        """Waits until all in-sync replicas have an offset, even if the replicas are too few for the high watermark."""
         self.deletions = Waits()
         """Waits for the low watermark."""
         self._end_waiters: dict[Waiter, None] = {}
         self.is_throttled_leader = False
         self.is_throttled_follower = False
-        """Whether copying a replica that is not in sync is limited to a rate, from here or to here (KIP-73)."""
+        """Whether the copying of a replica that is not in sync is throttled, as leader or as follower (KIP-73)."""
 
     @property
     def end_waiters(self) -> dict[Waiter, None]:
@@ -177,7 +177,7 @@ class ReplicatedPartition(Partition):
     # --- requests of the controller
 
     def knows_newer(self, state: Granted) -> bool:
-        """Whether the controller's state is older than the known one."""
+        """Whether the controller's state is older than the known state."""
         return state.partition_epoch < self.leadership.partition_epoch
 
     def lead(self, state: Granted, replicas: tuple[int, ...]) -> None:
@@ -188,8 +188,8 @@ class ReplicatedPartition(Partition):
         except OSError as error:
             self.log.report_failure(error)  # it refuses appends
         end = self.log.log_end_offset
-        # Epochs in between may have had other leaders, unknown to this broker. The known end offsets of the followers
-        # are then out of date, and the followers may have been truncated since.
+        # If leader epochs were skipped, this broker may not know their leaders. Then the known end offsets of the
+        # followers are outdated, because the followers may have been truncated since.
         is_new_leader = not self.leading or state.leader_epoch > self.leader_epoch + 1
         begins = self.leadership.lead(state, replicas, end, context.now_ms(), is_new_leader=is_new_leader)
         if begins:
@@ -204,7 +204,7 @@ class ReplicatedPartition(Partition):
         self.poke()
 
     def follow(self, state: Granted, replicas: tuple[int, ...], leader: int) -> None:
-        """Stop leading, with a new leader or without one (-1); waiting callers are notified."""
+        """Follow a new leader, or none (-1), and notify waiting callers."""
         self.leadership.follow(state, replicas)
         self.leader_epoch = state.leader_epoch
         self.leader = leader
@@ -223,7 +223,7 @@ class ReplicatedPartition(Partition):
         """Handle a refused proposal; return whether to send it again."""
         again = self.leadership.refused(proposal, error)
         if self.leading and self.leadership.proposed is None:
-            self.advance()  # no follower is about to join the in-sync replicas any more
+            self.advance()  # the high watermark does not wait for the refused follower any more
         return again and self.leading
 
     def set_min_isr(self, configured: int) -> None:
@@ -257,17 +257,17 @@ class ReplicatedPartition(Partition):
         transaction_version: int = 0,
         opened: Opened | None = None,
     ) -> AppendInfo:
-        """Append as leader, as on one node; the high watermark moves if no other replica is in sync."""
+        """Append as leader, as on a single node. The high watermark moves if no other replica is in sync."""
         info = super().append(records, acks, now_ms, origin, guard, transaction_version, opened)
         if not self.alone:
             for waiter in tuple(self._end_waiters):
                 waiter.poke()
             if len(self.isr) == 1:
-                self.advance()  # otherwise it moves when followers fetch the appended records
+                self.advance()  # otherwise the high watermark moves when followers have fetched the records
         return info
 
     def follower_fetched(self, replica: int, offset: int, log_start_offset: int) -> ErrorCode:
-        """Note that a follower has everything before `offset`; an error if it has no replica of this partition."""
+        """Record that a follower has all records before `offset`. Return an error if it is no replica."""
         context, log, leadership = self._context, self.log, self.leadership
         moved = leadership.fetched(replica, offset, log_start_offset, log.log_end_offset, context.now_ms())
         if moved is None:
@@ -290,13 +290,14 @@ class ReplicatedPartition(Partition):
         proposal = self.leadership.to_shrink(self.log.log_end_offset, context.now_ms(), context.max_lag_ms)
         if proposal is not None:
             context.propose(self, proposal)
-        # A follower that was about to join, and has not, is no longer waited for.
+        # Do not wait any more for a follower that was about to join the in-sync replicas but lags again.
         self.advance()
 
     def brokers_changed(self) -> None:
-        """Stop waiting for a failed broker: for acks=all, if it was not in sync, and for DeleteRecords.
+        """Stop waiting for a failed broker: acks=all if the broker was not in sync, and DeleteRecords.
 
-        Another follower's fetch may never arrive to trigger that, if all of the clients' pending requests wait here.
+        Another follower's fetch would have the same effect, but none may arrive while all clients wait here for
+        responses.
         """
         if self.leading:
             self.advance()
@@ -324,7 +325,7 @@ class ReplicatedPartition(Partition):
         context = self._context
         end = self.log.log_end_offset
         copied = self.leadership.copied(end, context.now_ms(), context.max_lag_ms, context.live_brokers())
-        return max(copied, self.log.high_watermark)  # a new leader does not know the followers' offsets yet
+        return max(copied, self.log.high_watermark)  # a new leader does not know its followers' offsets yet
 
     def _verdict(self, required_offset: int) -> ErrorCode:
         verdict = self.leadership.verdict(required_offset, self.log.high_watermark, self.min_isr)
@@ -340,7 +341,7 @@ class ReplicatedPartition(Partition):
         return None
 
     def committed(self, offset: int) -> asyncio.Future[None]:
-        """Return a future that is done once everything below `offset` is committed; it fails with ApiError."""
+        """Return a future that is done once all records before `offset` are committed; it may fail with ApiError."""
         future, notify = _future()
         give_up = self.when_committed(offset, notify)
         if give_up is not None:
@@ -348,10 +349,11 @@ class ReplicatedPartition(Partition):
         return future
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return a future that is done once every cleanly electable replica has everything below `offset`.
+        """Return a future that is done once every cleanly electable replica has all records before `offset`.
 
-        Returns None if they have it already. With fewer in sync than min.insync.replicas, that can hold although the
-        high watermark stays. The future fails with ApiError if this can no longer happen on this broker.
+        Return None if they already have these records. With fewer in-sync replicas than min.insync.replicas, this may
+        be reached although the high watermark does not move. The future fails with ApiError if this broker can no
+        longer reach it.
         """
         if not self.leading:
             raise ApiError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -379,7 +381,7 @@ class ReplicatedPartition(Partition):
             self._context.sent.record(size, self._context.clock.monotonic_ms())
 
     def _holds_back(self, replica: int) -> bool:
-        """Whether a follower is throttled: never if it is in sync."""
+        """Whether a follower is throttled. An in-sync follower never is."""
         return self.is_throttled_leader and replica not in self.leadership.isr
 
     # --- deletion of records

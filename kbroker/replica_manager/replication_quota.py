@@ -1,4 +1,4 @@
-"""The rate of copying throttled replicas (KIP-73; Apache Kafka: ReplicationQuotaManager).
+"""Limits the rate at which throttled replicas are copied (KIP-73; Apache Kafka: ReplicationQuotaManager).
 
 Owns the count of bytes of the last samples, and which of a topic's replicas are throttled. In-sync replicas are never
 throttled; replicated_partition.py excludes them.
@@ -16,7 +16,7 @@ LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
 UNLIMITED: Final = (1 << 63) - 1
 THROTTLED_PAUSE_MS: Final = 100
-"""How long a follower pauses a replica that was copied too fast."""
+"""How long a follower pauses a replica that was copied too fast, in ms."""
 _WINDOW: Final = Window(11, 1000)
 
 
@@ -42,7 +42,7 @@ class ReplicationQuota:
         self._total += size
 
     def is_exceeded(self, now_ms: float) -> bool:
-        """Whether nothing more may be copied now."""
+        """Whether the rate is exceeded, so that no more bytes may be copied now."""
         if self.rate >= UNLIMITED:
             return False
         sample_ms = self._window.sample_ms
@@ -58,7 +58,7 @@ class ReplicationQuota:
 
 
 def is_throttled(configs: Mapping[str, str], key: str, partition: int, broker: int) -> bool:
-    """Whether a topic's configs contain a replica in a list of `partition:broker`, or all by `*`."""
+    """Whether a topic's config throttles a replica: by a list of `partition:broker`, or by `*` for all replicas."""
     text = configs.get(key, "").strip()
     if not text or text == "none":
         return False

@@ -1,8 +1,8 @@
 """The client instances that request telemetry subscriptions or push metrics: their state, timing and receiver.
 
-Owns their number, their expiry, and Kafka's rules of both APIs (ClientMetricsManager, ClientMetricsInstance). Never
-does I/O and never reads the time: the caller passes it, in ms of a monotonic clock. A receiver of pushes decompresses
-them: one that ignores the content costs nothing.
+Owns the number of instances, their expiry, and Kafka's rules of both APIs (ClientMetricsManager,
+ClientMetricsInstance). Never does I/O, and never reads the time: the caller passes it, in ms of a monotonic clock. The
+receiver decompresses pushes, so a receiver that ignores their content has no cost.
 
     asked          a client may ask once an interval; at once after a push that was refused for its subscription id or
                    codec, and after a change of subscriptions: then it counts as new
@@ -26,15 +26,15 @@ from kbroker.protocol.wire import RESERVED_UUIDS, ZERO_UUID, uuid_text
 from kbroker.telemetry.subscriptions import Subscriptions, Texts, Wanted, subscription_id
 
 MOST_UNPACKED_BYTES: Final = 16 << 20
-"""Of a push; Kafka's only limit is its heap."""
+"""The most decompressed bytes of a push. Kafka's only limit is its heap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """The pushing client, as known to the broker; its own texts are unchanged."""
+    """The pushing client, as known to the broker. The client's own texts are unchanged."""
 
     instance_id: bytes
-    """16 bytes, assigned by a broker."""
+    """The client instance id: 16 bytes, assigned by a broker."""
     client_id: str
     software_name: str
     software_version: str
@@ -49,33 +49,33 @@ class Push:
     codec: int
     data: bytes
     interval_ms: int
-    """Expected time until this client's next push, in ms."""
+    """The expected time until this client's next push, in ms."""
     terminating: bool
-    """Whether it is the client's last."""
+    """Whether this is the client's last push."""
 
 
 class Receiver(Protocol):
     """Processes clients' pushes. A broker has at most one."""
 
     def export(self, client: Client, push: Push) -> Awaitable[None]:
-        """Process a push; the client gets its exceptions as INVALID_RECORD, except an ApiError, which is passed on."""
+        """Process a push. The client gets the code of an ApiError, and INVALID_RECORD for any other exception."""
 
     def forget(self, instance_id: bytes) -> None:
-        """Remove a client that has announced its end."""
+        """Remove a client that has announced its last push."""
 
 
 MOST_INSTANCES: Final = 16_384
-"""As in Kafka. One more replaces the longest inactive one."""
+"""The most instances, as in Kafka. One more replaces the longest inactive one."""
 EXPIRY_MS: Final = 60 * 1000
-"""The least time without a request after which an instance expires; three intervals if that is more."""
+"""An instance without a request expires after this time in ms, or after three intervals if that is more."""
 LONGEST_TEXT: Final = 1_000
-"""Characters of a client's own texts that are matched; the rest is ignored."""
+"""The most characters of a client's own texts that are matched. The rest is ignored."""
 _MAY_ASK_AGAIN: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 _LAST_CODEC: Final = 4
 
 
 def _known(instance_id: bytes, texts: Texts) -> Texts:
-    """Return the stored part of a client's texts, which may be long."""
+    """Return the part of a client's texts that is stored: the texts may be long."""
     short = {name: None if text is None else text[:LONGEST_TEXT] for name, text in texts.items()}
     return {**short, CLIENT_INSTANCE_ID: uuid_text(instance_id)}
 
@@ -99,14 +99,14 @@ class Instance:
         self.terminating = False
 
     def may_ask(self, now_ms: float) -> bool:
-        """Whether the client may ask now; if so, the time is recorded."""
+        """Whether the client may request its subscriptions now. If so, record the time."""
         if now_ms - max(self.asked_ms, self.pushed_ms) < self.wanted.interval_ms:
             return False
         self.asked_ms = now_ms
         return True
 
     def may_push(self, now_ms: float) -> bool:
-        """Whether the client may push now; if so, the time is recorded."""
+        """Whether the client may push now. If so, record the time."""
         if self.asked_ms <= self.pushed_ms and now_ms - self.pushed_ms < self.wanted.interval_ms:
             return False
         self.pushed_ms = now_ms
@@ -122,10 +122,10 @@ class ClientTelemetry:
         self._new_id = new_id
         self.subscriptions = Subscriptions()
         self.receiver: Receiver | None = None
-        """The receiver of pushed metrics; the APIs are only advertised with one."""
-        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # the most recently active is the last
+        """The receiver of pushed metrics. The APIs are advertised only if there is one."""
+        self._instances: OrderedDict[bytes, Instance] = OrderedDict()  # the most recently active instance is the last
         self.unknown_subscriptions = self.throttled = self.exported = self.failed = 0
-        """Refused pushes, too early requests, pushes that a receiver accepted, and those that failed there."""
+        """Counts of refused pushes, of early requests, and of pushes that the receiver has accepted or failed."""
 
     def __len__(self) -> int:
         return len(self._instances)
@@ -140,7 +140,7 @@ class ClientTelemetry:
         return made
 
     async def of(self, instance_id: bytes, texts: Texts, now_ms: float) -> tuple[Instance, bool]:
-        """Return a client's instance, and whether it was created: it is new, or subscriptions have changed."""
+        """Return a client's instance, and whether this call created it: for a new client, or new subscriptions."""
         found = self._live(instance_id, now_ms)
         made = found is None or found.wanted.version < self.subscriptions.version
         if made:
@@ -148,7 +148,7 @@ class ClientTelemetry:
             wanted = await self.subscriptions.wanted(known)
             other = self._instances.get(instance_id)
             if other is not None and other is not found and other.wanted.version == wanted.version:
-                found, made = other, False  # created by another request of this client meanwhile
+                found, made = other, False  # another request of this client has created it meanwhile
             else:
                 found = self._instances[instance_id] = Instance(instance_id, known, wanted)
                 if len(self._instances) > MOST_INSTANCES:
@@ -166,7 +166,7 @@ class ClientTelemetry:
         return None
 
     async def sweep(self, now_ms: float) -> None:
-        """Remove expired instances; until then they only count as expired."""
+        """Remove expired instances."""
         for each in list(self._instances.values()):
             if each.expires_ms <= now_ms and self._instances.get(each.instance_id) is each:
                 del self._instances[each.instance_id]

@@ -1,7 +1,7 @@
-"""The metrics that clients should push: the cluster's client-metrics configs, and their combination for a client.
+"""The metrics that clients should push: the cluster's client-metrics configs, and how they combine for a client.
 
-Owns the number of a client's set of subscriptions, which equals Kafka's: it depends on the order of Java's hash tables.
-Never knows the connected clients, and does no I/O.
+Owns the subscription id of a client, which equals Kafka's: it depends on the order of Java's hash tables. Never knows
+the connected clients, and does no I/O.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kbroker.long_work import turn
 from kbroker.protocol.checksum import crc32c
 
 ALL: Final = "*"
-"""As a metric's name: all metrics."""
+"""The metric name that means all metrics."""
 DEFAULT_INTERVAL_MS: Final = 5 * 60 * 1000
-"""Between two pushes, also for a client without a subscription."""
+"""The ms between two pushes, also for a client without a subscription."""
 MOST_SUMS: Final = 256
-"""Cached combinations of subscriptions."""
+"""The most combinations of subscriptions that are cached."""
 _AT_ONCE: Final = 5_000
-"""Names that are joined between two turns."""
+"""The number of names that are joined between two turns."""
 Texts = Mapping[str, str | None]
 """The known texts of a client, by selector."""
 Stored = Mapping[str, Mapping[str, str]]
@@ -43,12 +43,12 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The combination of a client's subscriptions; clients with the same ones share it."""
+    """The combination of a client's subscriptions. Clients with the same subscriptions share it."""
 
     metrics: tuple[str, ...]
     interval_ms: int
     version: int
-    """The version of its subscriptions."""
+    """The version of `Subscriptions` from which it was computed."""
     checksum: int
     """A CRC-32C of the names and the interval, in Java's text form."""
 
@@ -61,13 +61,13 @@ class Subscriptions:
         self._stored: Stored = {}
         self._known: dict[str, Subscription] = {}
         self._sums: dict[tuple[int, ...], Wanted] = {}
-        """Combinations, by the positions of their subscriptions."""
+        """The cached combinations, by the positions of their subscriptions."""
 
     def __len__(self) -> int:
         return len(self._known)
 
     def follow(self, stored: Stored) -> None:
-        """Use other configs from now on; those with an unchanged object are not parsed again."""
+        """Use other configs from now on. A config that is still the same object is not parsed again."""
         before, known = self._stored, self._known
         if stored is before:
             return
@@ -80,7 +80,7 @@ class Subscriptions:
         self.version += 1
 
     async def wanted(self, texts: Texts) -> Wanted:
-        """Return a client's combination, by the subscriptions at the end of this call."""
+        """Return a client's combination of the subscriptions that exist at the end of this call."""
         while True:
             version, places, fitting = self.version, list[int](), list[Subscription]()
             for place, each in enumerate(list(self._known.values())):
@@ -123,7 +123,7 @@ def _match(patterns: Value) -> Match:
     assert isinstance(patterns, tuple)
     try:
         return parse_match(patterns)
-    except InvalidConfig:  # stored by a later version: matching no client is safer than all
+    except InvalidConfig:  # a later version stored it: matching no client is safer than matching all
         return {"": lambda _text: None}
 
 

@@ -58,7 +58,7 @@ async def alter_partition(term: Term, request: AlterPartitionRequest) -> AlterPa
 
 
 async def complete_reassignments(term: Term, response: AlterPartitionResponse) -> None:
-    """Finish the reassignments whose replicas are all in sync now; the leader has its response already."""
+    """Finish the reassignments whose replicas are all in sync now. The leader has already received its response."""
     for topic in response.topics:
         name = term.context.names.get(topic.topic_id)
         for each in topic.partitions:
@@ -108,7 +108,7 @@ def _check(
     current = state.value
     recovering = wanted.leader_recovery_state == RECOVERING
     if wanted.partition_epoch > state.version or wanted.leader_epoch > current.leader_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader knows a later controller's change
+        return ErrorCode.NOT_CONTROLLER  # the leader knows the change of a later controller
     if wanted.leader_epoch < current.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker != current.leader:
@@ -136,7 +136,7 @@ async def _write(term: Term, partition: Partition, value: LeaderAndIsr) -> _Outc
     if found is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     term.context.states[partition] = found
-    # It may have been this very write, whose response was lost.
+    # The state found may be this request's own write: a retry sees it if the first response was lost.
     return found if found == State(value, state.version + 1) else ErrorCode.INVALID_UPDATE_VERSION
 
 

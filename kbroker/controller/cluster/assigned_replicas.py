@@ -1,7 +1,7 @@
 """A partition's replicas during a reassignment: current, added and removed ones.
 
-Owns their form in a topic's znode, and the first step of a reassignment (Apache Kafka 3.9: ReplicaAssignment, KIP-455).
-Pure.
+Owns the form of these lists in a topic's znode, and the first step of a reassignment (Apache Kafka 3.9:
+ReplicaAssignment, KIP-455). Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kbroker.controller.znodes import Assignment
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """All replicas in order of preference, including added ones, and those to be removed."""
+    """A partition's replicas in order of preference, including those that a reassignment adds or removes."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class Replicas:
 
 
 def in_transition(current: Replicas, target: Sequence[int]) -> Replicas:
-    """Return the replicas of a reassignment to `target` in progress: all of them, the target first."""
+    """Return the replicas during a reassignment to `target`: first the target, then the other original replicas."""
     origin = current.origin
     every = tuple(dict.fromkeys((*target, *origin)))
     return Replicas(every, _without(every, origin), _without(every, target))

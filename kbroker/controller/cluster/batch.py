@@ -1,7 +1,7 @@
-"""The requests that follow from one decision of the controller, collected and then passed to the channels.
+"""Collects the requests that follow from one decision of the controller, then passes them to the channels.
 
-Owns the order of a broker's requests: LeaderAndIsr, UpdateMetadata, StopReplica. A partition is sent in its state at
-the time of `send`. Never writes and never decides. (ControllerBrokerRequestBatch.)
+Owns the order of a broker's requests: LeaderAndIsr, UpdateMetadata, StopReplica. Each request contains a partition's
+state at the time of `send`. Never writes and never decides. (ControllerBrokerRequestBatch.)
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Batch:
         of_broker[partition] = delete or of_broker.get(partition, False)
 
     async def send(self) -> None:
-        """Pass everything to the channels; unregistered brokers get nothing."""
+        """Pass the requests to the channels; unregistered brokers get none."""
         context = self._context
         for broker, of_broker in self._leaderships.items():
             if broker in context.brokers and (parts := await self._leadership_parts(of_broker)):

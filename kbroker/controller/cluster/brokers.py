@@ -1,7 +1,8 @@
-"""Brokers that start, fail, register again under another epoch, or change their addresses.
+"""Handles brokers that start, fail, register again under another epoch, or change their addresses.
 
 Owns the consequences for partitions: elections, in-sync replicas, and the requests to brokers, in this order
-(KafkaController.onBrokerStartup, onBrokerFailure). A broker is one registration: its znode's creation is its epoch.
+(KafkaController.onBrokerStartup, onBrokerFailure). Each registration counts as another broker: the transaction that
+created its znode is the broker epoch.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ async def _usable(term: Term, number: int) -> LiveBroker | None:
 
 
 async def check_lacking(term: Term) -> None:
-    """Accept brokers as live that only lacked a feature that is no longer finalized."""
+    """Count brokers as live again if the features that they lacked are no longer finalized."""
     found = {number: await _usable(term, number) for number in sorted(term.context.lacking)}
     started = {number: broker for number, broker in found.items() if broker is not None}
     if started:
@@ -116,7 +117,7 @@ def open_channel(term: Term, number: int) -> None:
 
 
 async def _started(term: Term, started: dict[int, LiveBroker]) -> None:
-    """Send the new brokers to the others, and everything to the new ones; elect leaders for offline partitions."""
+    """Announce new brokers to the others, send them the whole state, and elect leaders for offline partitions."""
     context = term.context
     others = list(context.brokers)
     context.brokers.update(started)
@@ -149,7 +150,7 @@ async def _failed(term: Term, dead: Collection[int]) -> None:
 
 
 async def replicas_offline(term: Term, replicas: dict[int, list[Partition]]) -> None:
-    """Handle lost replicas, by broker: elect new leaders for those that led, and remove all from the in-sync sets."""
+    """Handle lost replicas, by broker: replace those that led, and remove all from the in-sync replicas."""
     context = term.context
     await mark_leaderless(term, context.states)
     elected = await bring_online(term)
@@ -174,7 +175,7 @@ async def _again(term: Term, number: int) -> None:
     path = f"{BROKER_IDS}/{number}"
     found = await _get(term, number)
     if found is None or found.stat.created != known.epoch:
-        return  # it fails, or has registered again: the watch on all brokers handles that
+        return  # it is failing, or has registered again: the watch on /brokers/ids handles both
     try:
         registration = read(path, found.data, Registration.decode)
     except Unreadable as error:

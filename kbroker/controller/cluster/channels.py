@@ -1,8 +1,8 @@
-"""The channels from a controller to brokers: one request at a time each, in order, retried until answered.
+"""The channels from a controller to brokers: each sends one request at a time, and retries it until it is answered.
 
-Owns a queue and a task for each live broker. A request without a response is sent again after 100 ms, as long as the
-broker is registered under the epoch of the channel: receiving it twice has no further effect. Never chooses the
-requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
+Owns a queue and a task for each live broker. A channel sends a request without a response again after 100 ms, as long
+as the broker is registered under the channel's epoch. A request that a broker receives twice has no further effect.
+Never chooses the requests, and never interprets responses: it passes them on. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Channels:
         self._closed = False
 
     def open(self, broker: int, live: LiveBroker, listeners: tuple[str, str], timeout_ms: float) -> None:
-        """Open the channel to a broker. `listeners`: that of the controller's requests, and that between brokers.
+        """Open the channel to a broker. `listeners` are the one for the controller's requests and that between brokers.
 
-        A broker without the first one gets no requests.
+        A broker without the first listener gets no requests.
         """
         self.close(broker)
         if self._closed:
@@ -62,7 +62,7 @@ class Channels:
         self._channels[broker] = _Channel(self, broker, sender, listeners[1], peer, timeout_ms)
 
     def move(self, broker: int, live: LiveBroker, listener: str) -> None:
-        """Continue at another address of the same broker, with its pending requests."""
+        """Send the broker's pending and later requests to its new address."""
         channel, endpoint = self._channels.get(broker), live.at(listener)
         if channel is not None and endpoint is not None:
             channel.move(self._peers.peer(endpoint.host, endpoint.port, str(self._controller[0])))
@@ -74,7 +74,7 @@ class Channels:
             channel.close()
 
     def close_all(self) -> None:
-        """Stop sending to all brokers, including those opened later."""
+        """Stop sending to all brokers; later calls of `open` have no effect."""
         self._closed = True
         for broker in list(self._channels):
             self.close(broker)
@@ -104,10 +104,10 @@ class Channels:
                     break
 
     async def _messages(self, channel: _Channel, item: Outgoing) -> AsyncIterator[tuple[Any, int, Any]]:
-        """Yield the messages of a request: one, except for metadata of very many partitions.
+        """Yield the messages of a request: one, or several if it has the metadata of very many partitions.
 
-        LeaderAndIsr is never split: a broker of Apache Kafka takes its first one for the list of all its replicas, and
-        then writes its checkpoint of high watermarks.
+        LeaderAndIsr is never split: Apache Kafka's broker expects all its replicas in the first one, and writes its
+        checkpoint of high watermarks after that.
         """
         sender, context = channel.sender, self._context
         if isinstance(item, Leaderships):
@@ -154,7 +154,7 @@ class _Channel:
 
     def move(self, peer: Peer) -> None:
         old, self.peer = self.peer, peer
-        old.close()  # a request on its way there is sent again
+        old.close()  # this fails the request in flight, which the channel then retries
 
     def close(self) -> None:
         self._task.cancel()

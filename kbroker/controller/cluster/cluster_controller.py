@@ -1,9 +1,9 @@
-"""A broker's controller: it watches the election, may be elected itself, and then decides for the cluster.
+"""A broker's controller: it takes part in the controller election, and decides for the cluster once it is elected.
 
 Owns election and resignation, the queue of the controller's work, and the responses to other brokers and clients. The
-decisions are in the other modules of this package; all of them run in one task, one event after the other. Never
-registers the broker, and never begins or ends the session: the owner of the tree does, and notifies the controller.
-(Apache Kafka 3.9: KafkaController on ZooKeeper.)
+other modules of this package decide; all of them run in one task, one event after the other. Never registers the
+broker, and never begins or ends the session: the owner of the tree does both, and notifies the controller. (Apache
+Kafka 3.9: KafkaController on ZooKeeper.)
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class ClusterController:
         self._worker: asyncio.Task[None] | None = None
         self._rebalancing: asyncio.Task[None] | None = None
         self.unclean_elections = 0
-        """How many leaders this broker has elected from outside the in-sync replicas."""
+        """The number of leaders that this broker has elected from outside the in-sync replicas."""
         tree.listen(self._session_changed)
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """Whether this broker is the controller, to its own knowledge."""
         return self._term is not None
 
     @property
@@ -94,18 +94,18 @@ class ClusterController:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this broker is the controller, and no other live broker exists that is not shutting down."""
+        """Whether this broker is the controller, and each other live broker is shutting down."""
         return self._term is not None and not self._term.context.live() - {self.node_id}
 
     @property
     def is_idle(self) -> bool:
-        """Whether all known work is done, and all live brokers have answered their requests."""
+        """Whether the queue is empty, and all live brokers have answered their requests."""
         if not self._queue.is_idle:
             return False
         return self._term is None or all(map(self._term.channels.has_sent_all, self._term.context.brokers))
 
     async def start(self) -> None:
-        """Watch the controller election from now on, and stand for it. The broker must be registered before."""
+        """Watch the controller election from now on, and stand for it. The broker must already be registered."""
         self._steady = SteadyTree(self._tree, self._sleep)
         self._worker = asyncio.ensure_future(self._work())
         self._put_check()
@@ -116,22 +116,22 @@ class ClusterController:
         if self._worker is not None:
             self._worker.cancel()
             await asyncio.gather(self._worker, return_exceptions=True)
-        self.expired()  # it may have been elected meanwhile
+        self.expired()  # the worker may have won an election before it ended
 
     def expired(self) -> None:
-        """Handle the end of the session and of everything it held: all its pending work is dropped."""
+        """Handle the end of the session: drop the controller's pending work."""
         self._steady.end()
         self._queue.clear()
         self._leave()
 
     def renewed(self) -> None:
-        """Handle the broker's registration in a new session: it may stand for election again."""
+        """Handle the broker's registration in a new session: stand for election again."""
         self.expired()
         self._steady = SteadyTree(self._tree, self._sleep)
         self._put_check()
 
     def configure(self, config: ControllerConfig) -> None:
-        """Apply changed configs; elects unclean leaders if they are now allowed."""
+        """Apply changed configs; elect unclean leaders if they are allowed now."""
         before, self._config = self._config, config
         term = self._term
         if term is None:
@@ -141,7 +141,7 @@ class ClusterController:
             term.put("unclean", lambda: _bring_online(term))
 
     def unclean_election_enabled(self, topic: str) -> None:
-        """Handle a topic's config change that allows unclean leaders."""
+        """Elect unclean leaders for a topic, after a config change that allows them."""
         term = self._term
         if term is not None:
             term.put(("unclean", topic), lambda: _bring_online(term, topic))
@@ -179,7 +179,7 @@ class ClusterController:
     async def elect_leaders(
         self, kind: int, wanted: Collection[Partition]
     ) -> Mapping[Partition, elect_leaders.Elected]:
-        """Elect preferred leaders (kind 0), or any (1); return the results.
+        """Elect leaders of partitions: preferred ones (kind 0), or any, even unclean ones (1). Return the results.
 
         Each partition gets its new leader, or an ApiError: NOT_CONTROLLER for all if this broker is not active.
         """
@@ -191,7 +191,7 @@ class ClusterController:
     async def alter_reassignments(
         self, asked: Mapping[Partition, Sequence[int] | None], *, may_change_factor: bool = True
     ) -> Mapping[Partition, ApiError | None]:
-        """Begin to move partitions to other replicas; None instead of replicas cancels. Raises ApiError."""
+        """Begin reassignments of partitions; None as the target replicas cancels a reassignment. Raises ApiError."""
         return await self._ask(lambda term: reassignment.alter(term, asked, may_change_factor=may_change_factor))
 
     async def list_reassignments(self, wanted: Collection[Partition] | None) -> Mapping[Partition, Replicas]:
@@ -231,7 +231,7 @@ class ClusterController:
                 event.fail(ApiError(ErrorCode.UNKNOWN_SERVER_ERROR))
 
     def _session_over(self, event: Event, error: Unreachable) -> None:
-        """End the term with its session; the owner of the session notifies of the next one."""
+        """End the term with its session. The session's owner notifies the controller of the next session."""
         log.info("Broker %d could not finish its work as controller: %s", self.node_id, error)
         event.fail(ApiError(ErrorCode.NOT_CONTROLLER))
         if self._term is not None and self._term.tree.is_over:
@@ -275,10 +275,10 @@ class ClusterController:
         return False
 
     async def _take_away(self) -> None:
-        """Remove the /controller of a term that ended without its session, and never that of a later term.
+        """Remove /controller if an ended term of this session left it, but never that of a later term.
 
-        Every election changes the epoch with it, so a later controller is not affected (KIP-237), not even by a retry
-        whose first attempt had succeeded.
+        Each election also changes /controller_epoch, whose version this write checks (KIP-237). So a later controller
+        keeps its znode, even if the first attempt succeeded and this is a retry.
         """
         epoch = await self._steady.get(CONTROLLER_EPOCH)
         found = await self._steady.get(CONTROLLER)
@@ -313,7 +313,7 @@ class ClusterController:
         self.unclean_elections += count
 
     def _put_for(self, tree: FencedTree) -> Callable[[Hashable, Callable[[], Coroutine[Any, Any, None]]], None]:
-        """Return the function by which parts of a term queue work; work after the term's end is dropped."""
+        """Return the function with which a term's parts queue work. It drops work that arrives after the term's end."""
 
         def put(key: Hashable, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
             async def if_still() -> None:
@@ -336,7 +336,7 @@ class ClusterController:
             log.info("Broker %d has resigned as controller of epoch %d", self.node_id, term.epoch)
 
     def _answered(self, broker: int, broker_epoch: int, item: Outgoing, response: Any) -> None:
-        """Handle a broker's response; only storage errors and deletions matter."""
+        """Handle a broker's response. Only storage errors, and the results of deletions, have consequences."""
         term = self._term
         if term is None or response.error_code:
             if response.error_code:
@@ -383,7 +383,7 @@ def _stops_answered(term: Term, broker: tuple[int, int], item: Stops, response: 
 
 
 async def _if_same(term: Term, broker: tuple[int, int], work: Callable[[], Awaitable[None]]) -> None:
-    """Handle a broker's response, unless it has registered again since: then it gets new requests, too."""
+    """Handle a broker's response, unless the broker has registered again: then it also gets new requests."""
     live = term.context.brokers.get(broker[0])
     if live is not None and live.epoch == broker[1]:
         await work()
@@ -398,7 +398,7 @@ async def _bring_online(term: Term, topic: str | None = None) -> None:
 
 
 async def _give_up(tree: FencedTree) -> None:
-    """Remove /controller, if it is still this term's."""
+    """Remove /controller if this term still owns it."""
     try:
         await tree.commit(Delete(CONTROLLER))
     except (Refused, ControllerMoved):

@@ -1,7 +1,7 @@
 """The controller's state: live brokers, topics, assignments, leaders, and running operations.
 
-Owns the memory of one term of office; it is read from the tree at its beginning, and one task keeps it in step. Never
-requests and never writes: it only answers queries.
+Owns the state in memory of one term. The controller reads it from the tree when the term begins, and one task keeps it
+current. Never sends requests and never writes: it only answers queries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The content of /brokers/topics/T/partitions/P/state; `version` is the node's, and so the partition epoch."""
+    """The content of /brokers/topics/T/partitions/P/state. The znode's `version` is the partition epoch."""
 
     value: LeaderAndIsr
     version: int
@@ -50,9 +50,9 @@ class Deletion:
     """The progress of a topic's deletion."""
 
     begun: bool = False
-    """Whether its partitions have no leaders any more."""
+    """Whether the leaders of its partitions have been removed."""
     halted: bool = False
-    """Whether it waits: for a broker with a replica, or for the end of a reassignment."""
+    """Whether the deletion waits for a broker with a replica, or for the end of a reassignment."""
     asked: set[tuple[Partition, int]] = field(default_factory=set)
     """Replicas whose brokers have not yet answered the request to delete them."""
     done: set[tuple[Partition, int]] = field(default_factory=set)
@@ -76,10 +76,10 @@ class Context:
         self.topics: dict[str, Topic] = {}
         self.names: dict[bytes, str] = {}
         self.changed_topics: set[str] = set()
-        """Topics whose znodes have changed, or may have, since they were read."""
+        """Topics whose znodes have changed, or may have changed, after the last read."""
         self.states: dict[Partition, State] = {}
         self.offline: set[Partition] = set()
-        """Partitions whose leader is offline, and for which none could be elected so far."""
+        """Partitions whose leader is offline, and which have no electable replica so far."""
         self.moving: set[Partition] = set()
         """Partitions that are being reassigned."""
         self.deletions: dict[str, Deletion] = {}
@@ -91,7 +91,7 @@ class Context:
         return None if topic is None else topic.partitions.get(partition[1])
 
     def assigned(self, partition: Partition) -> tuple[int, ...]:
-        """Return a partition's replicas in order of preference, including all of a reassignment."""
+        """Return a partition's replicas in order of preference, including those that a reassignment adds or removes."""
         found = self.replicas(partition)
         return () if found is None else found.replicas
 

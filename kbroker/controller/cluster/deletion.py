@@ -1,9 +1,9 @@
 """The deletion of topics: brokers delete their replicas, then the topic's znodes are removed.
 
-Owns the progress of each deletion. A topic with a znode in /admin/delete_topics is announced as deleted at once (leader
--2), and the live brokers delete its replicas. As long as one of its brokers is not live, or a reassignment of the topic
-runs, the deletion waits. It ends with the removal of the topic's znodes; until then another controller can continue it.
-(TopicDeletionManager.)
+Owns the progress of each deletion. The controller announces a topic in /admin/delete_topics as deleted at once (leader
+-2), and the live brokers delete its replicas. The deletion waits while a broker with a replica is not live, or while a
+reassignment of the topic is in progress. It ends with the removal of the topic's znodes; until then another controller
+can continue it. (TopicDeletionManager.)
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def check(term: Term) -> None:
 
 
 async def begin(term: Term) -> None:
-    """Continue the deletions known at the beginning of a term, and do the work of `check`."""
+    """Continue the known deletions when a term begins, and do the work of `check`."""
     await _go_on(term, list(term.context.deletions))
     await check(term)
 
@@ -58,7 +58,7 @@ async def enqueue(term: Term, topic: str) -> None:
 
 
 def halt(term: Term, topics: Iterable[str]) -> None:
-    """Make deletions wait until they are resumed for their topics."""
+    """Make the deletions of these topics wait until `resume`."""
     for topic in topics:
         deletion = term.context.deletions.get(topic)
         if deletion is not None:
@@ -66,7 +66,7 @@ def halt(term: Term, topics: Iterable[str]) -> None:
 
 
 async def resume(term: Term, topics: Iterable[str]) -> None:
-    """Resume the deletion of those of these topics that are to be deleted."""
+    """Resume the deletions of these topics; topics that are not to be deleted are ignored."""
     waited = [topic for topic in topics if topic in term.context.deletions]
     for topic in waited:
         term.context.deletions[topic].halted = False
@@ -84,7 +84,7 @@ async def _go_on(term: Term, topics: Iterable[str]) -> None:
 
 
 async def _left(term: Term, topic: str, deletion: Deletion) -> list[Replica]:
-    """Return the replicas that are not known to be deleted."""
+    """Return the replicas whose deletion no broker has confirmed."""
     context = term.context
     left = []
     async for index in paced(list(context.topics[topic].partitions)):
@@ -96,7 +96,7 @@ async def _left(term: Term, topic: str, deletion: Deletion) -> list[Replica]:
 
 
 async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Replica]) -> None:
-    """Remove the leaders of a topic, and have all live brokers delete their replicas."""
+    """Remove a topic's leaders, and request all live brokers to delete their replicas."""
     context = term.context
     partitions = list(dict.fromkeys(partition for partition, _ in left))
     if not deletion.begun:
@@ -118,7 +118,7 @@ async def _ask(term: Term, topic: str, deletion: Deletion, left: Collection[Repl
 
 
 async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> None:
-    """Handle a broker's response: the replicas that it has deleted, and those that it could not."""
+    """Handle a broker's response: which replicas it has deleted, and which deletions failed."""
     topics: dict[str, None] = {}
     async for partition, is_done in paced(outcome.items()):
         deletion = term.context.deletions.get(partition[0])
@@ -136,7 +136,7 @@ async def answered(term: Term, broker: int, outcome: dict[Partition, bool]) -> N
 
 
 async def on_broker_failure(term: Term, broker: int, partitions: Collection[Partition]) -> None:
-    """Halt the deletions of these partitions: their broker or its directory has failed."""
+    """Halt the deletions of these partitions, whose broker or log directory has failed."""
     deletions = term.context.deletions
     async for partition in paced(partitions):
         deletion = deletions.get(partition[0])

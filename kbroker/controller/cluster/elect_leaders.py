@@ -1,8 +1,8 @@
-"""Elections of preferred leaders, on request or for balance, and of unclean leaders on request.
+"""Elects preferred leaders, on request or for balance, and unclean leaders on request.
 
-Owns ElectLeaders (KIP-460), /admin/preferred_replica_election, and the conditions of the automatic return of leadership
-to first replicas (auto.leader.rebalance.enable; KafkaController.checkAndTriggerAutoLeaderRebalance).
-controller/elections.py decides the leaders.
+Owns ElectLeaders (KIP-460), /admin/preferred_replica_election, and when leadership automatically returns to preferred
+replicas (auto.leader.rebalance.enable; KafkaController.checkAndTriggerAutoLeaderRebalance). controller/elections.py
+decides the leaders.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _why_not(term: Term, kind: int, partition: Partition) -> ApiError | None:
 
 
 async def prefer(term: Term, partitions: Collection[Partition]) -> dict[Partition, State]:
-    """Make first replicas the leaders where possible."""
+    """Make the preferred replicas leaders, where possible."""
     context = term.context
 
     def decide(partition: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
@@ -101,7 +101,7 @@ async def check(term: Term) -> None:
 
 
 FIRST_REBALANCE_SECONDS = 5
-"""Seconds from a controller's election to the first check; then leader.imbalance.check.interval.seconds counts."""
+"""Seconds from an election to the first check; later ones follow leader.imbalance.check.interval.seconds."""
 
 
 async def rebalance(term: Term) -> None:

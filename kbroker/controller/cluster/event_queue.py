@@ -1,7 +1,7 @@
 """The controller's work, one event at a time and in order.
 
-Owns the queue and the futures of waiting callers. Work may wait for the tree as long as it takes; nothing else of the
-controller runs meanwhile, so there are no races within it. (ControllerEventManager.)
+Owns the queue and the futures of waiting callers. Work may wait for the tree without a limit. No other work of the
+controller runs meanwhile, so it has no races. (ControllerEventManager.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Work = Callable[[], Coroutine[Any, Any, Any]]
 
 
 class Event:
-    """One unit of work, and the future of its waiting caller."""
+    """One unit of work, and the future on which its caller waits."""
 
     __slots__ = ("future", "key", "work")
 
@@ -62,7 +62,7 @@ class EventQueue:
         self._filled.set()
 
     async def ask(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Queue work and return its result. Raises ApiError, NOT_CONTROLLER if it is dropped."""
+        """Queue work and return its result. Raises ApiError: NOT_CONTROLLER if the work is dropped."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._events.append(Event(work, None, future))
         self._filled.set()

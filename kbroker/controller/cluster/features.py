@@ -1,8 +1,8 @@
 """The feature levels that a cluster's controller finalizes in /feature (KIP-584).
 
-Owns /feature: its creation in a cluster without it, and its change at a client's request. Only a client raises levels,
-except those of a new cluster: a broker of Apache Kafka 3.9 supports no feature at all and stops if one is finalized, so
-levels must never appear unasked. (KafkaController.enableFeatureVersioning, processFeatureUpdatesWithActiveController.)
+Owns /feature: its creation in a cluster without it, and its change at a client's request. Except in a new cluster,
+levels rise only at a client's request: a broker of Apache Kafka 3.9 supports no feature at all, and stops once one is
+finalized. (KafkaController.enableFeatureVersioning, processFeatureUpdatesWithActiveController.)
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ def supported_by(registration: Registration) -> Supported:
 
 
 async def learn(term: Term) -> bool:
-    """Read the finalized levels, which brokers must support; return whether /feature exists.
+    """Read the finalized levels, which live brokers must support; return whether /feature exists.
 
-    If it is disabled, as brokers before 2.7 left it, its levels are ignored, and it is enabled. Raises Unreadable.
+    With an inter.broker.protocol.version before 2.7, Kafka disables /feature. Its levels are then ignored, and it is
+    enabled. Raises Unreadable.
     """
     while True:
         found = await term.tree.get(FEATURE)
@@ -52,7 +53,7 @@ async def learn(term: Term) -> bool:
 
 
 async def begin(term: Term) -> None:
-    """Create /feature if missing: with levels in a new cluster whose live brokers all support them."""
+    """Create /feature if it is missing: with levels only in a new cluster whose brokers all support them."""
     if await learn(term):
         return
     is_new = not await term.tree.children(TOPICS)
@@ -63,14 +64,14 @@ async def begin(term: Term) -> None:
 
 
 def initial(brokers: Others, *, is_new: bool) -> Mapping[str, int]:
-    """Return the levels of a cluster without any; it `is_new` while it has no topics."""
+    """Return the first levels of a cluster without /feature. A cluster `is_new` while it has no topics."""
     if not is_new or brokers.missing or any(unsupported(NEW_CLUSTER, each) for each in brokers.supported.values()):
         return {}
     return NEW_CLUSTER
 
 
 async def update(term: Term, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
-    """Change levels: all or none. Return the version of /feature that contains them. Raises ApiError.
+    """Change all of these levels, or none. Return the version of /feature that contains them. Raises ApiError.
 
     A level is raised only if all live brokers support it, and all brokers with replicas are live.
     """
@@ -97,7 +98,7 @@ async def update(term: Term, updates: Sequence[FeatureUpdate], *, validate_only:
 
 
 async def _others(term: Term) -> Others:
-    """Return the supported features of all brokers, including those unknown to the controller or counted as dead."""
+    """Return the supported features of all brokers, including those that the controller counts as dead."""
     context = term.context
     supported = {number: supported_by(each.registration) for number, each in context.brokers.items()}
     missing = context.hosts() - supported.keys()

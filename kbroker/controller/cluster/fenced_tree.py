@@ -1,10 +1,10 @@
-"""The controller's view of the tree: it waits out a lost connection, and is read-only after the next election.
+"""The controller's access to the tree: requests wait out a lost connection, and writes fail after the next election.
 
-Owns how long it retries (as long as its session lives), and the check of /controller_epoch with every write (KIP-237).
-Never interprets the written data, except the epoch.
+Owns how long a request is retried (while the session is live), and the check of /controller_epoch with every write
+(KIP-237). Never interprets the written data, except the epoch.
 
-A lost response may belong to a successful write: a writer that retries finds the node changed, and has to check whether
-the change was its own.
+A write may succeed although its response is lost. A writer that retries then finds the node changed, and has to check
+whether its own first attempt did that.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _RETRY_SECONDS = 0.05
 
 
 class ControllerMoved(Exception):  # noqa: N818 - an outcome to be handled, not a fault
-    """Another controller was elected: nothing more can be written."""
+    """Another controller was elected: this one cannot write any more."""
 
 
 class SteadyTree:
-    """A tree within the session that is live at its creation; requests wait out a lost connection.
+    """A tree in one session, the one that was live when this object was created. Requests wait out a lost connection.
 
     Raises SessionExpired once that session has ended, even if another one follows.
     """
@@ -98,7 +98,7 @@ class SteadyTree:
             except SessionExpired:
                 raise
             except Unreachable:
-                if self._connected.is_set():  # the loss is not known yet, or already over
+                if self._connected.is_set():  # `listen` has not reported the loss yet, or the connection is back
                     await self._sleep(_RETRY_SECONDS)
                 await self._connected.wait()
 
@@ -196,7 +196,7 @@ async def claim(tree: SteadyTree, node_id: int, now_ms: int) -> FencedTree | Non
 
 
 async def _own(tree: SteadyTree, node_id: int, epoch: int) -> FencedTree | None:
-    """Return the tree if the refused claim had been successful before, and only its response was lost."""
+    """Return the tree if an earlier attempt of this claim succeeded and only its response was lost."""
     holder, found = await tree.get(CONTROLLER), await tree.get(CONTROLLER_EPOCH)
     if holder is None or found is None or holder.stat.owner != tree.session_id:
         return None

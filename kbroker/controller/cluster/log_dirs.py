@@ -1,8 +1,8 @@
-"""Log directories that fail while their broker lives.
+"""Handles log directories that fail while their broker runs on.
 
-Owns the set of replicas on failed directories. A broker with such a directory leaves a notification. The controller
-then sends it all leaderships again, and the response shows which replicas are lost (KAFKA_STORAGE_ERROR) and which are
-usable (KafkaController.onBrokerLogDirFailure, processLeaderAndIsrResponseReceived).
+Owns the set of replicas on failed directories. A broker with a failed directory writes a notification. The controller
+then sends this broker all its leaderships again, and the response shows which replicas are lost (KAFKA_STORAGE_ERROR)
+and which are usable (KafkaController.onBrokerLogDirFailure, processLeaderAndIsrResponseReceived).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ log = logging.getLogger(__name__)
 
 
 async def clear(term: Term) -> None:
-    """Remove the notifications of an earlier term: all brokers get all leaderships in any case.
+    """Remove the notifications of an earlier term: this term sends all brokers their leaderships anyway.
 
-    Only brokers before 2.7 leave notifications of changed in-sync replicas.
+    Notifications of changed in-sync replicas are removed, too; only brokers before 2.7 write them.
     """
     for parent in (LOG_DIR_EVENTS, ISR_CHANGES):
         names = await term.tree.children(parent)

@@ -1,8 +1,8 @@
 """Leaders and in-sync replicas of many partitions: decided, written, stored, and sent.
 
-Owns the writing of a partition's state to the tree: compared with its version and fenced, several partitions per write,
-and several writes at once (PartitionStateMachine and ReplicaStateMachine of Apache Kafka 3.9, which writes one
-partition at a time). elections.py decides the leaders. A state that another process has changed is read again, and
+Owns the writes of partition states to the tree. Each write is fenced and checks the version of every state. A write has
+several partitions, and several writes run at once; Apache Kafka 3.9 (PartitionStateMachine, ReplicaStateMachine) writes
+one partition at a time. elections.py decides the leaders. If another process has changed a state, it is read and
 decided again.
 """
 
@@ -61,7 +61,7 @@ Decide = Callable[[Partition, LeaderAndIsr], LeaderAndIsr | None]
 
 
 async def read_state(tree: FencedTree, partition: Partition) -> State | None:
-    """Return a partition's state; None if it is missing, or unreadable, which is logged."""
+    """Return a partition's state; None if it is missing or unreadable. An unreadable state is logged."""
     path = state_path(*partition)
     found = await tree.get(path)
     if found is None:
@@ -74,7 +74,7 @@ async def read_state(tree: FencedTree, partition: Partition) -> State | None:
 
 
 async def change(term: Term, partition: Partition, decide: Decide) -> State | None:
-    """Write a partition's next state; return it, or None if nothing could be decided.
+    """Write a partition's next state. Return it, or None if `decide` or a missing state prevents a change.
 
     Raises ControllerMoved.
     """
@@ -96,7 +96,7 @@ async def change(term: Term, partition: Partition, decide: Decide) -> State | No
         if state.value.controller_epoch > term.epoch:
             raise ControllerMoved(f"{path} was written by a controller of epoch {state.value.controller_epoch}")
         context.states[partition] = state
-        if state == State(value, before.version + 1):  # its own write, whose response was lost
+        if state == State(value, before.version + 1):  # this is the first attempt's write, whose response was lost
             return state
     return None
 
@@ -112,7 +112,7 @@ async def change_all(term: Term, partitions: Collection[Partition], decide: Deci
 
 
 async def write_together(term: Term, partitions: Sequence[Partition], decide: Decide) -> list[State | None] | None:
-    """Write the next states of partitions in one transaction; None, with nothing written, if one of them is refused."""
+    """Write the next states of partitions in one transaction. If one is refused, write none and return None."""
     context = term.context
     states: list[State | None] = []
     writes: list[Change] = []
@@ -136,7 +136,7 @@ async def write_together(term: Term, partitions: Sequence[Partition], decide: De
 
 
 async def create(term: Term, partitions: Collection[Partition], batch: Batch) -> None:
-    """Create the states of new partitions: led by the first online replica, with all online ones in sync."""
+    """Create the states of new partitions. The first online replica leads, and all online replicas are in sync."""
     context = term.context
 
     values: dict[Partition, LeaderAndIsr] = {}
@@ -229,8 +229,9 @@ async def bring_online(
 ) -> dict[Partition, State]:
     """Create the states of new partitions and elect leaders for offline ones: all of them, or the given ones.
 
-    With `unclean` also from outside the in-sync replicas, under any configs of the topics. The requests are added to
-    `batch` if given, otherwise sent at once. Return the partitions for which a leader was elected.
+    With `unclean`, a leader may also be a replica that is not in sync, whatever the topics' configs say. Add the
+    requests to `batch` if it is given, otherwise send them at once. Return the partitions for which a leader was
+    elected.
     """
     own = term.batch() if batch is None else batch
     elected = await _bring_online(term, partitions, own, unclean=unclean)
@@ -279,7 +280,7 @@ def _has_online_isr(term: Term, partition: Partition) -> bool:
 
 
 async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
-    """Record which of these partitions have an unusable leader."""
+    """Record as offline those of these partitions that have no usable leader."""
     context = term.context
     async for partition in paced(list(partitions)):
         if partition in context.states and not context.is_led(partition) and not context.is_deleted(partition[0]):
@@ -287,12 +288,12 @@ async def mark_leaderless(term: Term, partitions: Iterable[Partition]) -> None:
 
 
 async def take_out(term: Term, replica: int, partitions: Collection[Partition], batch: Batch) -> None:
-    """Remove an unusable replica from leadership and the in-sync set, and stop it if its broker lives."""
+    """Remove an unusable replica from leadership and the in-sync replicas, and stop it if its broker is live."""
     context = term.context
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         if value.leader == NO_LEADER and value.isr == (replica,):
-            return None  # the last one in sync stays, and it is already known not to lead
+            return None  # the last in-sync replica stays in the set, and the state already has no leader
         return elections.without_replica(value, replica, term.epoch)
 
     states = await change_all(term, partitions, decide)
@@ -307,7 +308,7 @@ async def take_out(term: Term, replica: int, partitions: Collection[Partition], 
 
 
 async def unled(term: Term, partitions: Collection[Partition]) -> None:
-    """Remove the leaders of partitions of topics that are being deleted, whatever happens to their replicas."""
+    """Remove the leaders of partitions whose topics are being deleted, whether or not their replicas are usable."""
 
     def decide(_: Partition, value: LeaderAndIsr) -> LeaderAndIsr | None:
         if value.leader == NO_LEADER:

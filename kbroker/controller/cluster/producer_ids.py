@@ -1,6 +1,6 @@
 """Blocks of producer ids, each allocated to one broker once (KIP-730).
 
-Owns /latest_producer_id_block, which brokers before 2.8 write as well: each write checks the version that was read.
+Owns /latest_producer_id_block. Brokers before 2.8 write it, too, so each write checks the version that was read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The reassignment of partitions to other brokers: start, cancellation, completion, and continuation after a fail-over.
 
-Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). A started one is stored in the
-topic's znode (replicas, adding, removing), so that another controller can continue it:
+Owns the steps of a reassignment (KIP-455; KafkaController.onPartitionReassignment). The topic's znode stores a started
+reassignment (replicas, adding, removing), so that another controller can continue it:
 
     begin    the znode; a new leader epoch; LeaderAndIsr to the current replicas, and to the added ones as new
     finish   once all of the target are in sync: a leader among them, the others removed from the in-sync replicas and
@@ -83,7 +83,7 @@ def _plan(term: Term, partition: Partition, target: Sequence[int] | None) -> Rep
 
 
 def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_factor: bool) -> ApiError | None:
-    """Return the fault of a target that a client names, None if it is valid."""
+    """Return the fault of a client's target, None if it is valid."""
 
     def refusal(text: str) -> ApiError:
         return ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
@@ -91,7 +91,8 @@ def _why_not(term: Term, current: Replicas, target: Sequence[int], may_change_fa
     live = term.context.live()
     if not target:
         return refusal("Empty replica list specified in partition reassignment.")
-    # More than these cannot all be alive or replicas already, and a client may name millions.
+    # Check a bounded number of ids: a client may name millions. In a longer list this part always has a fault: a
+    # duplicate, or a broker that is neither live nor a replica.
     target = target[: len(live) + len(current.replicas) + 1]
     if len(set(target)) != len(target):
         return refusal(f"Duplicate replica ids in partition reassignment replica list: {_listed(target)}")
@@ -156,7 +157,7 @@ async def _begin(term: Term, planned: Mapping[Partition, Replicas]) -> dict[Part
 
 
 async def resume(term: Term, except_for: Collection[Partition] = (), target_on: int | None = None) -> None:
-    """Continue all started reassignments, or those with a given broker among their targets."""
+    """Continue all started reassignments, or only those that have this broker in their target."""
     for partition in list(term.context.moving):
         replicas = term.context.replicas(partition)
         if replicas is None or partition in except_for:
@@ -182,7 +183,7 @@ async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
     deletion.halt(term, (partition[0],))
     if not await _remember(term, partition, replicas):
         return False
-    if partition not in term.context.states:  # none of its planned replicas was online so far
+    if partition not in term.context.states:  # the partition has no state yet, because none of its replicas was online
         await bring_online(term, (partition,))
     if not _is_complete(term, partition, replicas):
         await _notify_replicas(term, partition, replicas)
@@ -192,12 +193,12 @@ async def go_on(term: Term, partition: Partition, replicas: Replicas) -> bool:
 
 
 async def _remember(term: Term, partition: Partition, replicas: Replicas) -> bool:
-    """Write a started reassignment; replicas added by an earlier one and not part of this one are removed."""
+    """Write a started reassignment. Remove the replicas that only an earlier, replaced reassignment has added."""
     context = term.context
     current = context.replicas(partition)
     if current is not None and current != replicas:
-        # For a cancellation, a new epoch is written too: another controller would find nothing to continue, and brokers
-        # ignore other replicas of a partition under a known epoch.
+        # A cancellation also writes a new leader epoch here. After a fail-over, the next controller would find no
+        # reassignment to continue, and brokers ignore a new replica list under a leader epoch that they know.
         if not await _write(term, partition, replicas, new_epoch=not replicas.in_motion):
             return False
         context.assign(partition, replicas)
@@ -233,7 +234,7 @@ async def _finish(term: Term, partition: Partition, replicas: Replicas) -> None:
 
 
 async def _move_leadership(term: Term, partition: Partition, finished: Replicas) -> None:
-    """Elect a leader if the current one is offline or not in the target; in any case send all replicas their list."""
+    """Elect a leader if the current one is offline or not in the target. Always send all replicas the replica list."""
     context = term.context
     leader = context.leader(partition)
     if leader in finished.replicas and context.is_online(leader, partition):
@@ -255,7 +256,7 @@ async def _notify_brokers(term: Term, partition: Partition, brokers: Iterable[in
 
 
 async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> None:
-    """Remove replicas from the in-sync set, stop them, and have them deleted."""
+    """Remove replicas from the in-sync replicas, and request their brokers to stop and delete them."""
     for broker in brokers:
         batch = term.batch()
         await take_out(term, broker, (partition,), batch)
@@ -267,7 +268,7 @@ async def _remove(term: Term, partition: Partition, brokers: Sequence[int]) -> N
 
 
 async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_epoch: bool = False) -> bool:
-    """Write a partition's replicas into its topic's znode; other writers may change other partitions in it.
+    """Write a partition's replicas into its topic's znode. Other writers may change other partitions of the znode.
 
     With `new_epoch` the partition begins a new leader epoch in the same write.
     """
@@ -300,7 +301,7 @@ async def _write(term: Term, partition: Partition, replicas: Replicas, *, new_ep
 
 
 async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[int]], bool]) -> None:
-    """Remove partitions from a tool's request; the znode is deleted once none is left."""
+    """Remove partitions from a tool's request, and delete the request's znode once it has no partitions."""
     while True:
         found = await term.tree.get(REASSIGNMENTS)
         if found is None:
@@ -315,7 +316,7 @@ async def _drop_from_znode(term: Term, is_done: Callable[[Partition, Sequence[in
             await term.tree.commit(change)
         except Refused:  # a tool has written meanwhile
             continue
-        if not left:  # another tool may write a request now
+        if not left:  # the znode is gone, so another tool may now write a request
             term.put("reassignments", lambda: check(term))
         return
 

@@ -1,7 +1,7 @@
 """The controller's messages to brokers: LeaderAndIsr 7, UpdateMetadata 8 and StopReplica 4.
 
-Owns their fields, in the versions of Apache Kafka 3.9, and how they are built from the parts of many partitions. Pure.
-(ControllerChannelManager.)
+Owns the fields of these requests in Apache Kafka 3.9's versions, and how a request is built from the parts of its
+partitions. Pure. (ControllerChannelManager.)
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ UPDATE_METADATA: Final = 8
 STOP_REPLICA: Final = 4
 
 DELETED_LEADER: Final = -2
-"""The leader of a partition of a topic that is being deleted, in UpdateMetadata."""
+"""The leader in UpdateMetadata of a partition whose topic is being deleted."""
 EPOCH_OF_DELETION: Final = -2
-"""The leader epoch for stopping replicas of such a topic: it overrides every other."""
+"""The leader epoch in StopReplica for a topic that is being deleted. It overrides all other epochs."""
 NO_EPOCH: Final = -1
 _SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -60,7 +60,7 @@ def leadership(index: int, state: State, replicas: Replicas, *, is_new: bool) ->
 
 
 def metadata(context: Context, partition: Partition) -> UpdateMetadataPartitionState | None:
-    """Return a partition's part of an UpdateMetadata; None while it has no state."""
+    """Return a partition's part of an UpdateMetadata; None if the partition has no state yet."""
     state = context.states.get(partition)
     if state is None:
         return None

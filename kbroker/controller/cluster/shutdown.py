@@ -1,7 +1,7 @@
-"""ControlledShutdown: the leaderships of a broker that is about to stop move to others first.
+"""ControlledShutdown: moves the leaderships of a broker to others before the broker stops.
 
-Owns the choice of partitions (KIP-9; KafkaController.doControlledShutdown): partitions with other replicas, if one of
-them is in sync. The broker also stops following. From then on it is never elected, until it registers again.
+Owns the choice of partitions (KIP-9; KafkaController.doControlledShutdown): those with another replica that is in sync.
+The broker also stops following. The controller does not elect it again until it registers again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
     context.leaving.add(leaving)
     led, followed = await _leaderships(term, leaving)
     await _move(term, led)
-    # It stops following first, so that no leader adds it to the in-sync replicas again.
+    # The broker stops following first, so that no leader adds it to the in-sync replicas again.
     batch = term.batch()
     for partition in followed:
         batch.stop(leaving, partition, delete=False)
@@ -50,7 +50,7 @@ async def controlled_shutdown(term: Term, request: ControlledShutdownRequest) ->
 
 
 async def _leaderships(term: Term, broker: int) -> tuple[list[Partition], list[Partition]]:
-    """Return the partitions that a broker leads and follows, of those that have other replicas."""
+    """Return the partitions that a broker leads, and those that it follows, if they have other replicas."""
     context = term.context
     led: list[Partition] = []
     followed: list[Partition] = []

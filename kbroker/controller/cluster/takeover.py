@@ -1,7 +1,7 @@
-"""The beginning of a term: everything is read and watched, all brokers get everything, started operations continue.
+"""Begins a term: reads and watches the cluster's znodes, sends all brokers the state, and continues started operations.
 
-Owns the order (KafkaController.onControllerFailover): the live brokers first, since no broker follows a leader that it
-does not know as live; then leaderships, after all possible elections; then reassignments, deletions and requested
+Owns the order (KafkaController.onControllerFailover). The live brokers are first, since a broker follows only a leader
+that it knows to be live. Then leaderships, after all possible elections; then reassignments, deletions and requested
 elections.
 """
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 async def take_over(term: Term) -> None:
-    """Begin a term. After any exception another broker has to try."""
+    """Begin a term. If it raises an exception, the caller has to resign, so that another broker can try."""
     context = term.context
     await features.learn(term)
     await log_dirs.clear(term)
@@ -46,7 +46,7 @@ async def take_over(term: Term) -> None:
 
 
 async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
-    """Remove offline replicas, then send the leaderships to all others, once.
+    """Remove offline replicas, then send the leaderships to all other replicas, once.
 
     Apache Kafka sends before and after each step, and increments the leader epoch of a partition without a live leader
     twice.
@@ -70,7 +70,7 @@ async def _elect_and_notify(term: Term, partitions: list[Partition]) -> None:
 
 
 async def _remember_deletions(term: Term) -> None:
-    """Load the running deletions before any broker gets the topics as existing ones."""
+    """Load the deletions in progress, before any broker gets their topics as existing ones."""
     for topic in await term.tree.children(DELETE_TOPICS):
         if term.config.delete_topics and topic in term.context.topics:
             await deletion.enqueue(term, topic)

@@ -1,7 +1,7 @@
-"""One term of office: the shared state of an active controller's parts.
+"""One term: the state that the parts of an active controller share.
 
-Owns only the bundle, the broker's configs that the controller reads, and how a part queues its next work. A term ends
-with the election of another controller, with the session, or with the broker; nothing of it is used afterwards.
+Owns only these shared objects, the configs that the controller reads, and how a part queues its next work. A term ends
+with the election of another controller, with the session, or with the broker. No part of it is used after that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.controller.cluster.fenced_tree import FencedTree
 class ControllerConfig:
     """The broker's configs that the controller uses; times are ms, except Kafka's own key in seconds.
 
-    A change is a new value of this class.
+    A change of configs creates a new object of this class.
     """
 
     inter_broker_listener: str = "PLAINTEXT"
@@ -59,7 +59,7 @@ class Term:
     channels: Channels
     config: ControllerConfig
     put: Callable[[Hashable, Work], None]
-    """Queue work at the end; at most one event per key at a time."""
+    """Queue work at the end; at most one event of each key is queued."""
     elected_uncleanly: Callable[[int], None] = lambda _count: None
     """Called with the number of leaders elected from outside the in-sync replicas."""
 

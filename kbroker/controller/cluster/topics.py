@@ -1,8 +1,8 @@
-"""New, grown and vanished topics.
+"""Finds new, grown and removed topics.
 
 Owns the reading of /brokers/topics and of each topic's znode, with the watches on them, and assigns missing topic ids
-(KIP-516). A broker that creates or extends a topic writes its znode, and only that: the controller creates the
-partitions (KafkaController.processTopicChange, processPartitionModifications).
+(KIP-516). A broker that creates or extends a topic writes only the topic's znode; the controller creates the partitions
+(KafkaController.processTopicChange, processPartitionModifications).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_topics(term: Term) -> list[Partition]:
-    """Add unknown topics, remove vanished ones, and watch; return the new partitions."""
+    """Read and watch all topics: add unknown ones, and forget removed ones. Return the new partitions."""
     context = term.context
     names = await term.tree.children(TOPICS, lambda: term.put("topics", lambda: check(term)))
     missing = context.topics.keys() - names
@@ -44,9 +44,9 @@ async def read_topics(term: Term) -> list[Partition]:
 
 
 async def _read(term: Term, name: str) -> Assignment | None:
-    """Read and watch a topic's znode, and add a missing id. None if that is not possible, which is logged.
+    """Read and watch a topic's znode, and add a missing id. If that fails, log the reason and return None.
 
-    A tool that knows no ids writes the znode without one: the topic keeps the id of its logs.
+    A tool that does not know topic ids writes the znode without the id. The topic then keeps the id that its logs have.
     """
     path = topic_path(name)
     watch = _watch(term, name)
@@ -85,12 +85,12 @@ async def check(term: Term) -> None:
 
 
 async def check_changed(term: Term) -> None:
-    """Find grown topics, and create their new partitions; after a lost connection all may have changed."""
+    """Find grown topics, and create their new partitions. After a lost connection any topic may have grown."""
     context = term.context
     names, context.changed_topics = sorted(context.changed_topics), set()
     known = [name for name in names if name in context.topics]
     assignments = await all_of(known, lambda name: _read(term, name))
-    # An unknown one could not be read before, or was removed.
+    # An unknown topic was removed, or could not be read before.
     find_new = len(known) < len(names)
     grown: list[Partition] = []
     for name, assignment in zip(known, assignments, strict=True):

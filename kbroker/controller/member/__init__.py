@@ -1,1 +1,1 @@
-"""A broker as a member of a cluster: its registration, its view of the cluster, and its requests for changes."""
+"""A broker as a member of a cluster: its registration, its copy of the cluster's state, its requests for changes."""

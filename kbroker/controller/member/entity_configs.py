@@ -1,4 +1,4 @@
-"""The dynamic configs of topics, brokers, users and others in ZooKeeper, followed by their notifications.
+"""The dynamic configs of topics, brokers, users and others in ZooKeeper, kept current through notifications.
 
 Owns the configs read from /config. Never knows the meaning of a config. (Apache Kafka 3.9: ZkConfigManager.)
 """
@@ -30,9 +30,9 @@ from kbroker.security.sasl.scram_credential import USERS
 log = logging.getLogger(__name__)
 
 GROUPS = "groups"
-"""A kind of kbroker's own.
+"""A kind of entity that only kbroker has.
 
-Brokers write it only in clusters without Java brokers (check_keeps_groups): 3.9 does not know it.
+Brokers write configs of groups only in clusters without Java brokers (check_keeps_groups): 3.9 does not know this kind.
 """
 FOLLOWED = ("topics", "brokers", GROUPS, *KINDS)
 Configs = Mapping[str, str]
@@ -51,13 +51,13 @@ class EntityConfigs:
     def __init__(self, tree: MetadataTree, clock: Clock) -> None:
         self._tree = tree
         self._known: dict[str, dict[str, Configs]] = {kind: {} for kind in FOLLOWED}
-        self._unread: dict[str, None] = {}  # topics whose configs could not be read at first
+        self._unread: dict[str, None] = {}  # topics whose configs have not been readable so far
         self._listener: Listener = lambda _kind, _name, _configs: None
         self._rereading = Rereading(tree, self._process, "configs")
         self._notifications = Notifications(tree, clock, CONFIG_CHANGES, _named)
 
     def of(self, kind: str, name: str) -> Configs:
-        """Return an entity's known configs; empty without any."""
+        """Return an entity's known configs; empty if it has none."""
         return self._known[kind].get(name, {})
 
     def all(self, kind: str) -> Mapping[str, Configs]:
@@ -86,7 +86,7 @@ class EntityConfigs:
         return [each for found in await all_of(users, of, AT_ONCE) for each in found]
 
     async def read_topics(self, names: Iterable[str]) -> None:
-        """Read the configs of topics that may be new; without ZooKeeper they are read once it is back."""
+        """Read the configs of topics that may be new; if ZooKeeper is unreachable, read them once it is back."""
         names = list(names)
         try:
             await self._read_all("topics", names)
@@ -99,7 +99,7 @@ class EntityConfigs:
         self._rereading.begin()
 
     def reread(self) -> None:
-        """Read the changes now, or after the running read."""
+        """Read the changes now, or after the read in progress."""
         self._rereading.reread()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class EntityConfigs:
         self._rereading.close()
 
     async def _process(self) -> None:
-        """Read the entities that could not be read at first, then process the new notifications."""
+        """Read the entities that have not been readable so far, then process the new notifications."""
         for name in list(self._unread):
             await self._read("topics", name)
             self._unread.pop(name, None)
@@ -132,7 +132,7 @@ class EntityConfigs:
             try:
                 configs = znodes.read(path, node.data, znodes.decode_configs)
             except Unreadable as error:
-                # Keep the known ones: a default must not replace a configured value.
+                # Keep the known configs: a default must not replace a configured value.
                 log.error("%s; its last known configs stay", error)
                 return
         if configs:
@@ -144,8 +144,8 @@ class EntityConfigs:
         """Store the result of `revise` for an entity's configs, notify all brokers, and update this one.
 
         The current configs are read first, and written only if they have not changed meanwhile; otherwise `revise` is
-        called again. Raises its exceptions, ApiError after too many attempts, and Refused if the controller has
-        changed; without `controller_version` that is not checked.
+        called again. Raises the exceptions of `revise`, ApiError after too many attempts, and, if `controller_version`
+        is given, Refused if the controller has changed.
         """
         path = f"{CONFIG}/{kind}/{name or DEFAULT_ENTITY}"
         above = _above(kind, name)
@@ -155,8 +155,8 @@ class EntityConfigs:
             configs = revise(old)
             if configs == old == self.of(kind, name):
                 return
-            # The other brokers may not know the current configs yet. The change and its notification are written
-            # together or not at all.
+            # Notify even if nothing changes: other brokers may not know the current configs yet. One transaction writes
+            # the change and its notification.
             writes: list[Change] = [Create(CONFIG_CHANGE, _notification(kind, name), sequential=True)]
             if configs != old:
                 data = znodes.encode_configs(configs)
@@ -183,14 +183,14 @@ class EntityConfigs:
 
 
 def _is_entity(kind: str, segment: str) -> bool:
-    """Whether a notification names a followed entity: one with a name, or a user's client id."""
+    """Whether this broker follows the entity of a notification: a named entity, or a client id of a user."""
     if "/" in segment:
         return kind == USERS and entity_at(kind, segment) is not None
     return kind in FOLLOWED and bool(segment)
 
 
 def _above(kind: str, name: str) -> list[str]:
-    """Return the nodes between those of a kind and of a name."""
+    """Return the nodes between a kind's node and an entity's node."""
     parts = name.split("/")[:-1]
     return [f"{CONFIG}/{kind}/{'/'.join(parts[:depth])}" for depth in range(1, len(parts) + 1)]
 

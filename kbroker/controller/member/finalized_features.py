@@ -1,7 +1,8 @@
-"""The finalized features of the cluster in ZooKeeper, followed by a watch.
+"""The finalized features of the cluster in ZooKeeper, kept current by a watch.
 
-Owns the content of /feature, and the check whether this broker supports it: with an unsupported feature it neither
-starts nor continues. Never writes: the controller does. (Apache Kafka 3.9: FinalizedFeatureChangeListener.)
+Owns the content of /feature, and the check whether this broker supports it: with an unsupported feature the broker does
+not start, and stops if it is running. Never writes: the controller does. (Apache Kafka 3.9:
+FinalizedFeatureChangeListener.)
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class FinalizedFeatures:
         self.epoch = NO_EPOCH if node is None or not features.enabled else node.stat.version
 
     def follow(self, listener: Listener, fail: Callable[[str], None]) -> None:
-        """Call `listener(levels, epoch)` now and after changes; `fail(text)` if the broker cannot go on."""
+        """Call `listener(levels, epoch)` now and after changes, or `fail(text)` if the broker has to stop."""
         self._listener, self._fail = listener, fail
         listener(self.levels, self.epoch)
         self._rereading.begin(self._changed)
@@ -58,11 +59,11 @@ class FinalizedFeatures:
         self.reread()
 
     def reread(self) -> None:
-        """Read again now, or after the running read."""
+        """Read again now, or after the read in progress."""
         self._rereading.reread()
 
     async def settled(self) -> None:
-        """Wait for the end of the running read, if any."""
+        """Wait for the end of the read in progress, if any."""
         await self._rereading.settled()
 
     def close(self) -> None:

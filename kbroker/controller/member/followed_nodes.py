@@ -1,10 +1,10 @@
-"""Content of ZooKeeper that a broker follows: read again whenever it may have changed, by watches and notifications.
+"""Content of ZooKeeper that a broker follows: watches and notifications show when to read it again.
 
-Owns the reading task, the last processed notifications, and the change of a znode together with its notification. A new
-connection is a reason to read: watches are lost with the old one, even in the same session. A notification carries no
-values: it names the nodes to read. After a lost connection a broker processes the missed ones, of which ZooKeeper has
-at least the last quarter of an hour. Never knows the meaning of the nodes. (Apache Kafka 3.9:
-ZkNodeChangeNotificationListener.)
+Owns the reading task, the last processed notifications, and the change of a znode together with its notification. The
+broker also reads after each new connection, because the lost connection took its watches with it, even in the same
+session. A notification carries no values: it names the nodes to read. After a lost connection a broker processes the
+notifications that it missed; ZooKeeper keeps them for at least a quarter of an hour. Never knows the meaning of the
+nodes. (Apache Kafka 3.9: ZkNodeChangeNotificationListener.)
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 50
-"""Concurrent reads, and most old notifications removed at a time."""
+"""The number of concurrent reads, and the most old notifications that are removed at a time."""
 EXPIRED_MS: Final = 15 * 60 * 1000
-"""A notification of this age has been processed by all live brokers, and is removed."""
+"""All live brokers have processed a notification of this age, so it is removed."""
 TRIES: Final = 100
-"""Attempts of a change while others are faster: each of them has made a change by then."""
+"""The attempts of a change. An attempt fails only if another broker's change was written first."""
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class Rereading:
-    """`read` reads everything that may have changed; after Unreachable it is repeated with the next connection."""
+    """Calls `read`, which reads everything that may have changed; after Unreachable, again with the next connection."""
 
     def __init__(self, tree: MetadataTree, read: Callable[[], Awaitable[None]], name: str) -> None:
         """`name` is its name in the log."""
@@ -56,13 +56,13 @@ class Rereading:
         self._again = self._closed = False
 
     def begin(self, connected: Callable[[], None] | None = None) -> None:
-        """Read now, and with every new connection: `connected` is called then, by default `reread`."""
+        """Read now. Call `connected`, by default `reread`, with every new connection."""
         again = connected or self.reread
         self._tree.listen(lambda session: again() if session is Session.LIVE else None)
         self.reread()
 
     def reread(self) -> None:
-        """Read again now, or after the running read."""
+        """Read again now, or after the read in progress."""
         if self._closed:
             return
         if self._reading is not None:
@@ -71,7 +71,7 @@ class Rereading:
         self._reading = asyncio.get_running_loop().create_task(self._follow())
 
     async def settled(self) -> None:
-        """Wait for the end of the running read, if any."""
+        """Wait for the end of the read in progress, if any."""
         if self._reading is not None:
             await asyncio.shield(self._reading)
 
@@ -85,7 +85,7 @@ class Rereading:
         try:
             while True:
                 self._again = False
-                with contextlib.suppress(Unreachable):  # repeated when ZooKeeper is back, if it is not by now
+                with contextlib.suppress(Unreachable):  # the next connection starts another read
                     await self._read()
                 if not self._again:
                     break
@@ -96,7 +96,7 @@ class Rereading:
 
 
 class Notifications(Generic[K]):
-    """The numbered znodes below a path, each of which names something that has changed.
+    """The numbered znodes below a path. Each of them names a key whose value has changed.
 
     `named` returns the key in the data of a notification; None to skip it.
     """
@@ -109,11 +109,11 @@ class Notifications(Generic[K]):
         self._last = -1
 
     async def skip(self) -> None:
-        """Count all present notifications as processed: their keys are read after this."""
+        """Count all present notifications as processed. The caller reads their keys afterwards."""
         self._last = max(map(_number, await self._tree.children(self._path)), default=-1)
 
     async def process(self, on_change: Callable[[], None], reread: Callable[[Iterable[K]], Awaitable[None]]) -> None:
-        """Reread the keys of new notifications, and watch for more; the same again if ZooKeeper is lost meanwhile."""
+        """Reread the keys of new notifications, and watch for more. After Unreachable, the next call repeats this."""
         last = self._last
         try:
             names = sorted(await self._tree.children(self._path, on_change), key=_number)
@@ -134,7 +134,7 @@ class Notifications(Generic[K]):
             raise
 
     async def _remove_old(self, names: Sequence[str]) -> None:
-        """Remove notifications that all brokers have processed; of many only the oldest, the others later."""
+        """Remove notifications that all brokers have processed: only the oldest ones at a time if they are many."""
         for name in names[:AT_ONCE]:
             path = f"{self._path}/{name}"
             node = await self._tree.get(path)
@@ -147,13 +147,13 @@ class Notifications(Generic[K]):
 
 
 class NotifiedValues(ABC, Generic[K, V]):
-    """Values in a znode each, followed through their notifications. `nothing` is the value of a missing znode.
+    """Values, each in its own znode, kept current through notifications. `nothing` is the value of a missing znode.
 
-    A change is written only if the value has not changed meanwhile, together with its notification.
+    A change is written together with its notification, and only if the value has not changed meanwhile.
     """
 
     def __init__(self, tree: MetadataTree, name: str, nothing: V, notifications: Sequence[Notifications[K]]) -> None:
-        """`name` is their name in the log."""
+        """`name` is the name of these values in the log."""
         self._tree = tree
         self._nothing = nothing
         self._notifications = notifications
@@ -187,7 +187,7 @@ class NotifiedValues(ABC, Generic[K, V]):
 
     @abstractmethod
     def _busy(self, key: K) -> str:
-        """Return the error's text if others change a value all the time."""
+        """Return the error's text for a value that other brokers keep changing."""
 
     def close(self) -> None:
         """Stop following."""
@@ -196,7 +196,8 @@ class NotifiedValues(ABC, Generic[K, V]):
     async def change(self, key: K, revise: Callable[[V], V]) -> V:
         """Store the result of `revise` for a value, notify all brokers, and update this one; return it.
 
-        Raises the exceptions of `revise`, ApiError if others are faster every time; Unreachable, Denied, Unreadable.
+        Raises the exceptions of `revise`, ApiError if other brokers' changes win each attempt, Unreachable, Denied,
+        Unreadable.
         """
         path = self._path(key)
         for _ in range(TRIES):
@@ -228,7 +229,7 @@ class NotifiedValues(ABC, Generic[K, V]):
     async def _reread(self, changed: Iterable[K]) -> None:
         self._changed_here.clear()
         found = await self._read_all(changed)
-        for key in self._changed_here:  # the value read may be older; the change's own notification follows
+        for key in self._changed_here:  # the read value may be older; the notification of the change follows
             found.pop(key, None)
         self._take(found)
 
@@ -248,6 +249,6 @@ class NotifiedValues(ABC, Generic[K, V]):
 
 
 def _number(name: str) -> int:
-    """Return the number at the end of a notification's name, -1 without one."""
+    """Return the number at the end of a notification's name, -1 if it has none."""
     digits = name.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else -1

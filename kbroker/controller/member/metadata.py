@@ -1,4 +1,4 @@
-"""The cluster as known to a member, and the changes that it requests for its clients.
+"""The cluster's state as a member knows it, and the changes that it requests for its clients.
 
 Owns this broker's view of the cluster: the controller's updates (metadata_cache.py), with the configs in ZooKeeper
 (entity_configs.py). A client's change is written to ZooKeeper (topic_changes.py); the controller carries it out and
@@ -48,7 +48,7 @@ from kbroker.topic_names import topic_name_fault
 log = logging.getLogger(__name__)
 
 PATIENCE_MS = 30_000
-"""Time limit of requests without one, in ms."""
+"""The timeout of requests that have none, in ms."""
 AT_ONCE = 20
 """Topics of one request that are written concurrently."""
 _BEGUN_AT_ONCE = 100
@@ -63,7 +63,7 @@ class OwnController(Protocol):
 
     @property
     def is_active(self) -> bool:
-        """Whether this broker is the controller, as far as it knows."""
+        """Whether this broker is the controller, to its own knowledge."""
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool) -> int:
         """Change feature levels; return the resulting version of /feature. Raises ApiError."""
@@ -97,15 +97,15 @@ class MemberMetadata(TopicPlans):
         )
         self.state = self.decided = state.with_all_configs(self._known_configs)
         self._listeners = Listeners()
-        self._asked: dict[asyncio.Task[Any], None] = {}  # in order: a simulated world ends them in this order
+        self._asked: dict[asyncio.Task[Any], None] = {}  # a dict keeps their order for simulated worlds
         self._creating: dict[str, asyncio.Task[None]] = {}
         self._expected: dict[str, int] = {}
-        """Topics awaited before clients get metadata, with their number of partitions."""
+        """Topics, with their number of partitions, that the controller must send before clients get metadata."""
         self._unsent: dict[str, int] = {}
-        """Those of them that the controller has never sent yet."""
+        """The expected topics that the controller has not sent completely yet."""
         self._checked: set[str] = set()
         self._lookups: dict[asyncio.Task[None], None] = {}
-        self._not_created: dict[str, str] = {}  # coordinators' topics, and why they could not be created
+        self._not_created: dict[str, str] = {}  # internal topics, and why they could not be created
         self._waiters: dict[str, list[tuple[Holds, asyncio.Future[None]]]] = {}
         self._features_turn = asyncio.Lock()
         """One change at a time: requests of clients that gave up must not pile up at a busy controller."""
@@ -122,8 +122,8 @@ class MemberMetadata(TopicPlans):
     def expect(self, partitions: Mapping[str, int]) -> None:
         """Expect the controller to send these topics, with these numbers of partitions.
 
-        A broker that has just started gets them in several requests. Before the last of them a topic would seem to be
-        missing, or to have fewer partitions, and clients would then drop records that they hold.
+        The controller sends a new broker its topics in several requests. Before the last request a topic would seem to
+        be missing, or to have fewer partitions, and clients would drop their unsent records for it.
         """
         self._expected = dict(partitions)
         self._unsent = dict(partitions)
@@ -131,7 +131,8 @@ class MemberMetadata(TopicPlans):
     def may_be_unsent(self, name: str) -> bool:
         """Whether a topic may have partitions that the controller has not sent yet.
 
-        The client then retries; topics that were deleted before they were sent are detected meanwhile.
+        If so, the client has to retry. Meanwhile this looks up whether the topic was deleted before the controller sent
+        it.
         """
         if name not in self._unsent:
             return False
@@ -147,7 +148,7 @@ class MemberMetadata(TopicPlans):
             if await self._tree.get(topic_path(name)) is None:
                 self._unsent.pop(name, None)
         except (Unreachable, Denied):
-            pass  # the next request starts another look-up
+            pass  # the next request starts another lookup
         finally:
             self._checked.discard(name)
 
@@ -155,7 +156,7 @@ class MemberMetadata(TopicPlans):
         return name not in self._unsent
 
     def first_update(self, timeout_ms: float) -> Awaitable[bool] | None:
-        """Return a future that is true once the controller has sent this broker the cluster, false after the timeout.
+        """Return a future: true once the controller has sent this broker the cluster's state, false after the timeout.
 
         Returns None if the controller has already sent it.
         """
@@ -165,7 +166,7 @@ class MemberMetadata(TopicPlans):
 
     async def _first_update(self, timeout_ms: float) -> bool:
         if not await self.until(lambda state: bool(state.brokers and not self._expected), timeout_ms / 1000):
-            # The topics missing by now were deleted meanwhile, or there is no controller: they are not awaited again.
+            # The missing topics were deleted meanwhile, or there is no controller. Do not wait for them again.
             self._expected.clear()
             return False
         return True
@@ -209,7 +210,7 @@ class MemberMetadata(TopicPlans):
             base = self.state
             state = await updated(base, request, lambda name: self._configs.of("topics", name))
             if self.state is base:
-                break  # otherwise configs have changed meanwhile
+                break  # otherwise configs have changed meanwhile: compute the state again
         if is_newest():
             self._publish(state)
             return True
@@ -262,7 +263,7 @@ class MemberMetadata(TopicPlans):
     async def _until(self, name: str, holds: Holds, deadline: float) -> ApiError | None:
         """Wait until a topic is in a given state, or return an error after the timeout.
 
-        `deadline` is of the loop's clock.
+        `deadline` is a time of the loop's clock.
         """
         if holds(self.state.topics.get(name)):
             return None
@@ -289,7 +290,7 @@ class MemberMetadata(TopicPlans):
         return assignments.spread(self.state, first, count, factor, grown, self._places)
 
     def published(self) -> Awaitable[None] | None:
-        """Return None: nothing is decided here, and a request is complete when its work is."""
+        """Return None: a member decides nothing, so the caller of a change has no later event to wait for."""
         return None
 
     def _ask(self, change: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
@@ -300,7 +301,7 @@ class MemberMetadata(TopicPlans):
         return task
 
     async def _asking(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Start a change, and wait for it; it is completed even if the caller is cancelled."""
+        """Start a change, and wait for it. The change goes on even if the caller is cancelled."""
         return await asyncio.shield(self._ask(change))
 
     def auto_create(self, name: str) -> None:
@@ -368,7 +369,7 @@ class MemberMetadata(TopicPlans):
         async with turns:
             name = self.state.topic_names.get(topic_id)
             if name is None:
-                return None  # another request has deleted it meanwhile
+                return None  # another request has deleted the topic meanwhile
             await delete_topic(self._tree, name)
         return await self._until(name, is_removed(topic_id), deadline)
 
@@ -399,7 +400,7 @@ class MemberMetadata(TopicPlans):
     async def _update_features(
         self, updates: Sequence[FeatureUpdate], validate_only: bool, deadline: float
     ) -> ApiError | None:
-        """Make the controller change levels, and wait until this broker knows them."""
+        """Request the controller to change levels, and wait until this broker knows them."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._features_turn.acquire()

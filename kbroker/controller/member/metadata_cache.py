@@ -1,7 +1,7 @@
-"""The cluster's state from the controller's requests (UpdateMetadata).
+"""Builds the cluster's state from the controller's UpdateMetadata requests.
 
-Owns how a request changes the known state. Pure; never decides whether a request is valid.
-(Apache Kafka 3.9: ZkMetadataCache.)
+Owns how a request changes the known state. Pure. Never decides whether a request is valid. (Apache Kafka 3.9:
+ZkMetadataCache.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _UNKNOWN = PartitionState(replicas=(), isr=(), leader=NO_LEADER, leader_epoch=-1
 async def updated(
     state: ClusterState, request: UpdateMetadataRequest, configs_of: Callable[[str], Mapping[str, str]]
 ) -> ClusterState:
-    """Return the state after a request: its brokers replace the known ones, its partitions are merged in.
+    """Return the state after a request: its brokers replace the known brokers, its partitions update the known ones.
 
     `configs_of` returns the configs of an unknown topic. A topic without remaining partitions is removed.
     """

@@ -1,4 +1,4 @@
-"""A broker's own znode, which shows the controller and the other brokers that it lives.
+"""A broker's own znode, which shows the controller and the other brokers that the broker is live.
 
 Owns /brokers/ids/N: its creation at a start and with every new session, and the possible conflicts. Never reads other
 brokers' nodes except to refuse a duplicate address. (Apache Kafka 3.9: KafkaZkClient.registerBroker.)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _LEAST_PATIENCE_MS = 10_000
-"""ZooKeeper's shortest session timeout is twice its tick time, which may exceed the requested one."""
+"""ZooKeeper's shortest session timeout (twice its tick time) may exceed the requested timeout."""
 
 
 def patience_ms(session_timeout_ms: int) -> int:
@@ -28,7 +28,7 @@ def patience_ms(session_timeout_ms: int) -> int:
 
 
 class BrokerRegistration:
-    """The registration of one broker. `epoch` is -1 while there is none."""
+    """The registration of one broker. `epoch` is -1 while the broker is not registered."""
 
     def __init__(self, tree: MetadataTree, node_id: int, patience_ms: int) -> None:
         """`patience_ms` limits the wait for the end of an earlier process's session."""
@@ -43,8 +43,8 @@ class BrokerRegistration:
     async def register(self, registration: Registration) -> None:
         """Create the znode. Raises ConfigError if the id or the address belongs to another broker, Unreachable.
 
-        An earlier process of this broker may be dead while its session has not expired. This waits for the expiry, as
-        nobody else can have the port that this process has bound. Apache Kafka's broker gives up at once.
+        The session of a dead, earlier process of this broker may not have expired yet. This method waits for the
+        expiry: no other process can have the port that this process has bound. Apache Kafka's broker fails at once.
         """
         await self._check_address(registration)
         data = registration.encode()
@@ -107,7 +107,7 @@ class BrokerRegistration:
     async def _owner(self) -> int | None:
         """Return the session that owns the znode.
 
-        None without one, or after removing an earlier session of this broker.
+        Return None if there is no such session, or after removing the znode of this broker's earlier session.
         """
         node = await self._tree.get(self._path)
         if node is None:
@@ -121,7 +121,7 @@ class BrokerRegistration:
         return node.stat.owner
 
     async def _ended(self, owner: int) -> bool:
-        """Wait for the end of a session; return whether it has ended in time.
+        """Wait for the end of a session; return whether it ended in time.
 
         Only ZooKeeper's answer after the wait counts: this process may have been frozen for most of it.
         """

@@ -1,6 +1,6 @@
-"""Writes to ZooKeeper that create, extend and delete topics; the controller then carries them out.
+"""Writes the requests to create, extend and delete topics to ZooKeeper; the controller then carries them out.
 
-Owns these writes, in Apache Kafka 3.9's order, and the conditions for their completion. Never waits for it.
+Owns these writes, in Apache Kafka 3.9's order, and the conditions for their completion. Never waits for completion.
 (AdminZkClient.)
 """
 

@@ -1,4 +1,4 @@
-"""Access control lists in ZooKeeper, followed through their notifications.
+"""Access control lists in ZooKeeper, kept current through notifications.
 
 Owns the content of /kafka-acl and /kafka-acl-extended. Never evaluates an ACL. (Apache Kafka 3.9: AclAuthorizer.)
 """
@@ -47,12 +47,12 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         """The ACLs read or written in this turn of the loop."""
         self._is_loaded = False
         self.known: dict[Pattern, Entries] = {}
-        """All ACLs: a value that is replaced, never changed, once there is a listener."""
+        """All ACLs. Once there is a listener, a change replaces this value instead of modifying it."""
 
     async def load(self) -> None:
         """Create missing znodes, read all ACLs, and remember the last notifications.
 
-        Raises Unreachable, and Unreadable: without an unreadable ACL, a denied action might be allowed.
+        Raises Unreachable, and Unreadable: a broker that skipped an unreadable ACL might allow a denied action.
         """
         for pattern_type, root in ROOTS.items():
             for path in (*_upwards(root), *(f"{root}/{name}" for name in TYPES), CHANGES[pattern_type]):
@@ -73,7 +73,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
         self._rereading.begin()
 
     async def add(self, pattern: Pattern, more: Entries) -> ApiError | None:
-        """Add ACLs with `change`. Return the error if the request is at fault."""
+        """Add ACLs with `change`. Return the error of an invalid request."""
         if "/" in pattern.name:
             return ApiError(ErrorCode.INVALID_REQUEST, "Failed to create ACL")  # the name could have no znode
         await self._change(pattern, lambda old: old | more)
@@ -87,7 +87,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
     async def _change(self, pattern: Pattern, revise: Callable[[Entries], Entries]) -> None:
         async with self._turns:
             await self.change(pattern, revise)
-            await asyncio.sleep(0)  # it takes effect at the end of this turn of the loop
+            await asyncio.sleep(0)  # the change takes effect at the end of this turn of the loop
 
     def _path(self, key: Pattern) -> str:
         return acl_path(key)
@@ -104,7 +104,7 @@ class ZooKeeperAcls(NotifiedValues[Pattern, Entries]):
     def _unreadable(self, key: Pattern, error: Unreadable, found: dict[Pattern, Entries]) -> None:  # noqa: ARG002
         if not self._is_loaded:
             raise error
-        # Keep the known ones: an unreadable znode must neither grant nor revoke a right.
+        # Keep the known ACLs: an unreadable znode must neither grant nor revoke a right.
         log.error("%s; its last known ACLs stay", error)
 
     def _busy(self, key: Pattern) -> str:

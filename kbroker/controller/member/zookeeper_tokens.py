@@ -1,4 +1,4 @@
-"""Delegation tokens in ZooKeeper, followed through their notifications.
+"""Delegation tokens in ZooKeeper, kept current through notifications.
 
 Owns the content of /delegation_token. Never decides about a token. (Apache Kafka 3.9: DelegationTokenManagerZk.)
 """

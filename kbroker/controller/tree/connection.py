@@ -1,7 +1,7 @@
 """How a session reaches ZooKeeper: its credentials, the access rights of its znodes, its connections and threads.
 
-Owns these values in their form for kazoo, how a connection is opened, with TLS or without, and the report of a thread's
-end, which kazoo lacks. Never reads a configuration or a file, and never reads or writes on a connection.
+Owns the conversion of these values for kazoo, how a connection is opened (with or without TLS), and the report that a
+thread has ended, which kazoo lacks. Never reads a configuration or a file, and never reads or writes on a connection.
 
 kazoo's own TLS supports neither versions nor ciphers, and always trusts the system's certificates in addition to the
 configured ones.
@@ -22,7 +22,7 @@ from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, READ_ACL_UNSAFE
 
 
 class Others(Enum):
-    """The rights of other users on a znode that this session created; a session with its credentials has all rights."""
+    """The rights of other users on a znode that this session created. Sessions with its credentials have all rights."""
 
     CHANGE = tuple(OPEN_ACL_UNSAFE)
     READ = (*CREATOR_ALL_ACL, *READ_ACL_UNSAFE)
@@ -44,14 +44,14 @@ class Security:
     digest: str | None = field(default=None, repr=False)
     """`user:password` for ZooKeeper's own scheme `digest`."""
     others: Callable[[str], Others] = _everything
-    """Returns the rights of others on a new node at a path."""
+    """Returns the rights of other users on a new node at a path."""
 
     def acl(self, path: str) -> list[Any]:
         """Return a new node's access control list."""
         return list(self.others(path).value)
 
     def client_options(self) -> dict[str, Any]:
-        """Return the options for KazooClient, except TLS, which its handler takes."""
+        """Return the options for KazooClient, except TLS, which belongs to its handler."""
         options: dict[str, Any] = {"use_ssl": self.tls is not None}
         if self.user is not None:
             name, password = self.user
@@ -62,7 +62,7 @@ class Security:
 
 
 class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no types
-    """The handler of one client. `trouble` is the error of the last connection over TLS, "" if it was opened."""
+    """The handler of one client. `trouble` is the error of the last connection over TLS, "" if it succeeded."""
 
     def __init__(self, tls: ssl.SSLContext | None, ended: Callable[[], None]) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
             raise
 
     def spawn(self, func: Callable[..., object], *args: Any, **kwargs: Any) -> threading.Thread:
-        """Run in a thread, and report its end."""
+        """Run a function in a thread, and report the thread's end."""
 
         def run() -> None:
             try:
@@ -111,7 +111,7 @@ class Threads(SequentialThreadingHandler):  # type: ignore[misc] # kazoo has no 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait as select does, but return at once for data that is already decrypted."""
+        """Wait like select, but return at once if decrypted data is waiting."""
         decrypted = [each for each in rlist if isinstance(each, ssl.SSLSocket) and each.pending()]
         found: tuple[list[Any], ...] = super().select(rlist, wlist, xlist, 0 if decrypted else timeout)
         ready, writable, wrong = found

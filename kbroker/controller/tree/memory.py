@@ -1,8 +1,8 @@
 """A tree of znodes in this process, for clusters within one process: tests, the simulator, and `Cluster` in Python.
 
 Owns an ensemble's nodes and its sessions, with ZooKeeper's behaviour: versions, multi, ephemerals that are removed with
-their session, sequence numbers, one-time watches. The owner of a session may let it expire, and cut it off. Never uses
-a clock, and never answers in the same turn of the loop: an answer arrives when ZooKeeper's could.
+their session, sequence numbers, one-time watches. The owner of a session may expire it, and cut its connection. Never
+uses a clock, and never answers in the same turn of the loop, because ZooKeeper could not either.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class MemoryEnsemble:
         return Done(path)
 
     def _keep(self, before: dict[str, _Node | None], *paths: str) -> None:
-        """Save the nodes at `paths` as before the batch, and replace them by copies."""
+        """Save the nodes at `paths` for a rollback of the batch, and replace them by copies."""
         for path in paths:
             if path not in before:
                 node = before[path] = self._nodes.get(path)
@@ -204,11 +204,11 @@ class MemoryTree:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether it reaches the ensemble, in a live session."""
+        """Whether the ensemble is reachable, in a live session."""
         return self._reachable and not self._expired and not self._closed
 
     async def _reach_ensemble(self) -> None:
-        """Simulate the way to the ensemble: requests arrive in the order of sending, in a later turn of the loop."""
+        """Simulate the network: requests reach the ensemble in the order of sending, in a later turn of the loop."""
         session, loop = self.session_id, asyncio.get_running_loop()
         arrival: asyncio.Future[None] = loop.create_future()
         loop.call_soon(_arrive, arrival)
@@ -219,9 +219,9 @@ class MemoryTree:
             raise Unreachable("the metadata ensemble is not reachable")
 
     def expire(self) -> None:
-        """End the session as ZooKeeper does after its timeout; another one begins.
+        """End the session like ZooKeeper does after its timeout; another session begins.
 
-        A tree that is cut off is notified when it is back.
+        A tree whose connection is cut is notified once the connection is back.
         """
         self._ensemble.end(self.session_id)
         self._drop_watches()

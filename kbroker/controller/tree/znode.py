@@ -2,8 +2,8 @@
 
 Owns the interface's values and errors, and the creation of a node that may exist. Never interprets a znode's content.
 
-A tree is used through a session. The session's ephemeral nodes are removed when it ends; it ends when it is closed or
-when the server receives nothing from it for the session's timeout. Each call may find the connection lost: then it is
+A tree is used through a session. A session ends when it is closed, or when the server receives nothing from it for the
+session's timeout; its ephemeral nodes are then removed. Each call may fail because the connection is lost. Then it is
 unknown whether a change was made, and the caller has to check.
 """
 
@@ -17,7 +17,7 @@ from typing import Protocol
 ANY_VERSION = -1
 
 Changed = Callable[[], None]
-"""Called once, when the data read has changed or when this can no longer be known: time to read again."""
+"""Called once, when the data read has changed or may have changed unnoticed: the caller should read again."""
 
 
 class Reason(Enum):
@@ -45,11 +45,11 @@ class Unreachable(Exception):  # noqa: N818
 
 
 class SessionExpired(Unreachable):
-    """The session has ended, with its ephemeral nodes; another one begins by itself."""
+    """The session and its ephemeral nodes have ended; another session begins automatically."""
 
 
 class Denied(Exception):  # noqa: N818
-    """The tree's access rules do not allow that to this session; the message names the path."""
+    """The tree's access rules do not allow the request to this session; the message names the path."""
 
 
 class Session(Enum):
@@ -140,7 +140,7 @@ class MetadataTree(Protocol):
         """The number of the current session, or of the last one."""
 
     async def get(self, path: str, changed: Changed | None = None) -> Znode | None:
-        """Return the node at `path`, None if missing; `changed` is called at its next write, creation or deletion."""
+        """Return the node at `path`, None if it is missing. Its next write, creation or deletion calls `changed`."""
 
     async def children(self, path: str, changed: Changed | None = None) -> list[str]:
         """Return the names below `path`, sorted; `changed` is called at the next new or removed one. Raises Refused."""

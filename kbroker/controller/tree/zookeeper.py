@@ -1,12 +1,12 @@
 """A tree of znodes on ZooKeeper, through kazoo.
 
-Owns the client, its threads, and the way from them to the event loop: nothing here blocks the loop, and none of the
-caller's code runs on kazoo's threads. Never interprets a znode.
+Owns the client, its threads, and the calls from these threads to the event loop. It never blocks the loop, and runs the
+caller's code only on the loop, never on kazoo's threads. Never interprets a znode.
 
-kazoo keeps a watch only as long as its connection, and fires all when it is lost; it then begins a new session by
-itself if the old one has expired. kazoo would queue requests meanwhile, and block the loop once a few hundred wait.
-Therefore requests without a connection fail here, and the number of concurrent requests is limited. If kazoo's thread
-ends, as it does once credentials are refused, another client replaces it: a ZooKeeper that stops drops clients during
+kazoo fires all watches when it loses the connection. It then begins a new session by itself if the old one has expired.
+Meanwhile kazoo would queue requests, and block the loop once a few hundred wait. Therefore this module fails requests
+without a connection, and limits the number of concurrent requests. kazoo's thread ends once ZooKeeper refuses the
+credentials. Another client then replaces the ended one, because a ZooKeeper that is shutting down drops clients during
 their login, which looks the same.
 """
 
@@ -48,9 +48,9 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 
 
 class Discreet(logging.Filter):
-    """Keeps credentials and data out of the log, to which kazoo writes all traffic at the level DEBUG.
+    """Keeps credentials and data out of the log: at the level DEBUG, kazoo logs all traffic.
 
-    Data (that of /config contains passwords) and a session's own password are replaced by their sizes.
+    Sizes replace a node's data (/config contains passwords) and the session's password.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -86,11 +86,11 @@ _kazoo_log.addFilter(Discreet())
 _RETRY_DELAY_S, _LONGEST_RETRY_DELAY_S = 0.05, 1.0
 _REVIVAL_DELAY_S = 1.0
 _MOST_ASKED = 200
-"""Concurrent requests. kazoo's 279th unsent one, for example while ZooKeeper is frozen, would block the loop."""
+"""The most concurrent requests. While ZooKeeper is frozen, kazoo's 279th unsent request would block the loop."""
 _NO_PATH = re.compile(r"/\.\.?(?:/|$)|//|[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""Paths that ZooKeeper's PathUtils refuses; its response does not distinguish this from other faults.
+"""Paths that ZooKeeper's PathUtils refuses. ZooKeeper's response does not distinguish this from other faults.
 
-It sees a character beyond 16 bits as two surrogates.
+PathUtils sees a character beyond 16 bits as two surrogates.
 """
 _STATES = {
     KazooState.CONNECTED: Session.LIVE,
@@ -105,9 +105,9 @@ _REASONS = {
     exceptions.NoChildrenForEphemeralsError: Reason.NO_CHILDREN_FOR_EPHEMERALS,
 }
 _NOT_LET_IN = (exceptions.AuthFailedError, exceptions.SessionClosedRequireSaslError)
-"""Errors of the session, not of a path: all pending requests get them."""
+"""Errors of the session, not of a path: all pending requests fail with them."""
 _NOT_AT_FAULT = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
-"""Errors in a refused batch of the changes before and after the one at fault."""
+"""In a refused batch, the errors of the changes before and after the change at fault."""
 
 _Acl = Callable[[str], list[Any]]
 
@@ -129,10 +129,10 @@ class ZooKeeperTree:
         self._chroot = ""
         self._is_refused = False
         self._is_kept = False
-        """Whether a client that has ended is replaced: not before the first is accepted, nor after `close`."""
+        """Whether to replace a client that has ended: only after the first was accepted, and before `close`."""
         self._reviving: asyncio.Task[None] | None = None
         self._ended: KazooClient | None = None
-        """The last client with an ended thread. Its state does not show this: a new one's is CLOSED, too."""
+        """The last client whose thread has ended. kazoo's state does not show this: a new client is CLOSED, too."""
         self._client = self._new_client()
 
     @classmethod
@@ -141,8 +141,8 @@ class ZooKeeperTree:
     ) -> ZooKeeperTree:
         """Begin a session; `hosts` is Kafka's zookeeper.connect: HOST:PORT[,HOST:PORT...][/chroot].
 
-        Raises Unreachable if there is none within `connection_timeout_ms`, Denied if ZooKeeper refuses the credentials.
-        A missing chroot is created.
+        Raises Unreachable if no session begins within `connection_timeout_ms`, Denied if ZooKeeper refuses the
+        credentials. A missing chroot is created.
         """
         loop = asyncio.get_running_loop()
         addresses, slash, chroot = hosts.partition("/")
@@ -185,7 +185,7 @@ class ZooKeeperTree:
         return tree
 
     def _begin(self, patience_s: float) -> None:
-        """Run by a thread: start the client, and send a request, which shows whether ZooKeeper accepts it."""
+        """Start the client, and send a request, which shows whether ZooKeeper accepts the client. Runs on a thread."""
         client = self._client
         client.start(patience_s)
         self._session_id = client.client_id[0] if client.client_id else 0
@@ -194,7 +194,7 @@ class ZooKeeperTree:
         except _NOT_LET_IN:
             raise self._refusal() from None
         except exceptions.NoAuthError:
-            pass  # for the root, which need not be the cluster's
+            pass  # the root is denied, but the cluster may use a chroot
         except exceptions.KazooException:
             if self._is_refused:
                 raise self._refusal() from None
@@ -203,15 +203,15 @@ class ZooKeeperTree:
         return Denied(f"ZooKeeper at {self._hosts} does not take the credentials of this broker")
 
     def _enter(self, chroot: str) -> None:
-        """Run by a thread: set the chroot."""
+        """Set the chroot. Runs on a thread."""
         self._client.ensure_path(chroot, self._acl(chroot))
         self._chroot = self._client.chroot = chroot
 
     def _new_client(self) -> KazooClient:
         def ended() -> None:
-            """Run by a thread of kazoo's at its end.
+            """Report a thread's end. kazoo's thread calls this as it ends.
 
-            All end together, except that of the connection when it gives up.
+            All threads end together, but the connection's thread may give up alone.
             """
             self._on_loop(self._client_ended, client)
 
@@ -234,7 +234,7 @@ class ZooKeeperTree:
                 return None
         else:
             return Znode(data, _stat(stat))
-        # A missing node can be watched, too, with another call; it may have been created in between.
+        # Watch the missing node with another call. It may have been created in between.
         if await self._ask(path, lambda client: client.exists_async(path, watch)) is None:
             return None
         return await self.get(path)
@@ -277,7 +277,7 @@ class ZooKeeperTree:
         return self._client
 
     async def _ask(self, path: str, send: Callable[[KazooClient], Any]) -> Any:
-        """Send a request in its turn, and wait for the result from kazoo's thread."""
+        """Send a request when its turn has come, and wait for the result from kazoo's thread."""
         await self._turns.acquire()
         future: asyncio.Future[Any] = self._loop.create_future()
 
@@ -375,7 +375,7 @@ class ZooKeeperTree:
         await self._on_thread(self._client.start_async)
 
     async def _on_thread(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Call a blocking function. A cancelled caller still waits for its end: no thread can be stopped."""
+        """Call a blocking function on a thread. Even a cancelled caller waits for its end: no thread can be stopped."""
         done = self._loop.run_in_executor(None, call, *arguments)
         try:
             await asyncio.shield(done)
@@ -384,7 +384,7 @@ class ZooKeeperTree:
             raise
 
     def _on_loop(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Called on kazoo's threads; the loop may be closed by then."""
+        """Call a function on the loop, from kazoo's threads. The loop may be closed by then."""
         try:
             self._loop.call_soon_threadsafe(call, *arguments)
         except RuntimeError:
@@ -416,7 +416,7 @@ def _require_path(path: str) -> None:
 
 
 def _meaning(error: BaseException, path: str, index: int) -> Exception:
-    """Return the interface's exception for an error of kazoo's."""
+    """Return the exception of our interface for an error of kazoo."""
     for kind, reason in _REASONS.items():
         if isinstance(error, kind):
             return Refused(index, path, reason)

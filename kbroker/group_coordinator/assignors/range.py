@@ -1,8 +1,9 @@
 """The assignor "range": each subscriber of a topic gets a range of neighbouring partitions.
 
-Owns the order of members: by instance id, then those without one by member id. Members that subscribe to the same
-topics get the same ranges of topics with as many partitions, so that such topics can be joined. Current assignments do
-not matter; members with instance ids keep their ranges because they keep their places.
+Owns the order of members: first those with an instance id, by that id, then the others by member id. If topics have the
+same subscribers and the same number of partitions, a member gets the same range of each, so that it can join the
+topics. Current assignments do not matter: a member with an instance id keeps its ranges because it keeps its place in
+the order.
 """
 
 from __future__ import annotations

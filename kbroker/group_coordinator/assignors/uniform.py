@@ -1,8 +1,8 @@
 """The assignor "uniform": all members get equally many partitions, and keep as many partitions as possible.
 
-Owns the choice between its two algorithms and the simpler one, for members that all subscribe to the same topics: each
-has a quota, partitions above it are taken away, and free ones are given to members below it. One pass over members and
-partitions.
+Owns the choice between two algorithms, and the simpler of them, for members that all subscribe to the same topics. Each
+member has a quota: it loses its partitions above the quota, and gets free ones up to the quota. One pass over members
+and partitions.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _homogeneous(spec: GroupSpec) -> Assignment:
 def _held(spec: GroupSpec, topics: frozenset[bytes]) -> tuple[Assignment, dict[bytes, set[int]]]:
     """Return each member's partitions of these topics, and the partitions that have an owner.
 
-    A partition that does not exist has no owner; one with two owners belongs to the first: such targets are of other
-    software, and are corrected here.
+    A partition that does not exist has no owner. If two members have the same partition, it belongs to the first. Other
+    software may have written such targets, which are corrected here.
     """
     taken = {topic_id: set[int]() for topic_id in topics}
     held: Assignment = {}

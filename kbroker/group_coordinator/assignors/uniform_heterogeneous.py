@@ -1,8 +1,8 @@
 """The assignor "uniform" for members that subscribe to different topics.
 
-Owns this algorithm. Members keep the partitions to which they still subscribe. Free partitions go, the narrowest topics
-first, to the least loaded subscriber. Then topic by topic partitions move from the most to the least loaded subscriber,
-as long as that improves the balance and at most 16 times over all topics.
+Owns this algorithm. Members keep their partitions of topics to which they still subscribe. The least loaded subscriber
+gets each free partition, the narrowest topics first. Then partitions of each topic move from its most to its least
+loaded subscriber while this improves the balance, in at most 16 rounds over all topics.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class MixedUniform:
                     self._load[owner] += 1
 
     def _narrowest_first(self, topic_ids: list[bytes]) -> list[bytes]:
-        """Sort topics: most partitions per subscriber, then fewest subscribers, then by id in Kafka's order."""
+        """Sort topics by most partitions per subscriber, then by fewest subscribers, then by id in Kafka's order."""
 
         def rank(topic_id: bytes) -> tuple[float, int, int, int]:
             count = len(self._subscribers[topic_id])
@@ -79,7 +79,7 @@ class MixedUniform:
 
     def _balance(self) -> None:
         topics = self._narrowest_first([t for t, members in self._subscribers.items() if len(members) > 1])
-        last = -1  # the last topic with a move: a whole round without a move ends the work
+        last = -1  # the last topic with a move: one round without a move ends the loop
         for _ in range(_MAX_ROUNDS):
             for place, topic_id in enumerate(topics):
                 if place == last:
@@ -116,9 +116,10 @@ class MixedUniform:
 class _Balancer:
     """Returns the least and the most loaded of some members, repeatedly, while their loads change.
 
-    The members are sorted by load. A range of members with the same least load grows from the left, one of the most
-    loaded from the right. Each call takes the next member of a range; after one pass its members have another load, and
-    the range may take in neighbours. Members without partitions to give are moved behind the right end.
+    The members are sorted by load. The range of the least loaded members is at the left end, that of the most loaded at
+    the right end. Each call returns the next member of a range. After one pass over a range its members' loads have
+    changed, and the range may grow by neighbours with the same load. Members without partitions to give are moved past
+    the right end.
     """
 
     def __init__(self, load: list[int], members: list[int]) -> None:
@@ -158,7 +159,7 @@ class _Balancer:
         return found
 
     def exclude_most(self) -> None:
-        """Exclude the member that `next_most` returned last from its range."""
+        """Exclude the last member that `next_most` returned from its range."""
         place, last = self._next_most + 1, self._most_end - 1
         self._sorted[place], self._sorted[last] = self._sorted[last], self._sorted[place]
         self._most_end -= 1

@@ -1,7 +1,8 @@
 """JoinGroup of classic groups.
 
-Owns its meaning in each state of a group, for dynamic and for static members. Never times or ends a phase: rebalance.py
-does. The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupJoin and on), not of the older coordinator.
+Owns how JoinGroup is handled in each state of a group, for dynamic and for static members. Never times or ends a phase:
+rebalance.py does. The rules are those of Kafka 4.3's GroupMetadataManager (from classicGroupJoin on), not of the older
+coordinator.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from kbroker.protocol.messages.groups import JoinGroupRequest, JoinGroupResponse
 log = logging.getLogger(__name__)
 
 MAX_PROTOCOLS = 1_000
-"""The most protocols of one member; clients have a handful. They are kept and compared with other members'."""
+"""The most protocols of one member; clients have a handful. The group stores them and compares them among members."""
 MEMBER_ID_REQUIRED_SINCE = 4
 SKIP_ASSIGNMENT_SINCE = 9
 
 
 def why_no_join(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
-    """Return why a JoinGroup is refused for any group; NONE if it is not."""
+    """Return the error of a JoinGroup that is invalid for any group, or NONE."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
@@ -126,14 +127,14 @@ class JoinGroups:
         return out
 
     def _persist_new(self, group: ClassicGroup, join: Join) -> None:
-        """Write the new group; if that fails the group is dropped, and if it timed out only its members are."""
+        """Write the new group. If the write fails, drop the group; if it times out, drop only the members."""
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
             out = Outcome()
             if code is not ErrorCode.NONE and self._groups.get(group.group_id) is group:
                 log.warning("group %s: it was not written and is dropped: %s", group.group_id, code.name)
                 self._groups.remove(group)
-                if code is ErrorCode.REQUEST_TIMED_OUT:  # it is in the log, and so may be its offsets
+                if code is ErrorCode.REQUEST_TIMED_OUT:  # the log has the group, and may have offsets of it
                     self._groups.put(ClassicGroup(group.group_id, now_ms))
                 group.to(DEAD, now_ms)
                 for member in group.members.values():
@@ -144,7 +145,7 @@ class JoinGroups:
         persist(join.out, lambda: empty_group_metadata(group), after)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Return whether there is room. During the join phase only members that have joined count (KAFKA-9844)."""
+        """Return whether the group has room. During the join phase only members that have joined count (KAFKA-9844)."""
         if group.state is EMPTY:
             return True
         member = group.members.get(member_id)
@@ -155,7 +156,7 @@ class JoinGroups:
         return member is not None or len(group.members) < self._config.max_size
 
     def _join_unknown(self, group: ClassicGroup, join: Join) -> None:
-        """Admit a member without an id: a static member is recognised, a dynamic one first gets an id (KIP-394)."""
+        """Admit a member without an id. Recognise a static member; a dynamic one first gets an id (KIP-394)."""
         instance_id = join.request.group_instance_id
         new_id = _new_member_id(join.client_id, instance_id)
         if instance_id is not None:
@@ -215,7 +216,7 @@ class JoinGroups:
         if group.state is PREPARING and group.previous is EMPTY:
             group.new_member_added = True
         group.add(member, join.parked)
-        # Its client may time out and join again and again under new ids, so this one must not wait forever.
+        # Bound the wait of this member: its client may time out, and join again and again under new ids.
         schedule_session(group, member, join.out, NEW_MEMBER_JOIN_TIMEOUT_MS)
         reason = f"new member {member_id}, instance {join.request.group_instance_id}; client reason: {join.reason}"
         self._rebalances.prepare_or_complete(group, reason, join.out, join.now_ms)
@@ -228,7 +229,7 @@ class JoinGroups:
     # -- static members (KIP-345)
 
     def _replace_static(self, group: ClassicGroup, old_id: str, new_id: str, join: Join) -> None:
-        """Give a returning static member without its id a new one; a user of the old id is fenced."""
+        """Give a static member that returns without its member id a new one; a user of the old id is fenced."""
         out, instance_id = join.out, join.request.group_instance_id or ""
         old, old_leader = group.members[old_id], group.leader_id
         fenced = ErrorCode.FENCED_INSTANCE_ID
@@ -245,7 +246,7 @@ class JoinGroups:
             reason = f"static member {new_id} changes the group's protocol; client reason: {join.reason}"
             self._rebalances.prepare_or_complete(group, reason, out, join.now_ms)
         elif group.state is COMPLETING:
-            # The leader may already use the old id, and the new one would never get that assignment.
+            # The leader may already assign partitions to the old id: the new id would never get them.
             reason = f"static member {new_id} returns; client reason: {join.reason}"
             self._rebalances.prepare(group, reason, out, join.now_ms)
         else:
@@ -254,7 +255,7 @@ class JoinGroups:
     def _persist_replacement(
         self, group: ClassicGroup, old: Member, member: Member, old_leader: str | None, join: Join
     ) -> None:
-        """Write the new id; the member then has its place back without a rebalance. On failure the old id stays."""
+        """Write the new id, which gives the member its place back without a rebalance. On failure the old id stays."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             out = Outcome()
@@ -270,7 +271,8 @@ class JoinGroups:
             elif group.state in (STABLE, COMPLETING):
                 response = generation_answer(group, member.member_id, with_members=False)
                 if join.version < SKIP_ASSIGNMENT_SINCE:
-                    # With the old leader's id this member is a follower, and computes no assignment.
+                    # The response names the old leader's id, so that this member acts as a follower and computes no
+                    # assignment.
                     response.leader = old_leader or ""
                 elif group.leader_id == member.member_id:
                     response.members, response.skip_assignment = current_members(group), True

@@ -3,7 +3,7 @@
 The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupHeartbeat, classicGroupLeave,
 expireClassicGroupMemberHeartbeat).
 
-Timers, by key: ("session", group, member) a member's session, and the wait for a member that has only got an id.
+Timers, by key: ("session", group, member) a member's session, or the time in which a member with a new id must join.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Membership:
     # -- LeaveGroup
 
     def leave(self, group: ClassicGroup | None, members: list[MemberIdentity], now_ms: int) -> Outcome:
-        """Handle a LeaveGroup, or an administrator's removal of static members (no member id); raises ApiError."""
+        """Handle a LeaveGroup, or an administrator's removal of static members without member ids; raises ApiError."""
         if group is None:
             raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID)
         out = Outcome()
@@ -106,7 +106,7 @@ class Membership:
     # -- the end of a session
 
     def on_session_timer(self, group: ClassicGroup, member_id: str, out: Outcome, now_ms: int) -> None:
-        """End a session: the member is removed unless a parked request proves that it is alive."""
+        """End a session: remove the member, unless a parked request proves that it is alive."""
         if member_id in group.pending_joins:
             log.debug("group %s: pending member %s did not join again", group.group_id, member_id)
             group.remove(member_id)
@@ -124,7 +124,7 @@ class Membership:
             self._rebalances.complete_join(group, out, now_ms)
 
     def _drop(self, group: ClassicGroup, member: Member, out: Outcome) -> None:
-        """Remove a member, and fail its parked requests so that it starts over."""
+        """Remove a member, and fail its parked requests so that it joins again."""
         answer_join(member, JoinGroupResponse(member_id="", error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
         answer_sync(member, SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), out)
         group.remove(member.member_id)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 LOGGED_BY_NAME = 8
-"""Up to this number a log line names members; beyond it counts them."""
+"""A log line names up to this number of members. If there are more, it has only their number."""
 
 
 def named(member_ids: Sequence[str]) -> str:
@@ -37,7 +37,7 @@ def named(member_ids: Sequence[str]) -> str:
 def persist(
     out: Outcome, make: Callable[[], CoordinatorRecord], after: Callable[[ErrorCode, int], Outcome] | None = None
 ) -> None:
-    """Write a record of a change that the group has already made; `after` runs once it is written or has failed."""
+    """Write a record of a change that the group has already made. `after` runs after the write, even a failed one."""
     out.replay = False
     out.after = after
     try:
@@ -47,14 +47,14 @@ def persist(
 
 
 def answer_join(member: Member, response: JoinGroupResponse, out: Outcome) -> None:
-    """Complete a member's parked JoinGroup, if there is one."""
+    """Answer a member's parked JoinGroup, if there is one."""
     if member.awaiting_join is not None:
         out.replies.append((member.awaiting_join, response))
         member.awaiting_join = None
 
 
 def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bool:
-    """Complete a member's parked SyncGroup; return whether there was one."""
+    """Answer a member's parked SyncGroup; return whether there was one."""
     if member.awaiting_sync is None:
         return False
     out.replies.append((member.awaiting_sync, response))
@@ -63,7 +63,7 @@ def answer_sync(member: Member, response: SyncGroupResponse, out: Outcome) -> bo
 
 
 def park_join(member: Member, parked: Parked, out: Outcome) -> None:
-    """Park a JoinGroup. An earlier one of the same member, whose connection must be closed, is completed."""
+    """Park a JoinGroup. Answer the member's earlier JoinGroup, whose connection must have closed."""
     answer_join(
         member,
         JoinGroupResponse(member_id=member.member_id, error_code=ErrorCode.REBALANCE_IN_PROGRESS),
@@ -107,14 +107,14 @@ class Rebalances:
         self._config = config
 
     def prepare_or_complete(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
-        """Start a rebalance, or end the join phase of the running one if that is all it waited for."""
+        """Start a rebalance, or end the join phase of the current one if no member is missing any more."""
         if group.state in (STABLE, COMPLETING, EMPTY):
             self.prepare(group, reason, out, now_ms)
         else:
             self.complete_join_if_all_here(group, out, now_ms)
 
     def prepare(self, group: ClassicGroup, reason: str, out: Outcome, now_ms: int) -> None:
-        """Start a rebalance: members that wait for an assignment must join again, all others learn it by heartbeat."""
+        """Start a rebalance: members that wait for an assignment must join again; heartbeats notify all others."""
         if group.state is COMPLETING:
             self.cancel_assignment(group, ErrorCode.REBALANCE_IN_PROGRESS, out)
         group.pending_syncs.clear()
@@ -168,7 +168,7 @@ class Rebalances:
         out.timers.append(Schedule(("sync", group.group_id), group.rebalance_timeout_ms()))
 
     def _warn_if_failed(self, group: ClassicGroup) -> Callable[[ErrorCode, int], Outcome]:
-        """Return an `after` for an empty generation: if it is not logged, an older one's members time out later."""
+        """Return an `after` that warns if an empty generation was not written. A later load then has old members."""
 
         def after(code: ErrorCode, _now_ms: int) -> Outcome:
             if code is not ErrorCode.NONE:
@@ -180,7 +180,7 @@ class Rebalances:
     # -- assignments
 
     def assign(self, group: ClassicGroup, assignments: dict[str, bytes], out: Outcome) -> None:
-        """Assign every member its partitions, and answer the waiting ones."""
+        """Assign every member its partitions, and answer the waiting members."""
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             response = SyncGroupResponse(

@@ -1,4 +1,4 @@
-"""SyncGroup of classic groups: the leader's assignment is written, and then each waiting member gets its part.
+"""SyncGroup of classic groups: writes the leader's assignment, then gives each waiting member its part.
 
 The rules are those of Kafka 4.3's GroupMetadataManager (classicGroupSync).
 """
@@ -31,7 +31,7 @@ class SyncGroups:
         self._rebalances = rebalances
 
     def sync(self, group: ClassicGroup | None, request: SyncGroupRequest, parked: Parked) -> Outcome:
-        """Handle a SyncGroup: the leader's assignment is written before any member gets it."""
+        """Handle a SyncGroup. The leader's assignment is written before any member gets its part."""
         out = Outcome()
         code, member = self._validate_sync(group, request)
         if group is None or member is None:

@@ -1,1 +1,1 @@
-"""Consumer groups (KIP-848): the coordinator assigns partitions, members only acknowledge."""
+"""Consumer groups (KIP-848): the coordinator assigns partitions, and members acknowledge their assignments."""

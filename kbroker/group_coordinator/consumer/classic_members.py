@@ -1,8 +1,9 @@
 """Members of the classic protocol in a consumer group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Owns the meaning of these requests there (Kafka 4.3's classicGroupJoinToConsumerGroup and its neighbours). Such a member
-is reconciled like any other: its generation is its member epoch, it acknowledges by its subscription's owned
-partitions, and REBALANCE_IN_PROGRESS makes it join again when its assignment has changed.
+Owns how these requests are handled in consumer groups (Kafka 4.3's classicGroupJoinToConsumerGroup and related
+methods). Such a member is reconciled like any other. Its generation is its member epoch. It acknowledges an assignment
+with the owned partitions of its subscription. When its assignment has changed, REBALANCE_IN_PROGRESS makes it join
+again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ClassicMembers:
     # -- JoinGroup
 
     def join(self, group: ConsumerGroup, join: Join) -> Outcome:
-        """Handle a JoinGroup to a consumer group with members; it is answered once it is written."""
+        """Handle a JoinGroup to a consumer group with members. The answer follows once the records are written."""
         try:
             return self._join(group, join)
         except ApiError as err:
@@ -180,7 +181,7 @@ class ClassicMembers:
             done.replies.append((join.parked, response))
 
         def fail(done: Outcome, now_ms: int) -> None:
-            if group.members.get(member.member_id) == member:  # it is in the log, though not committed in time
+            if group.members.get(member.member_id) == member:  # the member was written, though not committed in time
                 time_it(done, now_ms)
 
         out.when_written(answer, fail)
@@ -241,7 +242,7 @@ class ClassicMembers:
     # -- LeaveGroup
 
     def leave(self, group: ConsumerGroup, identities: Sequence[MemberIdentity], now_ms: int) -> Outcome:
-        """Handle a LeaveGroup, or an administrator's removal of static members; each member has its own error."""
+        """Handle a LeaveGroup, or an administrator's removal of static members. Each member gets its own error."""
         out = Outcome()
         answers, leaving = [], {}
         for identity in identities:

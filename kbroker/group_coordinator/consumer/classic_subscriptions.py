@@ -1,4 +1,4 @@
-"""The consumer protocol inside JoinGroup and SyncGroup: subscriptions and assignments with their versions.
+"""The embedded consumer protocol of JoinGroup and SyncGroup: versioned subscriptions and assignments.
 
 Owns reading and writing these bytes for members of the classic protocol in consumer groups.
 """
@@ -30,7 +30,7 @@ class Subscription:
     owned: tuple[tuple[str, tuple[int, ...]], ...]
 
     def owned_by_id(self, topics: Topics) -> Owned:
-        """Return the claimed partitions, of existing topics."""
+        """Return the claimed partitions of existing topics."""
         return [(topic_id, list(indexes)) for name, indexes in self.owned if (topic_id := topics.id_of(name))]
 
 
@@ -68,7 +68,7 @@ def read_assignment(data: bytes, topics: Topics) -> tuple[Partitions, bool]:
 
 
 def write_assignment(partitions: Partitions, version: int, topics: Topics) -> bytes:
-    """Return an assignment in the form of a consumer's version."""
+    """Return the bytes of an assignment in the version that the consumer uses."""
     assigned = [
         AssignedPartitions(topic=name, partitions=sorted(indexes))
         for topic_id, indexes in partitions.items()

@@ -1,8 +1,8 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving.
 
-Owns the meaning of the request (Kafka 4.3's GroupMetadataManager.consumerGroupHeartbeat): whether it is valid in itself
-(GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), its sender (identity.py), the
-changes of the member, and the form of the answer. target.py has the effects on the group.
+Owns the handling of the request (Kafka 4.3's GroupMetadataManager.consumerGroupHeartbeat): its validity regardless of
+the group (GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid, in its order), the changes of the
+member, and the form of the answer. identity.py finds the sender; target.py has the effects on the group.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ log = logging.getLogger(__name__)
 
 _CLIENT_MADE_MEMBER_ID_SINCE = 1
 MOST_TOPICS = 20_000
-"""The most topics to which one member may subscribe by name. A subscription is evaluated in one step, which takes 2 us
-a name, and 10 us for an existing topic."""
+"""The most topics to which one member may subscribe by name. Evaluating a subscription is one step, which takes 2 us
+for each name, and 10 us for each existing topic."""
 
 
 async def distinct_topics(names: Iterable[str], most_bytes: int) -> list[str] | None:
-    """Return the topics of a heartbeat, each once; None if they are too many, or do not fit into `most_bytes`.
+    """Return the topics of a heartbeat without duplicates; None if they are too many, or exceed `most_bytes`.
 
-    Zero bytes mean that the limit is not known yet.
+    A `most_bytes` of 0 means that the limit is not known yet.
     """
     left = most_bytes
     found: dict[str, None] = {}
@@ -92,7 +92,7 @@ class Heartbeats:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> Outcome:
-        """Handle a ConsumerGroupHeartbeat that is valid in itself; raises ApiError."""
+        """Handle a ConsumerGroupHeartbeat that `validate` has accepted; raises ApiError."""
         if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
             return self._leave(request, now_ms)
         out = Outcome()

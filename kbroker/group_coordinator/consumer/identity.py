@@ -1,6 +1,6 @@
-"""The sender of a request to a consumer group: the member by its id or its instance id, and whether it is fenced.
+"""Finds the sender of a request to a consumer group by member id or instance id, and checks whether it is fenced.
 
-Owns the checks of ids and of member epochs, and the return of a static member under a new id. Never changes a group.
+Owns the checks of ids and of member epochs, and how a static member returns under a new id. Never changes a group.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def check_room(group: ConsumerGroup, member_id: str, instance_id: str | None, li
 
 
 def dynamic_member(group: ConsumerGroup, member_id: str, *, create: bool) -> ConsumerMember:
-    """Return a member, a new one if `create`; raises UNKNOWN_MEMBER_ID."""
+    """Return a member. With `create`, return a new one if it is unknown; otherwise raise UNKNOWN_MEMBER_ID."""
     if create and member_id not in group.members:
         return ConsumerMember(member_id)
     return group.member(member_id)
@@ -46,7 +46,7 @@ def static_member(
     create: bool,
     classic: bool = False,
 ) -> ConsumerMember:
-    """Return a static member; a joining one replaces the holder of its instance id, if that is allowed.
+    """Return a static member. A joining member replaces the holder of its instance id, if that is allowed.
 
     Raises UNKNOWN_MEMBER_ID, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID.
     """
@@ -84,9 +84,10 @@ def check_instance(held: ConsumerMember | None, member_id: str, instance_id: str
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned) -> None:
-    """Accept the member's epoch, or the previous one if the answer with the new epoch may be lost.
+    """Accept the member's epoch, or its previous epoch if the answer with the new one may be lost.
 
-    A member of the previous epoch must own only partitions of its current assignment. Raises FENCED_MEMBER_EPOCH.
+    A member that sends the previous epoch may own only partitions of its current assignment. Raises
+    FENCED_MEMBER_EPOCH.
     """
     if epoch in (0, member.member_epoch):
         return

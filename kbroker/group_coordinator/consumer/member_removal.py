@@ -1,6 +1,6 @@
-"""The removal of members of consumer groups: those that leave, and those whose time has expired.
+"""Removes members of consumer groups that leave or whose timers have expired.
 
-Owns its records. The group's epoch grows, or the group becomes a classic one (migration.py).
+Owns the records of the removal. The group's epoch grows, or the group becomes a classic one (migration.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.group_coordinator.topics import Topics
 log = logging.getLogger(__name__)
 
 _RETRY_MS = 500
-"""The delay before the removal of a member is retried after a failed write."""
+"""The delay after which a member's removal is retried, if its write failed."""
 
 
 class MemberRemoval:

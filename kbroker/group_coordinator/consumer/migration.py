@@ -1,7 +1,7 @@
-"""Groups that change their protocol, with and without members.
+"""Converts groups from one protocol to the other, with and without members.
 
-Owns the conversions in both directions and when they are allowed (group.consumer.migration.policy). A conversion is
-tombstones of the old group and the records of the new one, in one batch: it happens completely or not at all.
+Owns the conversions in both directions, and when they are allowed (group.consumer.migration.policy). A conversion
+writes tombstones of the old group and the records of the new one in one batch, so it happens completely or not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Migration:
         self._topics = topics
 
     def open_group(self, group_id: str, create: bool, out: Outcome) -> ConsumerGroup:
-        """Return the consumer group of a heartbeat; a joining member creates it, if necessary from a classic group.
+        """Return the consumer group of a heartbeat. For a joining member, create it, or convert a classic group.
 
         The group may not be in the shard yet: the records in `out` add it. Raises GROUP_ID_NOT_FOUND.
         """
@@ -76,10 +76,10 @@ class Migration:
     # -- classic -> consumer
 
     def _upgrade(self, group: ClassicGroup, out: Outcome) -> ConsumerGroup:
-        """Convert a classic group with members to a consumer group; raises GROUP_ID_NOT_FOUND if that is not allowed.
+        """Convert a classic group with members to a consumer group. Raises GROUP_ID_NOT_FOUND if that is not allowed.
 
-        The classic group stays unchanged until the write was tried, because the heartbeat that caused it may still be
-        refused.
+        The classic group stays unchanged until the write has succeeded or failed, because the heartbeat that caused the
+        conversion may still be refused.
         """
         start = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if not self._config.consumer_migration_policy.upgrades:
@@ -108,10 +108,11 @@ class Migration:
         return upgraded
 
     def _leave_behind(self, group: ClassicGroup, out: Outcome) -> None:
-        """Drop a classic group that becomes a consumer group, once the write was tried.
+        """Drop a classic group that becomes a consumer group, once the write has succeeded or failed.
 
-        Its parked requests are answered by then in any case; if the write succeeded, the group needs no timers. If not,
-        each answered member gets a new session: the old one may have ended while the request was parked.
+        By then its parked requests are answered in both cases. After a successful write the group needs no timers.
+        After a failed one, each answered member gets a new session, because the old session may have ended while the
+        request was parked.
         """
 
         def settle(done: Outcome, _now: int) -> None:
@@ -129,7 +130,7 @@ class Migration:
     def _consumer_group_of(self, group: ClassicGroup, start: str) -> ConsumerGroup:
         upgraded = ConsumerGroup(group.group_id)
         upgraded.epoch = upgraded.assignment_epoch = generation = group.generation
-        protocol = group.protocol_name or group.select_protocol()  # its first generation may not have begun
+        protocol = group.protocol_name or group.select_protocol()  # no name before the first generation
         owned: set[tuple[bytes, int]] = set()
         for member in group.members.values():
             partitions, has_user_data = read_assignment(member.assignment, self._topics)
@@ -165,7 +166,7 @@ class Migration:
     # -- consumer -> classic
 
     def downgrade(self, group: ConsumerGroup, removed: Sequence[ConsumerMember], out: Outcome, now_ms: int) -> bool:
-        """Convert a consumer group whose last consumer members leave to a classic one; return whether it was."""
+        """Convert a consumer group to a classic one when its last consumer members leave. Return whether it did."""
         rest = len(group.members) - len(removed)
         if not group.all_classic_without(removed) or rest <= 0 or not self.may_downgrade(group, rest):
             return False
@@ -188,7 +189,7 @@ class Migration:
         if size > self._config.max_size:
             log.info("group %s: stays a consumer group, as it is larger than group.max.size", group.group_id)
             return False
-        # After the log has refused a size, half of it is tried.
+        # If the log has refused the record of so many members, try again only with at most half of them.
         return not group.too_many_for_classic or size <= group.too_many_for_classic // 2
 
     def classic_group_of(
@@ -202,13 +203,13 @@ class Migration:
     ) -> CoordinatorRecord:
         """Return the record of a classic group of these members, each with its target as its assignment.
 
-        If the group rebalances at once, no member gets its target any more, and the record holds each member's current
-        partitions: the group may become a consumer group again before any member has revoked any. It then names no
-        leader, so that a coordinator that loads it starts a rebalance: otherwise, after a crash, the partitions of
-        members that left would have no owner.
+        If the group rebalances at once, no member gets its target any more, and the record has each member's current
+        partitions instead: the group may become a consumer group again before any member has revoked a partition. Such
+        a record names no leader, so that a coordinator that loads it starts a rebalance. Otherwise the partitions of
+        members that left would have no owner after a crash.
 
-        `held_as`: the id under which the group has the target of a member with a new id. Raises Malformed if a member's
-        protocol data cannot be read.
+        `held_as` is the id under which the group has the target of a member with a new id. Raises Malformed if a
+        member's protocol data is unreadable.
         """
         classic = ClassicGroup(group.group_id, now_ms)
         for member in members.values():
@@ -236,7 +237,7 @@ class Migration:
         reason: str | None,
         out: Outcome,
     ) -> None:
-        """Write a group as a classic one; with a `reason` it rebalances at once.
+        """Write a group as a classic group. With a `reason`, the group rebalances at once.
 
         The tombstones of the consumer group must be in `out` already.
         """
@@ -248,7 +249,7 @@ class Migration:
         def after(code: ErrorCode, now: int) -> Outcome:
             done = Outcome() if before is None else before(code, now)
             held = self._groups.classic(group.group_id)
-            if held is not None:  # also if it is in the log, but was not committed in time
+            if held is not None:  # also if the log has it, although the write was not committed in time
                 log.info("group %s: becomes a classic group with %d members", group.group_id, len(members))
                 forget_timers(group.group_id, removed, done)
                 self._settle_in(held, members, reason, done, now)
@@ -265,7 +266,7 @@ class Migration:
     def _settle_in(
         self, group: ClassicGroup, members: dict[str, ConsumerMember], reason: str | None, out: Outcome, now_ms: int
     ) -> None:
-        """Add to the classic group the parts that its record lacks: protocols, sessions, a rebalance."""
+        """Complete a classic group with the parts that its record lacks: protocols, sessions, a rebalance."""
         for member in group.members.values():
             known = members.get(member.member_id)
             if known is not None and known.classic is not None:
@@ -299,7 +300,7 @@ def _classic_member(member: ConsumerMember) -> Member:
 
 
 def _records_of(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """Return all records of a group that is in no log yet."""
+    """Return all records of a group that the log does not have yet."""
     group_id, members = group.group_id, group.members.values()
     out = [records.member_metadata(group_id, member) for member in members]
     out.append(records.group_epoch(group_id, group.epoch, group.metadata_hash))

@@ -1,8 +1,8 @@
-"""The steps of a member from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
+"""Moves a member step by step from its current assignment to its target (Kafka's CurrentAssignmentBuilder).
 
-Owns one step. A member first revokes partitions and confirms it, keeping its epoch; then it takes the target's epoch
-and the free partitions; partitions that others still hold follow with later heartbeats. No partition ever has two
-owners.
+Owns one step. A member first revokes partitions and confirms this, and keeps its epoch. Then it gets the target's epoch
+and the free partitions. With later heartbeats it gets the partitions that other members still hold. No partition ever
+has two owners.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.group_coordinator.groups.consumer_member import STABLE, UNKNOWN, UN
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 Owned = Sequence[tuple[bytes, Iterable[int]]] | None
-"""The partitions that a member claims to own; None if it does not say."""
+"""The partitions that a member claims to own; None if its request has a null list."""
 
 
 def reconcile(
@@ -30,7 +30,7 @@ def reconcile(
 ) -> ConsumerMember:
     """Return the member one step closer to `target` of `epoch`, or unchanged. Raises ApiError.
 
-    `subscribed` returns the ids of the member's currently subscribed topics, `owner_epoch` returns -1 for a free
+    `subscribed` returns the topic ids of the member's current subscription. `owner_epoch` returns -1 for a free
     partition.
     """
     if not subscription_changed and member.is_reconciled_to(epoch):
@@ -53,14 +53,14 @@ def reconcile(
 
 
 def _owns(owned: Owned, revoked: Mapping[bytes, Mapping[int, int]]) -> bool:
-    """Return whether a member still owns a partition that it must revoke; True if it does not say."""
+    """Return whether a member still owns a partition that it must revoke; True if its request has a null list."""
     if owned is None:
         return True
     return any(index in revoked.get(topic_id, {}) for topic_id, indexes in owned for index in indexes)
 
 
 def _shrink(member: ConsumerMember, subscribed: frozenset[bytes], owned: Owned) -> ConsumerMember:
-    """Take away partitions of topics to which the member no longer subscribes, without waiting for a target."""
+    """Take away partitions of topics to which the member no longer subscribes, even before a new target."""
     removed = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not removed:
         return member
@@ -83,7 +83,7 @@ def _advance(
     owned: Owned,
     member_epoch: int | None = None,
 ) -> ConsumerMember:
-    """Advance the member: to revoking, or to the target's epoch with all free partitions."""
+    """Advance the member: to revoking partitions, or to the target's epoch with all free partitions."""
     kept: dict[bytes, dict[int, int]] = {}
     revoked: dict[bytes, Mapping[int, int]] = {}
     new: dict[bytes, list[int]] = {}

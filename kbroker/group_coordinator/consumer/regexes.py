@@ -1,14 +1,14 @@
-"""Subscribed patterns: RE2's syntax, resolved to topics by the coordinator.
+"""Subscribed patterns in RE2's syntax, which the coordinator resolves to topics.
 
-Owns when a group's patterns are resolved (a new pattern, new topics, and periodically; at most every 10 s) and the work
-itself, which continues in time slices after the heartbeat that started it.
+Owns when a group's patterns are resolved: for a new pattern, for new topics, and periodically, but at most every 10 s.
+Also owns the resolving itself. A heartbeat starts it, and it goes on in time slices after the heartbeat.
 
 Any client may send a pattern, so its cost is bounded. RE2 has no backtracking: the time of a match is linear in a
-name's length. Its memory is limited, which limits the work per character, and it captures no groups, or few. A match
-takes some ms at most; a slice exceeds its time by one match, or by one compilation of a pattern, at most. The turns of
-the loop are limited for all groups together (coordination/timers.py). A pattern is compiled when a heartbeat brings it,
-to check its syntax. Its length, and its number of Unicode classes, which are expanded before the memory limit applies,
-are limited so that this takes some tens of ms at most.
+name's length. RE2's memory is limited, which limits the work per character, and a match captures no groups, or few. A
+match takes some ms at most. A slice exceeds its time by at most one match, or one compilation of a pattern. All groups
+together have a limited share of the loop's turns (coordination/timers.py). A pattern in a heartbeat is compiled at
+once, to check its syntax. This takes some tens of ms at most, because a pattern's length and number of Unicode classes
+are limited. RE2 expands these classes before its memory limit applies.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WORDINGS = {
     "invalid named capture group": "invalid named capture",
     "invalid perl operator": "invalid or unsupported Perl syntax",
 }
-"""RE2's error texts, and those of its translation to Java, in Kafka; all other texts are the same."""
+"""RE2's error texts that RE2/J, which Kafka uses, words differently; all other texts are the same."""
 
 
 MaySee = Callable[[str], bool]
@@ -55,12 +55,12 @@ MaySee = Callable[[str], bool]
 
 
 def everything(_topic: str) -> bool:
-    """Hide no topic, without an authorizer."""
+    """Return True for each topic: without an authorizer none is hidden."""
     return True
 
 
 class Change(Enum):
-    """A heartbeat's change of a member's pattern: none, an unresolved pattern, or one that takes effect at once."""
+    """How a heartbeat changes a member's pattern: not at all, to an unresolved pattern, or to a resolved one."""
 
     NONE = 0
     UPDATED = 1
@@ -68,12 +68,12 @@ class Change(Enum):
 
 
 def compile_regex(pattern: str) -> Callable[[str], Any]:
-    """Return a matcher of whole topic names; raises INVALID_REGULAR_EXPRESSION, also for a too costly pattern."""
+    """Return a matcher of whole topic names. Raises INVALID_REGULAR_EXPRESSION, also if the pattern is too costly."""
     if len(pattern) > MAX_PATTERN_BYTES or len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise _invalid(f"{pattern[:100]}...", f"longer than {MAX_PATTERN_BYTES} bytes")
     if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
         raise _invalid(pattern, f"more than {MAX_UNICODE_CLASSES} Unicode classes")
-    import re2  # late, because it takes 5 ms and 2.5 MB, which few brokers need
+    import re2  # imported here because it costs 5 ms and 2.5 MB, and few brokers use patterns
 
     options = re2.Options()
     options.log_errors = False
@@ -100,7 +100,7 @@ def _invalid(pattern: str, why: str) -> ApiError:
 
 
 class _Job:
-    """One match of all topics against a group's patterns."""
+    """One job that matches all topics against a group's patterns."""
 
     def __init__(self, patterns: list[str], topics: Topics, now_ms: int, may_see: MaySee) -> None:
         self.found: dict[str, set[str]] = {pattern: set() for pattern in patterns}
@@ -109,13 +109,13 @@ class _Job:
         self.started_ms = now_ms
         self._may_see = may_see
         self._names = list(topics.state.topics)
-        self._work: Coroutine[Any, Any, None] | None = None  # none before the first run: the job may be dropped
+        self._work: Coroutine[Any, Any, None] | None = None  # the first run creates it: the job may be dropped before
 
     async def _match(self, names: list[str]) -> None:
         for pattern, found in self.found.items():
             try:
                 match = compile_regex(pattern)
-            except ApiError as err:  # it was checked when a member sent it, so by another version
+            except ApiError as err:  # a broker of another version must have accepted it
                 log.error("a subscribed pattern is passed over: %s", err)
                 continue
             await turn
@@ -155,9 +155,9 @@ class Regexes:
         now_ms: int,
         may_see: MaySee = everything,
     ) -> Change:
-        """Handle the change of a member's pattern from `old` to `new`, and resolve the group's if due. Raises ApiError.
+        """Handle a member's change of pattern from `old` to `new`; resolve the group's patterns if due.
 
-        Patterns are resolved to the topics that this member `may_see`, as in Kafka.
+        Patterns match only topics that this member `may_see`, as in Kafka. Raises ApiError.
         """
         change, is_new = self._change(group, old, new, out)
         if (not is_new and not group.regexes) or group.group_id in self._jobs:
@@ -203,7 +203,7 @@ class Regexes:
     def on_timer(self, group_id: str, _now_ms: int) -> Outcome:
         """Continue a group's match of all topics; write the result once it is done."""
         out = Outcome()
-        job = self._jobs.pop(group_id, None)  # removed also if it fails: the next heartbeat starts another
+        job = self._jobs.pop(group_id, None)  # if the job fails, the next heartbeat starts another
         if job is None:
             return out
         if not job.run(self._seconds, SLICE_SECONDS / (1 + len(self._jobs))):

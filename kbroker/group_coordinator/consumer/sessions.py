@@ -1,10 +1,10 @@
-"""The timers of the members of consumer groups: how long a member may be silent, or take for its next step.
+"""The timers of members of consumer groups: how long a member may be silent, or may take for its next step.
 
-Owns when they begin and end; member_removal.py has their effects.
+Owns when the timers begin and end; member_removal.py has their effects.
 
-By key: ("consumer session", group, member) a silent member; ("revoke", group, member) a member that does not revoke its
-partitions. Of classic members also: ("consumer join", group, member) one that must join again,
-("consumer sync", group, member) one that has joined and not synced.
+By key: ("consumer session", group, member) until a heartbeat; ("revoke", group, member) until the member has revoked
+its partitions. For classic members also: ("consumer join", group, member) until the member has joined again, ("consumer
+sync", group, member) until a member that has joined has synced.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Sessions:
         out.timers.append(Schedule(("consumer session", group_id, member_id), delay))
 
     def on_loaded(self, group: ConsumerGroup, out: Outcome) -> None:
-        """Start a whole session, and a whole rebalance timeout, for every member."""
+        """Start a full session, and a full rebalance timeout, for every member."""
         for member in group.members.values():
             self.schedule(group.group_id, member.member_id, out)
             if member.state is UNREVOKED:
@@ -48,9 +48,9 @@ class Sessions:
                 out.timers.append(Schedule(key, member.rebalance_timeout_ms))
 
     def time_revocation(self, group_id: str, member: ConsumerMember, out: Outcome) -> None:
-        """Start the rebalance timeout of a member that must revoke partitions; one that has done so needs none.
+        """Start the rebalance timeout of a member that must revoke partitions; cancel it once the member has done so.
 
-        It starts when the member's new state is known, also if the log was late to commit it.
+        The timeout starts when the write of the member's new state has ended, even if the commit timed out.
         """
 
         def settle(done: Outcome, _now: int) -> None:

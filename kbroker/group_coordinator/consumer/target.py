@@ -1,9 +1,9 @@
-"""The effects of a member's change: the group's epoch, its next target, and the member's step towards it.
+"""The effects of a member's change: the group's epoch, its next target, and the member's step towards this target.
 
 Owns this order (Kafka's consumerGroupHeartbeat and TargetAssignmentBuilder): the member's changes, the group's epoch,
-the target, the member's reconciliation. Every step adds records; the group changes when they are replayed. The work on
-a target is near-linear in members and partitions; group.consumer.assignment.interval.ms limits how often it is done
-while members join and leave.
+the target, the member's reconciliation. Every step adds records; the group changes when the records are replayed. The
+work on a target is near-linear in members and partitions; group.consumer.assignment.interval.ms limits how often a
+target is computed while members join and leave.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Targets:
     ) -> ConsumerMember:
         """Change `member` to `updated`, and move it as far towards the group's target as possible. Raises ApiError.
 
-        `any_regex_counts`: every change of a pattern increases the group's epoch, as for classic members.
+        With `any_regex_counts`, every change of a pattern increases the group's epoch, as for classic members.
         """
         topics_changed, regex = self.take_metadata(group, member, updated, out, now_ms, may_see)
         changed = topics_changed or regex is not Change.NONE
@@ -85,10 +85,10 @@ class Targets:
         *,
         bump: bool,
     ) -> tuple[int, Callable[[], bool]]:
-        """Increase the group's epoch if it must, or if its topics have changed.
+        """Increase the group's epoch if the caller requires it, or if the group's topics have changed.
 
-        Returns it, and a function that returns whether all members subscribe to the same topics: only a new target
-        needs it, and it looks at every topic.
+        Return the epoch, and a function that returns whether all members subscribe to the same topics. It is a function
+        because only a new target needs the result, and the check looks at every topic.
         """
         topics = self._topics
         if not bump and not group.topics_are_stale(now_ms, topics.version):
@@ -129,7 +129,7 @@ class Targets:
         *,
         homogeneous: Callable[[], bool],
     ) -> tuple[int, Partitions]:
-        """Return the target for `updated`: a new one if it is due and the last one is old enough."""
+        """Return the target of `updated`: a new one if it is due and the last target is old enough."""
         interval = self._settings.assignment_interval_ms(group.group_id)
         since = group.assignment_timestamp
         due = since == 0 or interval == 0 or now_ms >= since + interval
@@ -154,7 +154,7 @@ class Targets:
         *,
         subscription_changed: bool,
     ) -> ConsumerMember:
-        """Reconcile a member; if that changed it, write it and time its revocation."""
+        """Reconcile a member. If it has changed, write it and time its revocation."""
         updated = reconcile(
             member,
             epoch=epoch,
@@ -172,7 +172,7 @@ class Targets:
 
 
 def subscribed_names(group: ConsumerGroup, member: ConsumerMember) -> frozenset[str]:
-    """Return all topics to which a member subscribes; a pattern's only once it is resolved."""
+    """Return all topics to which a member subscribes. A pattern contributes topics only after it is resolved."""
     resolved = group.resolved.get(member.regex) if member.regex else None
     return member.topics if resolved is None else member.topics | resolved.topics
 
@@ -187,7 +187,7 @@ def next_target(
     *,
     homogeneous: bool,
 ) -> tuple[list[CoordinatorRecord], Partitions]:
-    """Return the records of the target of `epoch`, and the part of `updated`.
+    """Return the records of the target for `epoch`, and the part of the target for `updated`.
 
     `updated` replaces the group's member with its id, or the static member that it replaces.
     """

@@ -1,1 +1,1 @@
-"""The groups of both protocols: their state alone, no requests, no records."""
+"""The state of groups of both protocols, without requests and records."""

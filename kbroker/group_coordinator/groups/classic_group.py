@@ -1,7 +1,7 @@
 """A classic group: its members, its generation, its state.
 
-Owns the state and its transitions, and the rules that need nothing but the group itself: votes, leadership, missing
-members. Never answers a request and knows no timer: the other modules of this package do.
+Owns the state and its transitions, and the rules that need only the group itself: votes, leadership, missing members.
+Never answers a request or sets a timer: the package `classic` does both.
 
     Empty                No members. Offsets may live on until they expire, and be committed without a member id.
                          A member joins -> PreparingRebalance; the group is deleted or unloaded -> Dead.
@@ -101,7 +101,7 @@ class Member:
         return next(name for name, _ in self.protocols if name in candidates)
 
     def is_alive_without_heartbeat(self) -> bool:
-        """Return whether a parked request proves the member alive; not for a member that has never had an answer."""
+        """Return whether a parked request proves the member alive; False if the member has never had an answer."""
         return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
 
 
@@ -125,10 +125,10 @@ class ClassicGroup:
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader_id: str | None = None
-        self.unled = False  # its record names no leader: there is no assignment yet, and the group must rebalance
+        self.unled = False  # the loaded record names no leader: the group must rebalance first
         self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}  # instance id -> member id
-        self.pending_joins: set[str] = set()  # ids given out by MEMBER_ID_REQUIRED and not used yet
+        self.static_members: dict[str, str] = {}  # Instance id -> member id.
+        self.pending_joins: set[str] = set()  # Ids sent with MEMBER_ID_REQUIRED and not used yet.
         self.pending_syncs: set[str] = set()
         self.subscribed_topics: set[str] | None = None
         self.new_member_added = False
@@ -213,14 +213,14 @@ class ClassicGroup:
         return sum(member.awaiting_join is not None for member in self.members.values())
 
     def all_joined(self) -> bool:
-        """Return whether every member, also every pending one, has joined the next generation."""
+        """Return whether every member has joined the next generation, including pending members."""
         return not self.pending_joins and all(m.awaiting_join is not None for m in self.members.values())
 
     def rebalance_timeout_ms(self) -> int:
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Replace a leader that has not joined again. Returns False if no member can lead."""
+        """Replace a leader that has not joined again. Return False if no member can lead."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].awaiting_join is not None:
@@ -247,7 +247,7 @@ class ClassicGroup:
         )
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes among those that all members support."""
+        """Return the protocol with the most votes, of those that all members support."""
         candidates = {name for name, count in self._supported.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -269,7 +269,7 @@ class ClassicGroup:
         return self.state is EMPTY
 
     def compute_subscribed_topics(self) -> set[str] | None:
-        """Return the topics of all members' subscriptions; None if the group's protocol has no topics."""
+        """Return the topics of all members' subscriptions; None if the group's protocol has no subscriptions."""
         if self.protocol_type != CONSUMER:
             return None
         if not self.members:

@@ -1,7 +1,7 @@
 """A consumer group: its members, its epochs, its target.
 
-Owns the state and the counts derived from it. Changes only by the records that records/consumer_group.py applies;
-consumer/ makes the decisions about a group, on values.
+Owns the state and the counts derived from it. A group changes only when records/consumer_group.py replays a record. The
+package `consumer` decides about a group, and does not modify it.
 
     Empty        No members. Offsets may live on until they expire.
     Assigning    The group's epoch is ahead of the target's: the next heartbeat that is allowed to computes a target.
@@ -10,8 +10,8 @@ consumer/ makes the decisions about a group, on values.
 
 A group's state follows from its members and epochs, so there are no transitions to check.
 
-The epochs: `epoch` grows with every change of members, subscriptions or topics; `assignment_epoch` is the one that the
-target was computed for; a member's is the target that it has been moved to.
+The epochs: `epoch` grows with every change of members, subscriptions or topics. `assignment_epoch` is the group epoch
+for which the target was computed. A member's epoch is that of the target to which it was last moved.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConsumerGroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that matched a subscribed pattern, at one time."""
+    """The topics that matched a subscribed pattern, and when."""
 
     topics: frozenset[str]
     version: int
@@ -59,7 +59,7 @@ class SubscriptionCounts:
         self.by_regex = by_regex
 
     def copy(self) -> SubscriptionCounts:
-        """Return a copy that can be changed to try a change."""
+        """Return a copy on which a change can be tried."""
         return SubscriptionCounts(dict(self.by_name), dict(self.by_regex))
 
     def topics(self) -> set[str]:
@@ -112,14 +112,14 @@ class ConsumerGroup:
         self.classic_protocols: dict[str, int] = {}
         self.has_partition_metadata_record = False
         self._partition_epochs: dict[bytes, dict[int, int]] = {}
-        # State of this process only.
-        self.refresh_deadline = 0  # when the topics are checked again, even without a notified change
+        # The following state is only in this process.
+        self.refresh_deadline = 0  # When to check the topics again, even without a notification.
         self.refresh_epoch = 0
-        self.seen_version = 0  # of Topics, when they were last checked
-        self.regex_version = 0  # of Topics' creations, when the patterns were last resolved
-        self.revoking: dict[str, int] = {}  # members whose revocation is timed, and their epochs then
-        self.joining: set[str] = set()  # classic members whose next JoinGroup is timed
-        self.too_many_for_classic = 0  # the number of members for which the log refused a classic group's record
+        self.seen_version = 0  # The version of Topics at the last check.
+        self.regex_version = 0  # The created_version of Topics when the patterns were last resolved.
+        self.revoking: dict[str, int] = {}  # Members whose revocation is timed, and their epochs at its start.
+        self.joining: set[str] = set()  # Classic members whose next JoinGroup is timed.
+        self.too_many_for_classic = 0  # The number of members for which the log refused a classic group's record.
 
     # -- queries
 
@@ -167,7 +167,7 @@ class ConsumerGroup:
         return topic in self.counts.by_name or topic in self.counts.by_regex
 
     def preferred_assignor(self, old: ConsumerMember | None = None, new: ConsumerMember | None = None) -> str | None:
-        """Return the assignor that most members prefer, once `old` has become `new`; None if none is preferred."""
+        """Return the assignor that most members prefer after a change of a member; None if no member prefers any."""
         counts = dict(self.assignors)
         if old is not None and old.assignor is not None:
             _count(counts, (old.assignor,), -1)
@@ -176,7 +176,7 @@ class ConsumerGroup:
         return max(counts, key=lambda name: counts[name], default=None)
 
     def topics_are_stale(self, now_ms: int, version: int) -> bool:
-        """Return whether it is time to check whether the subscribed topics have changed."""
+        """Return whether the subscribed topics are due for a check for changes."""
         return now_ms >= self.refresh_deadline or self.epoch < self.refresh_epoch or self.seen_version != version
 
     def all_classic_without(self, members: Iterable[ConsumerMember]) -> bool:
@@ -262,7 +262,7 @@ class ConsumerGroup:
             if held is None:
                 continue
             for index in indexes:
-                # If the log was compacted, it may already belong to another member, and stays there.
+                # After a compaction of the log, the partition may already belong to another member, which keeps it.
                 if held.get(index) == epoch:
                     del held[index]
             if not held:
@@ -270,7 +270,7 @@ class ConsumerGroup:
 
 
 def is_homogeneous(regexes: Mapping[str, int], counts: SubscriptionCounts, members: int) -> bool:
-    """Return whether all members subscribe to the same topics: all by the same names, or all by one pattern alone."""
+    """Return whether all members subscribe to the same topics: to the same names, or only to the same pattern."""
     if not regexes:
         return not counts.by_regex and all(count == members for count in counts.by_name.values())
     if next(iter(regexes.values())) != members:

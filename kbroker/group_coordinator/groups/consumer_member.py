@@ -1,7 +1,7 @@
 """One member of a consumer group, as a value.
 
-Owns a member's data and its progress towards its target. Never changed: a decision creates a new value, and a record in
-the log puts it into the group.
+Owns a member's data and its progress towards its target. The value is immutable: a decision creates a new one, and the
+replay of a record puts it into the group.
 
     STABLE                 has the partitions of its epoch's target.
     UNREVOKED_PARTITIONS   must revoke partitions first and confirm it; keeps its epoch until then.
@@ -54,7 +54,7 @@ class ClassicSide:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerMember:
-    """A member. `classic` is None for one of the consumer protocol."""
+    """A member. `classic` is None if the member uses the consumer protocol."""
 
     member_id: str
     member_epoch: int = 0
@@ -77,10 +77,10 @@ class ConsumerMember:
         return self.state is STABLE and self.member_epoch == epoch
 
     def at_epoch(self, epoch: int) -> ConsumerMember:
-        """Return the member in another epoch, with its current one as the previous one."""
+        """Return the member in another epoch; its current epoch becomes the previous one."""
         return replace(self, member_epoch=epoch, previous_epoch=self.member_epoch)
 
     def epoch_of(self, topic_id: bytes, partition: int) -> int | None:
-        """Return the epoch at which the member got a partition, which it may be about to lose, or None."""
+        """Return the epoch at which the member got a partition, even one that it must revoke; None if it has none."""
         epoch = self.assigned.get(topic_id, {}).get(partition)
         return self.pending_revocation.get(topic_id, {}).get(partition) if epoch is None else epoch

@@ -42,7 +42,7 @@ class Groups:
         self._by_id[group.group_id] = group
 
     def remove(self, group: Group | None) -> None:
-        """Remove a group, unless another one has its id by now."""
+        """Remove a group, unless another group has its id now."""
         if group is not None and self._by_id.get(group.group_id) is group:
             del self._by_id[group.group_id]
 

@@ -1,1 +1,1 @@
-"""The content of `__consumer_offsets`: the bytes of groups and offsets, in Kafka's own records."""
+"""The content of `__consumer_offsets`: the bytes of groups and offsets, in Kafka's record formats."""

@@ -139,7 +139,7 @@ def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup, renamed: tuple[str, str] | None = None) -> list[CoordinatorRecord]:
-    """Return the tombstones of a group. `renamed`: an old member id, and the new one that is in the log by now."""
+    """Return the tombstones of a group. `renamed` has an old member id, and the new one that the log now has."""
     group_id = group.group_id
     ids = [renamed[1] if renamed and member_id == renamed[0] else member_id for member_id in group.members]
     current = ConsumerGroupCurrentMemberAssignmentKey
@@ -185,7 +185,7 @@ def _key_reader(kind: int) -> Callable[[Any], Any]:
 def replay(
     kind: int, key: bytes, value: bytes | None, find: Callable[[str, bool], ConsumerGroup | None]
 ) -> ConsumerGroup | None:
-    """Apply a record to its group. `find(group id, create)` returns the group; a group that it deletes is returned.
+    """Apply a record to its group, which `find(group id, create)` returns. Return a group that the record deletes.
 
     A tombstone of a missing entry is ignored: compaction may have removed the entry. Raises Malformed.
     """
@@ -270,7 +270,7 @@ def _with_assignment(member: ConsumerMember, value: ConsumerGroupCurrentMemberAs
 
 
 def _epochs(topics: list[TopicPartitions], default: int) -> Epochs:
-    """Return partitions with their epochs; `default` if the record, of an older version, has none."""
+    """Return partitions with their epochs, or with `default` if the record is older and has no epochs."""
     return {
         t.topic_id: dict(zip(t.partitions, t.assignment_epochs, strict=True))
         if t.assignment_epochs and len(t.assignment_epochs) == len(t.partitions)

@@ -1,6 +1,6 @@
-"""The handlers with an authorizer: each behind a guard that asks the authorizer first.
+"""The handlers of a broker with an authorizer: a guard before each handler asks the authorizer first.
 
-Owns the rights that each API needs (required_rights.py, one table), and the guards. Never decides by itself:
+Owns the rights that each API needs (the table in required_rights.py), and the guards. Never decides about rights:
 security/authorizer does. Without an authorizer this package is not imported, and the handlers run unguarded.
 """
 

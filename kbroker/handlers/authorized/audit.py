@@ -1,7 +1,7 @@
 """The audit: a line in the log for each change that an administrator requests.
 
-Owns the logger `kbroker.audit`, and the content of a line: principal, address, request, things and outcome. Never logs
-values: those of configs may be secrets.
+Owns the logger `kbroker.audit`, and the content of a line: principal, address, request, resources and outcome. Never
+logs values, because configs may contain secrets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("kbroker.audit")
 NAMED: Final = 8
 """Most things that a line names."""
 _LONGEST: Final = 500
-"""Most characters of one thing in a line."""
+"""The most characters of one resource's name in a line."""
 
 
 def _names(field: str) -> Callable[[Any], Iterable[str]]:
@@ -111,17 +111,17 @@ AUDITED: Final[dict[str, tuple[Callable[[Any], Iterable[str]], str]]] = {
     "AlterPartitionReassignments": (_names("topics"), ""),
     "UpdateFeatures": (lambda request: (each.feature for each in request.feature_updates), "results"),
 }
-"""The things that a request names, and the list of its response that has an error code for each of them."""
+"""For each API: the resources that a request names, and the response's list that has an error code for each of them."""
 
 
 def audited(api: Api, handler: Handler) -> Handler:
-    """Return a handler that logs each request of an API that makes administrators' changes."""
+    """Return a handler that logs each request, if the API makes administrators' changes."""
     if api.name not in AUDITED:
         return handler
     names_of, answers = AUDITED[api.name]
 
     async def logged(ctx: RequestContext, request: Any) -> Any:
-        # The handler may modify the request, and the connection may end meanwhile.
+        # Read both first: the handler may modify the request, and the connection may end meanwhile.
         names, principal = _text(names_of(request)), ctx.principal
         try:
             answer = await awaited(handler(ctx, request))

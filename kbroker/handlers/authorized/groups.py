@@ -1,6 +1,6 @@
 """Guards of the APIs about groups and their offsets.
 
-Owns the responses about groups, and about offsets of topics, that a client may not describe.
+Owns the responses about groups that a client may not describe, and about offsets of topics that it may not describe.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def join_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def sync_group(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Group:Read; a missing protocol is refused first, as in Kafka."""
+    """Require Group:Read. A missing protocol is refused before that, as in Kafka."""
 
     def guarded(ctx: RequestContext, request: SyncGroupRequest) -> Any:
         is_whole = request.protocol_type is not None and request.protocol_name is not None
@@ -81,7 +81,7 @@ def sync_group(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def may_describe(_ctx: RequestContext, rights: Rights, group: Any) -> bool:
-    """Whether a listed group may be described: all with Cluster:Describe, else those with Group:Describe."""
+    """Whether the client may describe a listed group: it needs Cluster:Describe, or Group:Describe for the group."""
     return rights.on_cluster(Operation.DESCRIBE, logs=False) or rights.may(
         Operation.DESCRIBE, GROUP, group.group_id, logs=False
     )
@@ -128,7 +128,7 @@ def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def consumer_group_heartbeat(_handler: Handler, _response: type[Any]) -> Handler:
-    """Require Group:Read and Topic:Describe; a pattern matches only topics that the member may describe."""
+    """Require Group:Read and Topic:Describe. A pattern matches only topics that the member may describe."""
 
     async def guarded(ctx: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Any:
         rights = rights_of(ctx)
@@ -174,7 +174,7 @@ def _named_right(kind: ResourceType, code: ErrorCode) -> Verdict:
 
 
 def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
-    """Require Group:Describe and Topic:Describe; a request for all topics leaves the forbidden ones out."""
+    """Require Group:Describe and Topic:Describe. The response to a request for all topics omits forbidden topics."""
 
     def guarded(ctx: RequestContext, request: OffsetFetchRequest) -> Coroutine[Any, Any, Any]:
         return several(ctx, request) if ctx.version >= BATCHED_SINCE else one(ctx, request)
@@ -231,7 +231,7 @@ def offset_fetch(handler: Handler, response: type[Any]) -> Handler:
 
 
 async def _parted(ctx: RequestContext, rights: Rights, topics: Iterable[Any] | None) -> tuple[Any, list[Any]]:
-    """Return the topics that may be described, and the others. None (all topics) stays None."""
+    """Return the topics that the client may describe, and the other topics. None (all topics) stays None."""
     if topics is None:
         return None, []
     seen: list[Any] = []

@@ -1,9 +1,10 @@
-"""The common parts of guards: the rights of a request, refusal of whole requests, and refusal of parts of a list.
+"""The common parts of guards: the rights of a request's sender, and the refusal of whole requests or of list elements.
 
 Owns the ways to refuse. Never knows an API: required_rights.py and the modules beside it do.
 
-A guard takes a handler and returns one. Refused parts have no effect, as the handler never receives them; the rest of a
-list is passed on as a separate request, and both responses are merged, in the order of the request.
+A guard takes a handler and returns a handler. Refused elements of a list have no effect, because the handler never
+receives them. The guard passes the other elements on as a separate request, and merges both responses in the order of
+the request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kbroker.security.authorizer.authorizer import Rights
 Guard = Callable[[Handler, type[Any]], Handler]
 """Takes a handler and the class of its responses."""
 Verdict = Callable[[RequestContext, Rights, Any], ErrorCode | int]
-"""Returns the error for an element of a list; 0: it is allowed."""
+"""Returns the error for an element of a list, 0 if it is allowed."""
 REFUSALS: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -52,7 +53,7 @@ def open_to_all(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
-    """Refuse the whole request if a right is missing. They are checked in this order; each names a request field."""
+    """Refuse the whole request if a right is missing. Rights are checked in this order; each names a request field."""
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
         def guarded(ctx: RequestContext, request: Any) -> Any:
@@ -68,9 +69,9 @@ def needs(*wanted: tuple[Operation, ResourceType, str]) -> Guard:
 
 
 def on_cluster(operation: Operation, *also: Operation, names_right: bool = True) -> Guard:
-    """Refuse the whole request without a right on the cluster; any of `also` is enough, and is checked first.
+    """Refuse the whole request without a right on the cluster. Any right in `also` suffices, and is checked first.
 
-    `names_right`: the error text names the right, if the response has a field for it.
+    With `names_right`, the error text names the right, if the response has a field for a text.
     """
 
     def guard(handler: Handler, _response: type[Any]) -> Handler:
@@ -87,7 +88,7 @@ def on_cluster(operation: Operation, *also: Operation, names_right: bool = True)
 
 
 def in_turn(*guards: Guard) -> Guard:
-    """Apply one guard after the other."""
+    """Return a guard that applies these guards one after the other."""
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
         for each in reversed(guards):
@@ -100,10 +101,10 @@ def in_turn(*guards: Guard) -> Guard:
 def partly(
     field: str, verdict: Verdict, *, asked_anyway: bool = False, default_message: bool = False, **fields: Any
 ) -> Guard:
-    """Refuse elements of a list, `field`, each by itself; the response has a result for each.
+    """Refuse elements of the list `field` independently; the response has a result for each element.
 
-    If all are refused the handler is not called, or is called with an empty list (`asked_anyway`). `default_message`:
-    the text of a refusal is Kafka's for the code. `fields` are values of the results (mirrored_errors.py).
+    If all elements are refused, the handler is not called; with `asked_anyway` it is called with an empty list. With
+    `default_message`, a refusal has Kafka's text for the code. `fields` are values of the results (mirrored_errors.py).
     """
 
     def guard(handler: Handler, response: type[Any]) -> Handler:
@@ -178,7 +179,7 @@ def with_field(request: Any, field: str, value: Any) -> Any:
 
 
 def topic_right(operation: Operation, field: str = "name") -> Verdict:
-    """Check a right on the topic that an element names, by name or id; an unknown id is not refused."""
+    """Check a right on the topic that an element names by name or id. An unknown id is not refused."""
 
     def verdict(ctx: RequestContext, rights: Rights, element: Any) -> int:
         name = getattr(element, field) or name_of(ctx, element)
@@ -190,7 +191,7 @@ def topic_right(operation: Operation, field: str = "name") -> Verdict:
 
 
 def name_of(ctx: RequestContext, element: Any) -> str | None:
-    """Return the topic of an element's topic id; "" without an id, None if the topic does not exist."""
+    """Return the topic name for an element's topic id; "" without an id, None if the topic does not exist."""
     topic_id = getattr(element, "topic_id", None)
     if topic_id is None or not any(topic_id):
         return ""

@@ -1,6 +1,7 @@
 """Guards of Produce and Fetch: Topic:Write and Topic:Read.
 
-Owns the checks of requests with records. They are the most frequent, so a fully allowed request is passed on unchanged.
+Owns the checks of requests with records. These requests are the most frequent, so a fully allowed request is passed on
+unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _FIRST_ID_VERSION = 13
 
 
 def produce(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Write; batches of a transaction need TransactionalId:Write as well."""
+    """Require Topic:Write; transactional batches need TransactionalId:Write as well."""
 
     def guarded(ctx: RequestContext, request: ProduceRequest) -> Any:
         left = FEW
@@ -109,7 +110,7 @@ def _may_write(ctx: RequestContext, rights: Rights, topic: TopicProduceData) -> 
 
 
 def fetch(_handler: Handler, _response: type[Any]) -> Handler:
-    """Require Topic:Read; brokers (a replica id that is one) need Cluster:ClusterAction instead."""
+    """Require Topic:Read; a broker (by its replica id) needs Cluster:ClusterAction instead."""
 
     def guarded(ctx: RequestContext, request: FetchRequest) -> Any:
         return fetch_handler(ctx, request, AuthorizedFetch)  # type: ignore[call-arg]
@@ -118,7 +119,7 @@ def fetch(_handler: Handler, _response: type[Any]) -> Handler:
 
 
 class AuthorizedFetch(Fetch):
-    """A Fetch that reads, and waits for, allowed partitions only: also in a session that has more."""
+    """A Fetch that reads, and waits for, only allowed partitions, even if its session has others."""
 
     __slots__ = ()
 

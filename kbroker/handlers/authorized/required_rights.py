@@ -1,7 +1,7 @@
 """The rights that each API needs: one table, by the names of APIs, as in Apache Kafka (KafkaApis, ControllerApis).
 
-Owns the table, and the rule that an API without an entry is not served. The modules beside it have the guards; a guard
-of one line is made here.
+Owns the table, and the rule that an API without an entry is not served. The other modules of this package have the
+guards, except those of one line, which are here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _KINDS = {
 
 
 def resource_right(operation: Operation) -> Verdict:
-    """Check a right on a resource; unknown types are left to the handler, which refuses them."""
+    """Check a right on a resource. A resource of unknown type passes, because the handler refuses it."""
 
     def verdict(_ctx: RequestContext, rights: Rights, resource: Any) -> int:
         kind = _KINDS.get(resource.resource_type)
@@ -61,7 +61,7 @@ def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
 
     def guarded(ctx: RequestContext, request: CreateDelegationTokenRequest) -> Any:
         owner = owner_of(ctx, request)
-        is_of_other = owner != ctx.principal and is_allowed(ctx)  # the handler's own refusal has precedence
+        is_of_other = owner != ctx.principal and is_allowed(ctx)  # if not is_allowed, the handler refuses
         if is_of_other and not rights_of(ctx).may(Operation.CREATE_TOKENS, ResourceType.USER, str(owner)):
             return refused(owner, ctx.principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
         return handler(ctx, request)
@@ -70,7 +70,7 @@ def create_delegation_token(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def describe_delegation_token(_handler: Handler, _response: type[Any]) -> Handler:
-    """Require DelegationToken:Describe or User:DescribeTokens for tokens of others."""
+    """Require DelegationToken:Describe or User:DescribeTokens for tokens of other users."""
 
     def guarded(ctx: RequestContext, request: DescribeDelegationTokenRequest) -> Any:
         rights = rights_of(ctx)
@@ -95,7 +95,7 @@ GROUP, TXN = ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 
 
 class Rule(NamedTuple):
-    """The rights of an API: in words, TYPE:OPERATION, and its guard."""
+    """The rights of an API as a text of TYPE:OPERATION, and its guard."""
 
     rights: str
     guard: Guard
@@ -232,10 +232,10 @@ RULES: Final[dict[str, Rule]] = {
     "AlterPartition": _OF_BROKERS,
     "AllocateProducerIds": _OF_BROKERS,
 }  # fmt: skip
-"""By API; of several rights all are needed, checked in this order, unless the text has "or"."""
+"""The rule of each API. All of its rights are needed, and are checked in this order, unless the text has "or"."""
 
 
 def guarded(api: Api) -> Handler:
-    """Return an API's handler behind its guard. Raises KeyError if the table has no entry for it."""
+    """Return an API's handler with its guard. Raises KeyError if the table has no entry for the API."""
     response: type[Any] = api.response
     return audited(api, RULES[api.name].guard(api.handler, response))

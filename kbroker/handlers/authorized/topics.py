@@ -1,7 +1,7 @@
 """Guards of Metadata, DescribeTopicPartitions, and of the APIs that create, grow and delete topics.
 
-Owns the responses about topics that a client may not describe: a named topic gets the same error whether it exists or
-not; a request for all topics leaves it out.
+Owns the responses about topics that a client may not describe. If a request names such a topic, the error is the same
+whether it exists or not. If a request asks for all topics, the response omits it.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
     """Require Topic:Describe; creating a missing topic needs Cluster:Create or Topic:Create."""
 
     async def guarded(ctx: RequestContext, request: MetadataRequest) -> Any:
-        await ctx.services.first_metadata()  # so that the handler responds from the state checked here
+        await ctx.services.first_metadata()  # so that the handler sees the same state as this guard
         rights, version = rights_of(ctx), ctx.version
         is_all = request.topics is None or (version == 0 and not request.topics)
         refused: list[MetadataResponseTopic] = []
         part, by_id = request, False
         if not is_all:
             allowed = await _describable(ctx, rights, request, refused)
-            by_id = bool(allowed) and allowed[0].topic_id != ZERO_UUID  # a request is all by id, or all by name
+            by_id = bool(allowed) and allowed[0].topic_id != ZERO_UUID  # a request has only ids, or only names
             part = with_field(request, "topics", allowed)
         answer = await awaited(handler(ctx, part))
         found, kept = answer.topics if is_all or part.topics else [], []
         for topic in found:
-            # Named topics are checked again, too: an id that was unknown before may be known now.
+            # Check the topics of the response again: an id that was unknown before may be known now.
             if topic.name is None or rights.may(Operation.DESCRIBE, TOPIC, topic.name, logs=False):
                 kept.append(topic)
                 if request.include_topic_authorized_operations and topic.name is not None:
@@ -78,7 +78,7 @@ def metadata(handler: Handler, _response: type[Any]) -> Handler:
 async def _describable(
     ctx: RequestContext, rights: Rights, request: MetadataRequest, refused: list[MetadataResponseTopic]
 ) -> list[MetadataRequestTopic]:
-    """Return the topics of a request that may be described; the others are added to `refused`, each once."""
+    """Return the topics of a request that the client may describe; add the others to `refused`, without duplicates."""
     allowed: list[MetadataRequestTopic] = []
     seen: dict[Any, None] = {}
     creates = request.allow_auto_topic_creation and ctx.services.config.get_bool("auto.create.topics.enable")
@@ -86,7 +86,7 @@ async def _describable(
     for asked in request.topics or ():
         await turn
         if by_id and ctx.version >= _FIRST_ID_VERSION and asked.topic_id == ZERO_UUID:
-            continue  # names beside ids are ignored; without the ids they would count
+            continue  # a request with ids ignores names, but the handler would not if the guard removed all ids
         name = name_of(ctx, asked) if by_id else asked.name
         if not name or (by_id and ctx.version < _FIRST_ID_VERSION):
             allowed.append(asked)  # nothing to hide, or the handler refuses the whole request
@@ -116,14 +116,14 @@ def _creates(rights: Rights, name: str) -> bool:
 
 
 def cluster_operations(rights: Rights) -> int:
-    """Return the permitted operations on the cluster, as bits; 0 if it may not be described."""
+    """Return the permitted operations on the cluster, as bits; 0 if the client may not describe it."""
     if not rights.on_cluster(Operation.DESCRIBE):
         return 0
     return rights.operations(ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
-    """Require nothing, but show the cluster's operations only with Cluster:Describe."""
+    """Require no right; show the cluster's operations only with Cluster:Describe."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -135,14 +135,14 @@ def describe_cluster(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def describe_topic_partitions(handler: Handler, response: type[Any]) -> Handler:
-    """Require Topic:Describe. Pages have only visible topics, so that a cursor reveals nothing."""
+    """Require Topic:Describe. Pages have only visible topics, so that a cursor does not reveal others."""
 
     async def guarded(ctx: RequestContext, request: DescribeTopicPartitionsRequest) -> Any:
         await ctx.services.first_metadata()
         rights, is_all = rights_of(ctx), not request.topics
         cursor = request.cursor
         if cursor is not None and (cursor.partition_index < 0 or not (is_all or _has(request, cursor.topic_name))):
-            return await awaited(handler(ctx, request))  # the handler refuses it in any case
+            return await awaited(handler(ctx, request))  # the handler refuses such a cursor
         begin = "" if cursor is None else cursor.topic_name
         names = [each.name for each in request.topics] if not is_all else list(ctx.services.controller.state.topics)
         allowed: dict[str, None] = {}
@@ -177,7 +177,7 @@ def _has(request: DescribeTopicPartitionsRequest, name: str) -> bool:
 
 
 def create_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Cluster:Create or Topic:Create; configs are shown only with Topic:DescribeConfigs."""
+    """Require Cluster:Create or Topic:Create; show configs only with Topic:DescribeConfigs."""
 
     async def guarded(ctx: RequestContext, request: CreateTopicsRequest) -> Any:
         rights = rights_of(ctx)
@@ -186,7 +186,7 @@ def create_topics(handler: Handler, _response: type[Any]) -> Handler:
         allowed, refused = [], []
         for topic in request.topics:
             name = topic.name
-            # The handler refuses names that occur twice, and a name that may not be created.
+            # Pass on names that the handler itself refuses: repeated ones, and the name of Kafka's metadata topic.
             if may_all or counts[name] > 1 or name == _METADATA_TOPIC or rights.may(Operation.CREATE, TOPIC, name):
                 allowed.append(topic)
             else:
@@ -231,7 +231,7 @@ def create_partitions(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Require Cluster:Delete or Topic:Delete. The response hides name and id of a topic that may not be described."""
+    """Require Cluster:Delete or Topic:Delete. The response hides topics that the client may not describe."""
 
     async def guarded(ctx: RequestContext, request: DeleteTopicsRequest) -> Any:
         rights = rights_of(ctx)
@@ -258,7 +258,7 @@ def delete_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -> DeletableTopicResult | None:
-    """Return the refusal to delete a topic that is named once, by its name or its id; None if it is allowed."""
+    """Return the refusal to delete a topic, which the request names once, by name or id; None if it is allowed."""
     known = ctx.services.controller.state
     if state.topic_id != ZERO_UUID:
         if state.name is not None:
@@ -278,7 +278,7 @@ def _undeletable(ctx: RequestContext, rights: Rights, state: DeleteTopicState) -
         return None
     if state.name in known.topics:
         return _undeleted(state.name, ZERO_UUID)
-    # Not left to the handler: the topic may exist by then.
+    # Respond here, since the topic may exist once the handler looks it up.
     return _undeleted(state.name, ZERO_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 

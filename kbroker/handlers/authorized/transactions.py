@@ -1,6 +1,6 @@
 """Guards of the APIs about transactions and producer ids.
 
-Owns the checks of producers in transactions, and of listings of transactions.
+Owns the checks of transactional producers, and of requests that list transactions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OF_BROKERS_SINCE = 4
 
 
 def init_producer_id(handler: Handler, _response: type[Any]) -> Handler:
-    """Require TransactionalId:Write; without a transactional id Cluster:IdempotentWrite or any Topic:Write."""
+    """Require TransactionalId:Write; without a transactional id, Cluster:IdempotentWrite or Topic:Write on a topic."""
 
     def guarded(ctx: RequestContext, request: InitProducerIdRequest) -> Any:
         rights = rights_of(ctx)
@@ -63,7 +63,7 @@ def transaction_right(_ctx: RequestContext, rights: Rights, name: str) -> int:
 
 
 def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
-    """Remove topics that may not be described from transactions."""
+    """Remove topics that the client may not describe from transactions."""
 
     async def guarded(ctx: RequestContext, request: Any) -> Any:
         answer = await awaited(handler(ctx, request))
@@ -82,5 +82,5 @@ def without_hidden_topics(handler: Handler, _response: type[Any]) -> Handler:
 
 
 def may_describe(_ctx: RequestContext, rights: Rights, state: Any) -> bool:
-    """Whether a listed transaction may be described."""
+    """Whether the client may describe a listed transaction."""
     return rights.may(Operation.DESCRIBE, TXN, state.transactional_id)
