@@ -1,6 +1,6 @@
 """A cluster at a glance: its brokers, its topics and the health of partitions, from one Metadata request.
 
-Owns the counts per topic. An answer of ten thousand topics is evaluated once. Never prints.
+Owns the counts per topic, which it computes once per answer: an answer may have ten thousand topics. Never prints.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.protocol.messages.cluster import (
 )
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""The internal topics, for brokers that do not mark them."""
+"""The internal topics; needed for brokers that do not mark them in Metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class ClusterView:
                 yield (topic.name, each.partition_index), each
 
     def leaders(self, topics: Sequence[str] | None = None) -> dict[Key, int]:
-        """Return the leaders of partitions, of all topics or of some; without leaderless partitions."""
+        """Return the leader of each partition that has one, of all topics or of some."""
         chosen = self.topics.values() if topics is None else [self.topics[name] for name in topics]
         return {
             (topic.name, each.partition_index): each.leader_id

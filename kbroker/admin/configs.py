@@ -1,6 +1,6 @@
 """The configs of topics, brokers, loggers, groups and client metrics: reading and setting them.
 
-Owns which kinds have configs, and which values are their own. Never prints.
+Owns the kinds of entities with configs, and which values were set on the entity itself. Never prints.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _OWN: Final = {
 }
 """The source of a value that was set on the entity itself; for loggers every value counts."""
 _WITH_TYPES: Final = 1
-"""The ListConfigResources version that lists more than client metrics."""
+"""The first ListConfigResources version that lists other types than client metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> l
 
 
 def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
-    """Return the value of one config of several topics; topics that give no answer are left out."""
+    """Return the value of one config of several topics; topics whose config cannot be read are left out."""
     resources = [DescribeConfigsResource(TYPES["topic"], name, [key]) for name in names]
     answer = ask_any(admin, DescribeConfigsRequest(resources), DescribeConfigsResponse)
     assert answer is not None  # every broker of the last ten years serves it

@@ -31,7 +31,7 @@ from kbroker.admin.tls_mismatch import tls_fault, unreadable_file
 T = TypeVar("T")
 
 _patience: Final = ContextVar("patience", default=15.0)
-"""For how many seconds a call is retried."""
+"""How many seconds `patiently` retries a call."""
 _PAUSE_S: Final = 0.1
 _LAST_PORT: Final = 65_535
 _PROTOCOL: Final = re.compile(r"^[0-9a-zA-Z\-%._]*://")
@@ -45,7 +45,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class _Forgetful(dict[Any, Any]):
-    """Replaces kafka-python 3.0's cache of coordinators, which never forgets a coordinator, even a former one."""
+    """Replaces kafka-python 3.0's cache of coordinators, which keeps a coordinator even after it has moved."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -87,9 +87,9 @@ class Connection:
         return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
-        """Fail in one line if no address accepts a connection, or a TLS file cannot be read.
+        """Raise Unreachable if no address accepts a connection, or a TLS file cannot be read.
 
-        The client would only fail after seconds, and without the reason.
+        The client itself would fail only after some seconds, and would not give the reason.
         """
         if (reason := unreadable_file(self.settings)) is not None:
             raise Unreachable(reason)
@@ -110,7 +110,7 @@ class Connection:
         return f"no broker answers at {'; '.join(reasons)}"
 
     def _made(self, kind: Any, own: Mapping[str, Any] | None = None) -> Any:
-        """Make a client; clean up after one that finds no broker, which would leave its thread and sockets behind."""
+        """Make a client; if it finds no broker, close the thread and sockets that it would leave open."""
         begun: list[Any] = []
 
         def begin(**settings: Any) -> Any:
@@ -149,7 +149,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 def addresses(text: str) -> str:
     """Check HOST:PORT,... and return it without blanks; raises WrongInput.
 
-    A protocol prefix, as in a broker's listeners, is ignored, as Java's clients do.
+    A protocol prefix, like PLAINTEXT:// in a broker's listeners, is ignored, as in Java's clients.
     """
     found = [_PROTOCOL.sub("", each.strip()) for each in text.split(",") if each.strip()]
     for each in found:
@@ -197,8 +197,8 @@ def patience(seconds: float | None) -> Iterator[None]:
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
     """Retry a call while the cluster asks for it: coordinators load, leaders move.
 
-    A call that only `reads` is also retried when its broker is unreachable: for some seconds clients still get its
-    address.
+    A call that only `reads` is also retried when its broker is unreachable: for some seconds after a broker's end,
+    Metadata still returns its address.
     """
     deadline = time.monotonic() + _patience.get()
     while True:

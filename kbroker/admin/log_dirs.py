@@ -35,7 +35,7 @@ class LogDir:
     replicas: dict[Key, int] = field(repr=False)
     """Size by partition."""
     moving: int
-    """The number of replicas that are moving into it from another directory."""
+    """The number of replicas that are moving into this directory from another one."""
 
     @property
     def used(self) -> int:
@@ -71,7 +71,7 @@ def _partitions(admin: Any, topics: Sequence[str]) -> list[DescribableLogDirTopi
 
 
 def sizes_of_leaders(dirs: Iterable[LogDir], leaders: dict[Key, int]) -> dict[str, int]:
-    """Return the bytes of topics, counting each partition once, on its leader."""
+    """Return the bytes of topics; only the leader's replica of each partition counts."""
     found: dict[str, int] = {}
     for each in dirs:
         for key, size in each.replicas.items():

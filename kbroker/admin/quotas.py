@@ -55,7 +55,7 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
-    """Return entities with limits: those that contain `entity`, or with `strict` only itself; raises AdminError."""
+    """Return entities with limits: those that contain `entity`, or with `strict` only `entity`; raises AdminError."""
     components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))

@@ -1,4 +1,4 @@
-"""Why a client that reaches an address is not served there, as far as TLS shows.
+"""Why a client can connect to an address but is not served there: the reasons that a TLS handshake shows.
 
 Owns one TLS handshake that trusts any certificate, and sends nothing. Never prints.
 """

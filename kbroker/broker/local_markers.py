@@ -93,11 +93,11 @@ class LocalMarkers:
 async def _gather(
     answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
 ) -> Answers:
-    """Wait for all at once, so that each has the same time."""
+    """Wait for all partitions together, so that each has the whole timeout."""
     answers.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
     return answers
 
 
 def _for_coordinator(code: ErrorCode) -> ErrorCode:
-    """Return the group coordinator's error as the transaction coordinator expects it, which only knows partitions."""
+    """Convert the group coordinator's error for the transaction coordinator, which knows errors of partitions only."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_READY else code
