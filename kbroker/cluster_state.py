@@ -1,7 +1,8 @@
 """The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
-Owns `ClusterState` and its parts. Never decides (controller/topic_plans.py) and never stores (a MetadataStore does);
-handlers read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
+Owns `ClusterState` and its parts. Never decides about placement (controller/topic_plans.py does) and never stores (a
+MetadataStore does). A handler reads one immutable state for the whole of a request. A topic id is 16 bytes; a leader of
+-1 means none.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """A broker's addresses by listener name; without named listeners, it is at `host` and `port`."""
+    """A broker's addresses by listener name; without named listeners, its address is `host` and `port`."""
 
     node_id: int
     host: str
@@ -138,7 +139,7 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced; of several with one name, the last one counts."""
+        """Return the state with topics added or replaced; of several topics with one name, the last counts."""
         by_name, names = dict(self.topics), dict(self.topic_names)
         for topic in topics:
             by_name[topic.name] = topic

@@ -1,9 +1,9 @@
 """The services beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
 
-Owns the options, and the parts that must exist before the broker: sockets, so that an address in use is reported at
-once, and a client of the metrics learns that the broker is starting while logs are being read; the clock that the
-control API moves; the check that packages are installed. The servers are loaded on demand only. The console connects to
-the broker like any client, to a listener without TLS and login.
+Owns the options, and what must exist before the broker starts. The sockets: so an address in use is reported at once,
+and while logs are being read, the metrics server already answers that the broker is starting. The clock that the
+control API moves. The check that packages are installed. A server's module is imported only if it is requested. The
+console connects to the broker like any client, to a listener without TLS and login.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _METRICS: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
-"""The loggers of the client behind the pages: it logs each connection, which would be in the broker's own log."""
+"""The console's Kafka client logs each connection with these loggers, which would fill the broker's log."""
 log = logging.getLogger(__name__)
 
 
@@ -231,7 +231,7 @@ class Beside:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The addresses of those with a server, by name."""
+        """The addresses of the requested servers, by name."""
         servers = {"control": self.control, "metrics": self.metrics, "console": self.console}
         return {name: each.url for name, each in servers.items() if each is not None}
 

@@ -1,7 +1,7 @@
 """Shared by `kbroker fault|clock|requests|reset`: the client of a broker's control API.
 
-Owns the option --control, and one HTTP request at a time, with only the standard library. The API itself checks values.
-Never knows an operation; a failure becomes the line in its answer.
+Owns the option --control, and sends one HTTP request at a time, with only the standard library. The API itself checks
+values. Never knows an operation. A failure's text is the line in the API's answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""The format of `kbroker consume -f`: kcat's letters, and those of rpk that kcat does not use.
+r"""The format of `kbroker consume -f`: kcat's letters, and the letters of rpk that kcat does not use.
 
 Owns the language. A format is compiled once into pieces that each turn a record into bytes.
 """

@@ -126,7 +126,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""By Kafka's name: the ACL option of the resource, and the right that each verb needs; else the last value."""
+"""By the error's name: the resource's ACL option, the right that each verb needs, the right for other verbs."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
@@ -157,7 +157,7 @@ def _remedy(line: str, verb: str) -> str | None:
     if name in _RIGHTS:
         thing, needed, usual = _RIGHTS[name]
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
-        if "TOPIC" not in right:  # a right to write to a topic includes a producer id
+        if "TOPIC" not in right:  # that right names its topic already
             right = f"{right} {thing}"
         return f"an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME {right}`"
     return _BY_NAME.get(name)

@@ -15,7 +15,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 Value = bool | int | float | str | tuple[str, ...] | None
 
 ALL_DIRS: Final = "*"
-"""In cordoned.log.dirs: all of them."""
+"""In cordoned.log.dirs, stands for all log directories."""
 
 
 class ConfigType(IntEnum):

@@ -35,8 +35,10 @@ class _Frame:
 
 
 _FRAMES: Final = (_Frame("on-wide", 1000, 200, 56, 4), _Frame("on-narrow", 340, 170, 44, 3))
-"""One for a wide window and one for a phone, where the text of the wide one would be a third as large; the style sheet
-shows one of them."""
+"""A wide chart, and a narrow one for phones; the style sheet shows one of them.
+
+On a phone the wide chart's text would shrink to a third.
+"""
 
 
 def spark(series: Series, label: str) -> Markup:

@@ -1,6 +1,7 @@
 """Addresses of pages, with quoted parts, and long lists, of which a page shows a part: search and the number of pages.
 
-Owns how a search for topics, groups and ACLs matches, and the arithmetic. A page beyond the end is the last one.
+Owns how a search for topics, groups and ACLs matches, and the arithmetic of pages. A page beyond the end shows the last
+page.
 """
 
 from __future__ import annotations
