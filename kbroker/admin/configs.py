@@ -95,7 +95,7 @@ def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
     """Return the value of one config of several topics; topics whose config cannot be read are left out."""
     resources = [DescribeConfigsResource(TYPES["topic"], name, [key]) for name in names]
     answer = ask_any(admin, DescribeConfigsRequest(resources), DescribeConfigsResponse)
-    assert answer is not None  # every broker of the last ten years serves it
+    assert answer is not None  # every broker of the last ten years serves this API
     return {
         result.resource_name: each.value
         for result in answer.results
@@ -134,7 +134,7 @@ def _is_visible(subject: Subject, op: IncrementalConfig, known: DescribeConfigsR
 def _request(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
     if subject.node is None:
         found = ask_any(admin, request, answer)
-        assert found is not None  # every broker of the last ten years serves it
+        assert found is not None  # every broker of the last ten years serves this API
         return found
     try:
         return ask_broker(admin, subject.node, request, answer)

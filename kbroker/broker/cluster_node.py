@@ -256,7 +256,7 @@ class ClusterNode(Node):
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
-        # Not earlier: before its registration, this broker could not detect a controller that takes it for an earlier
+        # Not earlier: without its own broker epoch, this broker would accept a controller's requests to an earlier
         # process.
         self.server.serve()
         self._set_rates()

@@ -345,7 +345,7 @@ def _remove_stale_ready_file(path: str) -> None:
         pass
     except OSError as error:
         raise _no_ready_file(path, error) from error
-    # Only now, after the parts beside the broker were prepared: if that fails, the file of a running broker must stay.
+    # Check the directory before the broker serves: if it is missing, a program would wait in vain for the file.
     if not Path(path).absolute().parent.is_dir():
         raise _no_ready_file(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
 

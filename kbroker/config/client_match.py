@@ -32,7 +32,7 @@ MOST_PATTERNS: Final = 16
 LONGEST_PATTERN: Final = 1_000
 """In characters."""
 MOST_UNICODE_CLASSES: Final = 16
-"""The most in a match's regexes together: RE2 compiles one such class more slowly than any other whole regex."""
+"""The most in a match's regexes together; RE2 compiles one such class more slowly than a regex without any."""
 _MAX_MEMORY_BYTES: Final = 256 * 1024
 """The memory limit of one regex: RE2 refuses a regex that needs more. Matching takes time linear in the text."""
 _BLANK: Final = "".join(map(chr, range(0x21)))

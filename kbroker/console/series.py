@@ -17,7 +17,7 @@ POINTS: Final = 180
 class Series:
     """Values with their times, in seconds; the oldest are dropped.
 
-    One thread may add while others read: the points are replaced, never changed.
+    One thread may add while others read: `add` replaces the sequence of points, and never changes it.
     """
 
     __slots__ = ("_points",)
@@ -56,7 +56,7 @@ class Series:
 
 
 class Family:
-    """Series by name, a limited number: the least recently updated is dropped first."""
+    """A limited number of series by name; the least recently updated series is dropped first."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -1,7 +1,7 @@
 """Logins, and the proof that a form is the console's own.
 
-Owns the cookie, its lifetime, and the tokens in forms. Sessions are in memory: a restart ends them. Without logins
-every browser still has a session, for the tokens, which is stored nowhere.
+Owns the cookie, its lifetime, and the tokens in forms. Sessions are in memory: a restart ends them. Without logins each
+browser still gets a session, for the tokens; it is not stored.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _is_string(value: Any) -> bool:
-    """Whether it is text with a UTF-8 form: JSON can contain half of a surrogate pair."""
+    """Whether it is text that can be encoded as UTF-8: JSON can contain a lone surrogate."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,8 +1,8 @@
 """Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
 
-Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
-Owns also the one request to a broker, for the brokers that it knows: on its own connection, with a timeout. Never
-prints; `pause` waits between two checks, and may raise to end the waiting.
+Owns the order. At a start ZooKeeper is first; at a stop the brokers stop one by one, the controller last, then
+ZooKeeper. Owns also the Metadata request that shows which brokers a broker knows: each has its own connection and a
+timeout. Never prints. `pause` waits between two checks, and may raise an exception to end the waiting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from kbroker.protocol.messages.connections import RequestHeader
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
 START_TIMEOUT_S: Final = 300.0
-"""A broker that reads its logs after a crash needs this long."""
+"""How many seconds a start may take: a broker may have to read its logs after a crash."""
 STOP_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3
@@ -62,7 +62,7 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows all; after a failure the caller must call `stop`."""
+        """Start everything and wait until each broker knows all others; after a failure the caller must call `stop`."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
             self._report("starting ZooKeeper")
@@ -194,7 +194,7 @@ class LocalCluster:
         return sorted(running, key=lambda node_id: node_id == controller)
 
     def _wait_until_known(self, wanted: Collection[int]) -> None:
-        """Wait until each of these brokers knows them all and a controller; raises LauncherError if one has ended."""
+        """Wait until each of the brokers knows all others and a controller; raises LauncherError if one has ended."""
         expected = frozenset(wanted)
         waiting = list(wanted)
 

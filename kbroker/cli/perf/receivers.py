@@ -53,7 +53,7 @@ class Confluent:
         self._consumer = confluent_kafka.Consumer(settings)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read topics as a member of the group; one that begins with ^ is an expression."""
+        """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
         self._consumer.subscribe(list(topics), on_assign=self._note)
 
     def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
@@ -97,7 +97,7 @@ class KafkaPython:
         self._consumer = connection.consumer(**own)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read topics as a member of the group; one that begins with ^ is an expression."""
+        """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
         if topics[0].startswith("^"):
             self._consumer.subscribe(pattern=topics[0])
         else:

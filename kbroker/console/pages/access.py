@@ -1,6 +1,6 @@
 """Access: ACLs, users with SCRAM passwords, delegation tokens.
 
-Owns these pages. A password goes to the cluster salted and is never shown, nor is a token's HMAC.
+Owns these pages. Only a password's salted form is sent to the cluster. Never shows a password or a token's HMAC.
 """
 
 from __future__ import annotations

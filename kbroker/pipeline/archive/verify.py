@@ -1,4 +1,4 @@
-"""`verify`: whether the archive holds every record once, as the topics hold it.
+"""`verify`: whether the archive has every record of the topics exactly once.
 
 Owns the three comparisons: the manifest with itself (no offset twice, none missing), the files with the manifest
 (names, sizes, numbers of records and checksums), and the records with those that the brokers still have. Never changes
