@@ -1,7 +1,7 @@
 """Events of a simulated website, in order of arrival: test data for the pipeline's jobs.
 
-Owns the simulation. Pure: no clock, no I/O; the options determine everything, byte by byte. Memory holds visits under
-way, visitors who stay away for a while, and records that have not arrived; never all events.
+Owns the simulation. Pure: no clock, no I/O; the options determine every byte. Memory holds current visits, visitors who
+stay away for a while, and records that have not arrived, but never all events.
 
     key    v000123
     value  {"id": "1f2e3d4c-2a-0", "visitor": "v000123", "time": "2026-11-21T10:00:00.123Z",
@@ -11,8 +11,8 @@ An id consists of the run, the number of the visit and that of the event within 
 be compared with the simulation.
 
 Visits begin as a Poisson process that follows the course of a day. After each event a visitor continues, leaves, or
-returns just after the break, whatever came before. The run begins in the steady state, with the visits under way at
-that time, so that there is no slow start.
+returns just after the break, independently of earlier events. The run begins in the steady state, with visits already
+in progress, so that there is no slow start.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Arrival = tuple[int, bytes | None, bytes]
 """A record's arrival (epoch ms), its key, its value."""
 
 _ON_TIME, _LATE, _DUPLICATE, _MALFORMED = range(4)
-_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, few are left to choose
+_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, free ones are hard to find
 _FEWEST_VISITORS: Final = 1000
 _ROOM: Final = 20  # visitors per busy visitor at the busiest time, if the number is not given
 _TRIES_BY_RANK: Final = 8
@@ -149,11 +149,11 @@ class EventSource:
 
     @property
     def waiting(self) -> int:
-        """The number of visits under way plus that of records that have not arrived."""
+        """The number of current visits plus the number of records that have not arrived."""
         return len(self._visits) + len(self._arrivals)
 
     def _busiest(self) -> float:
-        """Return how many visitors are on a visit, or stay away after one, at the busiest time."""
+        """Return how many visitors are on a visit, or stay away after a visit, at the busiest time."""
         steps, rest = self._steps, sum(tables.REST_MS) / 2
         peak = tables.BUSIEST if self._options.daily else 1.0
         busy = peak * (self._events_a_ms * sum(steps) / len(steps) + self._starts_a_ms * rest)
@@ -184,7 +184,7 @@ class EventSource:
             if visits and visits[0][0] < now:
                 now = visits[0][0]
             ended = now >= end
-            # No later record can arrive before these.
+            # Records that are simulated later cannot arrive before these.
             while arrivals and (ended or arrivals[0][0] <= now):
                 arrival, _, key, value, kind = heappop(arrivals)
                 self._count(kind)
@@ -210,7 +210,7 @@ class EventSource:
             counts.late += kind == _LATE
 
     def _begin_in_the_middle(self) -> None:
-        """Add the visits under way at the start, in the steady state of a memoryless process."""
+        """Add the visits that are in progress at the start, in the steady state of a memoryless process."""
         rng, start = self._rng, self._options.start_ms
         events_a_ms = self._events_a_ms * (tables.busyness(start) if self._options.daily else 1.0)
         steps = self._steps
@@ -285,7 +285,7 @@ class EventSource:
         else:
             kind, delay = _ON_TIME, self._delays[int(random() * tables.DELAYS)]
         self._push(now + delay, key, value, kind)
-        # The share of these records may be several times that of the events.
+        # The share of these records may be several times the share of the events, so repeat.
         for _ in range(int(self._duplicates + random())):
             self._push(now + delay + self._resent_after(), key, value, _DUPLICATE)
         for _ in range(int(self._malformed + random())):
@@ -334,7 +334,7 @@ class EventSource:
         return tables.log_uniform(self._rng, tables.RESEND_MS[self._random() >= _QUICK_RESENDS])
 
     def _broken(self, now: int, delay: int, visit: _Visit, value: bytes) -> tuple[bytes | None, bytes]:
-        """Return a malformed record, beside the good one: key and value."""
+        """Return the key and value of a malformed record, which is sent in addition to the valid one."""
         rng = self._rng
         text = value.decode().replace(f'"{self._tag}-', f'"{self._tag}-broken-', 1)
         form = rng.randrange(5)
@@ -354,9 +354,9 @@ class EventSource:
 
 
 def _shift(busy: float, visitors: int) -> float:
-    """Return the shift of the ranks with which no visitor comes more often than the rest between visits allows.
+    """Return the least shift of the ranks at which the rest between visits leaves time for each visitor's visits.
 
-    By Zipf's law alone one visitor in a million would make every fifteenth visit.
+    By Zipf's law alone, the first of a million visitors would make every fifteenth visit.
     """
     shift = busy
     for _ in range(20):

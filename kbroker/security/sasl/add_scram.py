@@ -1,4 +1,4 @@
-"""Users that exist from the first start on: `--add-scram`, in the syntax of Kafka's storage tool.
+"""Users that exist from the first start on: `--add-scram`, in the syntax of kafka-storage.
 
 Owns that syntax and the stored form. Never stores anything.
 

@@ -1,7 +1,7 @@
 """The system's Kerberos, through python-gssapi: the extra `gssapi`.
 
-Owns every use of that library, which is only imported if a listener offers GSSAPI, and the reading of krb5.conf's
-realm. Never knows the messages of SASL (gssapi.py).
+Owns every use of that library, which is imported only if a listener offers GSSAPI. Owns also the reading of the realm
+from krb5.conf. Never knows the messages of SASL (gssapi.py does).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def library(listener: str) -> Any:
 
 
 def acceptor(gssapi: Any, where: str, options: Mapping[str, str]) -> Callable[[], Context]:
-    """Return a function that begins a security context with a principal's key, named in the options of Krb5LoginModule.
+    """Return a function that begins a security context with the principal and keytab in Krb5LoginModule's options.
 
     Raises ConfigError, which begins with `where`.
     """
