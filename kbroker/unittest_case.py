@@ -28,4 +28,4 @@ class BrokerTestCase(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.broker.reset()
-        self.broker.requests.clear()  # recording begins with the first test
+        self.broker.requests.clear()  # start to record with the first test

@@ -116,7 +116,7 @@ class _Place:
 
     @property
     def url(self) -> str:
-        """Its address, as "http://127.0.0.1:9404"."""
+        """The server's URL, like "http://127.0.0.1:9404"."""
         return url_of(self.socket)
 
 

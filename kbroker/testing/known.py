@@ -15,9 +15,9 @@ from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
-"""The characters of a wrong name that are compared and shown."""
+"""How many characters of a wrong name are compared and shown."""
 _MOST: Final = 150
-"""The most names that are listed without a similar one."""
+"""The most names that a message lists if none is similar."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:

@@ -1,6 +1,6 @@
-"""The errors that a test gets: Kafka's error with its subject, or a missing name with the existing names.
+"""The errors for a test: Kafka's error with the topic or group, or a missing name with the existing names.
 
-Owns these errors, and which topics they list: not the broker's internal topics. Never asks a broker.
+Owns these errors. They do not list the broker's internal topics. Never sends a request.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Ending:
         return self
 
     def start(self, begin: Callable[[], Any]) -> Any:
-        """Return the session that `begin` creates in another thread; a signal meanwhile ends JVM and process."""
+        """Return the session that `begin` creates in another thread; a signal meanwhile ends the JVM and process."""
         made: list[Any] = []
         errors: list[BaseException] = []
 

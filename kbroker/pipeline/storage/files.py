@@ -86,7 +86,7 @@ class Files:
         return [each.name for each in self.listing() if not each.name.startswith(("_", "."))]
 
     def walk(self, relative: str, *, hidden: bool = False) -> list[Found]:
-        """Return all files below a folder, with paths from the root; those below `_` and `.` only if `hidden`."""
+        """Return all files below a folder, with paths from the root; with `hidden` also in `_` and `.` folders."""
         files: list[Found] = []
         for entry in self.listing(relative):
             path = f"{relative}/{entry.name}" if relative else entry.name

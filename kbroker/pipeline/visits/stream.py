@@ -62,7 +62,7 @@ class VisitsOptions:
     batch_records: int = 500_000
     group: str = ""
     idle_ms: int = 60_000
-    """How many seconds a partition is idle before its clock is set; only with `every`."""
+    """How many ms a partition is idle before its clock is set; only with `every`."""
 
     def __post_init__(self) -> None:
         names = self.topic, self.out_topic, self.dead_letters

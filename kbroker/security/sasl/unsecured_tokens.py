@@ -1,7 +1,7 @@
 """Unsigned tokens, for development: every client can write one, and claim any identity.
 
-Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule. They
-are only accepted if such an option is set.
+Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule.
+Unsigned tokens are accepted only if such an option is set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIONS: Final = "unsecuredValidator"
 
 
 def are_enabled(options: Options) -> bool:
-    """Whether a login module's options enable unsigned tokens, of clients or for itself."""
+    """Whether a login module's options enable unsigned tokens: of clients, or for this broker's own login."""
     return any(name.startswith(_PREFIX) for name in options)
 
 
