@@ -27,7 +27,7 @@ _FIELDS = {
     "ips": "ip_configs",
     "client-metrics": "client_metrics_configs",
 }
-"""The fields that hold the configs of each kind."""
+"""The field that holds the configs of each kind."""
 CONFIG_KINDS = tuple(_FIELDS)
 """The kinds with dynamic configs, beside topics."""
 
@@ -68,7 +68,7 @@ class BrokerEndpoint:
     """Whether all its log directories refuse new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint | None:
-        """Return the address for clients of a listener; None if this broker does not have it."""
+        """Return the address for clients of a listener; None if this broker does not have the listener."""
         if not self.listeners:
             return self
         if listener not in self.listeners:
@@ -81,8 +81,8 @@ class BrokerEndpoint:
 class ClusterState:
     """The state that the whole cluster shares. `version` grows by one with every change.
 
-    `broker_configs` holds dynamic broker configs by node id, "" being the cluster-wide default; `group_configs` those
-    of groups by group id.
+    `broker_configs` holds dynamic broker configs by node id ("" for the cluster-wide default); `group_configs` holds
+    configs of groups by group id.
     """
 
     cluster_id: str
@@ -147,7 +147,7 @@ class ClusterState:
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
     def with_all_configs(self, known: Callable[[str], Mapping[str, Mapping[str, str]]]) -> ClusterState:
-        """Return the state with all configs but those of topics; `known` returns those of one kind, by name."""
+        """Return the state with new configs of all kinds except topics; `known` returns a kind's configs, by name."""
         configs = {kind: known(kind) for kind in CONFIG_KINDS}
         quotas = quotas_in({kind: configs[kind] for kind in KINDS})
         new: dict[str, Any] = {_FIELDS[kind]: held for kind, held in configs.items()}

@@ -58,7 +58,7 @@ TEST_DEFAULTS = {
 
 
 class Embedded(ABC):
-    """The common interface of an embedded broker and a cluster of them: a test's tools, and `with`."""
+    """The common interface of an embedded broker and an embedded cluster: a test's tools, and `with`."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -275,7 +275,7 @@ class Broker(Embedded):
 
     @property
     def data_dir(self) -> str:
-        """The data directory; with several directories, the one with the metadata."""
+        """The data directory; with several directories, the directory with the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:

@@ -1,4 +1,4 @@
-"""The settings of clients of an embedded broker, by the names that each client library has for them.
+"""The settings of clients of an embedded broker, by the names that each client library uses.
 
 Owns these names. Never connects.
 """

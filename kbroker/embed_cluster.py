@@ -249,7 +249,7 @@ class Cluster(Embedded):
     def client_settings(
         self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
     ) -> ClientSettings:
-        """Return the settings of a client; as `Broker.client_settings`, for a cluster whose config has no listeners."""
+        """Return the settings of a client, like `Broker.client_settings`; only if the config has no listeners."""
         return self._security.client(self.bootstrap_servers, user, mechanism, certificate)
 
     def start(self) -> Self:

@@ -1,6 +1,6 @@
 """Users and ACLs of an embedded broker: `with Broker(tls=True, users={"alice": "secret"}, acls=[...]) as broker:`.
 
-Owns the settings of the broker and its clients for them, and the certificate files. Never starts anything.
+Owns the resulting settings of the broker and its clients, and the certificate files. Never starts anything.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How to install the optional parts of kbroker. Owns the text of every hint; never checks whether it is installed."""
+"""How to install the optional parts of kbroker. Owns the text of every hint; never checks what is installed."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _armed = _parse(os.environ.get(VARIABLE, ""))
 
 
 def passed(name: str) -> None:
-    """Pass a failpoint: if it is armed, the process ends here at the configured pass."""
+    """Count a pass of a failpoint; end the process if this is the configured pass."""
     if _armed and name in _armed:
         _armed[name] -= 1
         if _armed[name] == 0:

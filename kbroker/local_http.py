@@ -19,7 +19,7 @@ _BACKLOG: Final = 128
 
 
 class NoPlace(Exception):  # noqa: N818 - an outcome
-    """The reason why nothing can be served at an address, in one line."""
+    """A server cannot use an address; the text is the reason, in one line."""
 
 
 def parse(text: str, option: str, example: str) -> tuple[str, int]:
@@ -46,8 +46,8 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
     """Return a socket that listens at an address; port 0 takes a free one.
 
-    Raises NoPlace if other machines could connect (`not_public` is the reason why they must not; None: they may), if
-    the port is in use, and if this machine does not have the address.
+    Raises NoPlace if the port is in use, or if this machine does not have the address. With `not_public`, which is the
+    reason, also raises NoPlace if other machines could connect.
     """
     where = joined(host, port)
     try:

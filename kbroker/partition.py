@@ -196,7 +196,7 @@ class Partition:
         return None
 
     def check_follower(self, _broker: int, _leader_epoch: int) -> ErrorCode:
-        """Return the error if another broker may not follow because it has no replica."""
+        """Return an error if a broker has no replica of this partition, so that it may not follow."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def follower_fetched(self, _replica: int, _offset: int, _log_start_offset: int) -> ErrorCode:

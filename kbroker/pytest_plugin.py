@@ -157,7 +157,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     if not isinstance(kafka_broker, ExternalBroker):
         topic = kafka_broker.topics.create(name)
         yield name
-        with contextlib.suppress(KeyError):  # the test, or a reset, has deleted it
+        with contextlib.suppress(KeyError):  # the test, or a reset, has deleted the topic
             topic.delete()
         return
     with _clients_warnings_ignored():
@@ -188,7 +188,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _requests_text(requests: Sequence[Request]) -> str:
-    """Return the last requests, the last that clients do not send all the time, and the last that met a fault."""
+    """Return the last requests, the last rare requests, and the last requests that met a fault."""
     met = [at for at, each in enumerate(requests) if each.fault is not None]
     rare = [at for at, each in enumerate(requests) if each.api not in _ALL_THE_TIME]
     last = range(max(len(requests) - _REQUESTS, 0), len(requests))
@@ -208,7 +208,7 @@ class _Used:
     before: tuple[Fault, ...]
 
     def storms(self) -> str:
-        """Return the calls that repeat the test's last storms, one a line."""
+        """Return the calls that repeat the test's last storms, one per line."""
         storms = [each for each in self.owner.faults.storms if each not in self.before]
         more = [f"... {len(storms) - _STORMS} before"] if len(storms) > _STORMS else []
         return "\n".join([*more, *(each.call_text() for each in storms[-_STORMS:])])

@@ -29,14 +29,16 @@ from kbroker.topic_metrics import TopicMetrics
 log = logging.getLogger(__name__)
 
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics whose partitions a coordinator loads as soon as a change is published. Only their new partitions are hosted
-later, when the coordinator loads them if not before (`host_now`)."""
+"""Topics whose changes are not deferred, because a coordinator loads their partitions once a change is published.
+
+Only many new partitions are deferred; if the coordinator loads one earlier, `host_now` hosts it.
+"""
 AT_ONCE = 2
 """How many new partitions are hosted before a change of the cluster is published; each takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
 """The most deferred partitions that one turn of the loop hosts, and its most ms: one partition may take several."""
 _LARGE = 250
-"""A topic with more partitions is processed in slices, even if all of them are hosted."""
+"""A changed topic with more partitions is processed in slices, even if all its partitions are hosted already."""
 _SETTINGS_KEPT = 1000
 """The most cached settings, one for each combination of topic configs; computing one takes 0.1 ms."""
 _OPENED_AT_ONCE = 8
@@ -235,7 +237,7 @@ class Replicas:
         self._when_hosted.append(call)
 
     async def hosted_of(self, name: str) -> None:
-        """Host the deferred partitions of one topic, before those of others."""
+        """Host the deferred partitions of one topic before other deferred partitions."""
         while name in self._later:
             if next(iter(self._later)) != name:
                 self._later = {name: self._later.pop(name), **self._later}

@@ -93,7 +93,7 @@ class TopicMetrics:
         """Requests that are waiting now: fetches for records, produces for other replicas."""
 
     def host(self, topic: str) -> Traffic:
-        """Return a topic's counters, and count one more of its partitions on this broker."""
+        """Return a topic's counters, and count one more hosted partition of the topic."""
         found = self._by_topic.get(topic)
         if found is None:
             found = self._by_topic[topic] = Traffic()

@@ -65,6 +65,6 @@ class CollidingNames:
             self._by_metric.pop(metric, None)
 
     def other(self, name: str, besides: Container[str] = ()) -> str | None:
-        """Return a topic whose name differs from `name` only in '.' and '_', and is not among `besides`."""
+        """Return a topic, not in `besides`, whose name differs from `name` only in '.' and '_'; else None."""
         held = self._by_metric.get(name.replace(".", "_"), ())
         return next((each for each in held if each != name and each not in besides), None)

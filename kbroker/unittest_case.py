@@ -13,7 +13,7 @@ from kbroker.embed import Broker
 
 
 class BrokerTestCase(unittest.TestCase):
-    """A broker for the tests of a class, created with its `broker_options` and reset before each of them."""
+    """A broker for the tests of a class, created with the class's `broker_options` and reset before each test."""
 
     broker: ClassVar[Broker]
     broker_options: ClassVar[Mapping[str, Any]] = {}

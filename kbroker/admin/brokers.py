@@ -23,7 +23,7 @@ _WITH_FENCED: Final = 2
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the live brokers, with how many of `partitions` each leads and holds."""
+    """Return the live brokers, each with the number of `partitions` that it leads, and of those that it hosts."""
     cluster = admin.describe_cluster()
     leads = Counter(each["leader_id"] for each in partitions.values())
     has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])
@@ -125,7 +125,7 @@ def served_apis(admin: Any, broker_id: int) -> list[tuple[int, str | None, int, 
 
 
 def _api_name(key: int) -> str | None:
-    """Return Kafka's name of an API; None if the client here does not know it."""
+    """Return Kafka's name of an API; None if kafka-python does not know the API."""
     try:
         return str(ApiKey(key).name)
     except ValueError:

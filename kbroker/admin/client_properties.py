@@ -51,7 +51,7 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
 
 
 def resolved(texts: Texts, what: str, warn: Warn) -> dict[str, str]:
-    """Return a file's settings with variables replaced, by the config providers that the file itself names.
+    """Return a file's settings with their variables resolved by the config providers that the file configures.
 
     Raises AdminError that begins with `what`, a name for the file.
     """
@@ -125,7 +125,7 @@ _KNOWN: Final[Mapping[str, Any]] = {
     **KafkaConsumer.DEFAULT_CONFIG,
     **KafkaProducer.DEFAULT_CONFIG,
 }
-# The client itself treats any other value as PLAINTEXT.
+# kafka-python itself would treat any other value as PLAINTEXT.
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # Settings whose values are objects, and settings that have options of their own.
 _NOT_TEXT: Final = frozenset(
@@ -159,7 +159,7 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def settings_of(path: str, warn: Warn) -> dict[str, Any]:
-    """Read a file of client settings; pass warnings about settings unknown here to `warn`."""
+    """Read a file of client settings; pass warnings about unknown settings to `warn`."""
     return known_settings(path, resolved(read_file(path), f"--command-config {path}", warn), warn)
 
 

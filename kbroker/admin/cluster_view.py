@@ -47,7 +47,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster as one broker describes it."""
+    """A cluster's metadata, according to one broker."""
 
     cluster_id: str | None
     controller: int
@@ -73,7 +73,7 @@ class ClusterView:
         }
 
     def missing_brokers(self) -> dict[int, int]:
-        """Return brokers that hold replicas but are not alive, with the number of these replicas."""
+        """Return the brokers that have replicas but are not alive, each with its number of replicas."""
         alive = {each.node_id for each in self.brokers}
         counts = Counter(broker for _, each in self.partitions() for broker in each.replica_nodes)
         return {broker: count for broker, count in sorted(counts.items()) if broker not in alive}

@@ -40,7 +40,7 @@ _OWN: Final = {
     "client-metrics": ConfigSource.CLIENT_METRICS_CONFIG,
     "group": ConfigSource.GROUP_CONFIG,
 }
-"""The source of a value that was set on the entity itself; for loggers every value counts."""
+"""The source of a value that was set on the entity itself; a logger's value always counts as set."""
 _WITH_TYPES: Final = 1
 """The first ListConfigResources version that lists other types than client metrics."""
 

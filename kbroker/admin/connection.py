@@ -97,7 +97,7 @@ class Connection:
             raise Unreachable(reason)
 
     def unreachable(self) -> str | None:
-        """Return why no bootstrap address accepts a connection, or None; behind a proxy this is not checked."""
+        """Return why no bootstrap address accepts a connection, or None; not checked if the client uses a proxy."""
         if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
             return None
         patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
@@ -186,7 +186,7 @@ def in_words(err: KafkaError, connection: Connection) -> str:
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Let `patiently` retry for this many seconds; None leaves the limit as it is."""
+    """Set the number of seconds for which `patiently` retries; None does not change it."""
     token = _patience.set(_patience.get() if seconds is None else seconds)
     try:
         yield

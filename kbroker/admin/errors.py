@@ -47,7 +47,7 @@ class Refusal(NamedTuple):
 
 
 def raise_any(failures: Sequence[str]) -> None:
-    """Raise Failures of these lines, if there are any."""
+    """Raise Failures with these lines; return if there are none."""
     if failures:
         raise Failures(failures)
 

@@ -20,7 +20,7 @@ from kbroker.admin.partition_offsets import retried_offsets_at
 from kbroker.changes import partitions_by_topic
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
-"""The states of a group without members, whose offsets an administrator may set; None: the group does not exist."""
+"""The states in which an administrator may set offsets: no members, or None, which means no such group."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ _COORDINATOR_MOVING: Final = (
 
 
 def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return groups by name, with state, type and protocol: all, or only those with these states and types."""
+    """Return groups by name, with state, type and protocol; `states` and `types` select groups, empty ones all."""
     filters = {"states_filter": list(states) or None, "types_filter": list(types) or None}
     groups = patiently(lambda: admin.list_groups(**filters))
     return {

@@ -44,7 +44,7 @@ class LogDir:
 
 
 def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = None) -> list[LogDir]:
-    """Return the log directories of brokers that answer, with all their replicas, or those of some topics."""
+    """Return the log directories of brokers that answer, with all replicas or only those of some topics."""
     wanted = None if topics is None else _partitions(admin, topics)
     request = DescribeLogDirsRequest(topics=wanted)
     found: list[LogDir] = []

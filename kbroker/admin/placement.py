@@ -1,7 +1,7 @@
 """The placement of replicas: moving them, and electing leaders among them.
 
-Owns the requests to the cluster, the form of their results, where the replicas of a drained broker go, and which
-results of an election are changes and which are failures. Never prints.
+Owns the requests to the cluster, the form of their results, the new brokers for the replicas of a drained broker, and
+the distinction of changes and failures in an election's results. Never prints.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 
 def listed_topics(admin: Any) -> list[dict[str, Any]]:
-    """Return name and size of all topics, also internal ones, in order of their names."""
+    """Return the name and the size of each topic, including internal topics, in order of their names."""
     return [
         {
             "name": topic["name"],

@@ -78,7 +78,7 @@ def listed(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """Return the transactional ids of all brokers; raises AdminError if one does not support a filter."""
+    """Return the transactional ids of all brokers; raises AdminError if a broker does not support a filter."""
     request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
     at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
     found: list[Listed] = []

@@ -264,7 +264,7 @@ class ClusterNode(Node):
         await self.controller.start()
         # Once the controller has listed this broker as live, clients that connect to it find the cluster.
         await self.knows_live([self.node_id], _FIRST_METADATA_SECONDS)
-        # The first controller of a cluster finalizes features before it sends anything.
+        # A cluster's first controller finalizes features before it sends any request.
         self._features.reread()
         await self._features.settled()
         self.periodic_work.begin()
@@ -357,7 +357,7 @@ class ClusterNode(Node):
         return NO_LEADER if known is None and self.member.may_be_unsent(partition[0]) else known
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
-        """Return the broker that coordinates a transactional id; None for none."""
+        """Return the id of the broker that coordinates a transactional id; None if no broker does."""
         partition = self.member.state.partition(TRANSACTIONS_TOPIC, self.transactions.partition_for(transactional_id))
         return None if partition is None or partition.leader < 0 else partition.leader
 

@@ -32,8 +32,8 @@ _NOT_READY = frozenset(
 class LocalMarkers:
     """Writes the ends of transactions to partitions that this broker leads.
 
-    A marker counts as written once it is committed, as with acks=all: otherwise the transaction would stay open in the
-    log of a later leader. `timeout_ms` limits the wait for that (request.timeout.ms).
+    A marker counts as written once it is committed, as with acks=all: otherwise the transaction could stay open in the
+    log of a later leader. `timeout_ms` limits the wait for the commit (request.timeout.ms).
     """
 
     def __init__(self, replicas: Replicas, groups: GroupCoordinator, clock: Clock, timeout_ms: float) -> None:

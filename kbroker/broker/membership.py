@@ -56,7 +56,7 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 
 
 async def prepare(tree: MetadataTree) -> str:
-    """Create the znodes that every broker creates if missing; return the cluster's id, a new one if necessary.
+    """Create the missing ones of the znodes that every broker creates; return the cluster's id, maybe a new one.
 
     Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """

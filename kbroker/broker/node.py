@@ -190,7 +190,7 @@ class BrokerNode(Node):
     # --- log directories that fail
 
     def _settle_offline(self) -> None:
-        """Give up leadership of partitions in offline directories, and take it back for returned ones."""
+        """Give up leadership of partitions in offline directories; take it back if a directory is online again."""
         controller = self.controller
         keys = [(t.name, i) for t in controller.state.topics.values() for i in range(len(t.partitions))]
         lost = [key for key in keys if key not in self.logs] if self.logs.some_offline else []

@@ -38,7 +38,7 @@ _FORGOTTEN_AT_ONCE = 1000
 class PeriodicWork:
     """Runs on the event loop from `begin` to `close`.
 
-    Only a single node has deleted topics to forget, and hanging transactions to look for: in a cluster, another
+    Only a node that is alone has deleted topics to forget, and searches for hanging transactions: in a cluster, another
     broker's coordinator may know the transactions that are open here.
     """
 
@@ -184,7 +184,7 @@ class DeletedTopics:
         self._syncing: tuple[list[bytes], list[Future[None]]] | None = None
 
     def tick(self) -> None:
-        """Forget topics whose directories are renamed, once the renames are on disk.
+        """Forget deleted topics once their directories are renamed and the renames are on disk.
 
         After a disk error nothing is forgotten any more: the next start looks for leftovers.
         """

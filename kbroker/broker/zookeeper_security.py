@@ -180,7 +180,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """Return the file of a keystore or truststore, which must be PEM; None without one."""
+    """Return the file of a keystore or truststore, which must be PEM; None if none is set."""
     path = config.get_optional_str(f"{_PREFIX}.{store}.location")
     if not path:
         return None

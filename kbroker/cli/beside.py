@@ -140,7 +140,7 @@ class MetricsPlace(_Place):
 
 
 def _pushed(clock: Clock) -> PushedMetrics | None:
-    """Return the receiver of clients' metrics; None without the extra that reads them."""
+    """Return the receiver of clients' metrics; None if the extra for reading them is not installed."""
     try:
         from kbroker.metrics.pushed import PushedMetrics
     except ImportError:
@@ -202,7 +202,7 @@ def _plain_address(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TracesPlace:
-    """The destination of spans, and the share of requests that have one."""
+    """The destination of spans, and the share of requests that get a span."""
 
     url: str
     ratio: float
@@ -279,13 +279,13 @@ def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
     service = {"control": CONTROL, "console": CONSOLE}[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")
-    import_module(f"kbroker.{name}.server")  # here, because it takes longer than a broker's loop may block
+    import_module(f"kbroker.{name}.server")  # now: the import takes longer than a broker's loop may block
     return service.listening(host, port, f"--{name}", public=public)
 
 
 def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:
     host, port = parse(at, "--metrics", _METRICS)
-    import_module("kbroker.metrics.server")  # here, because it takes longer than a broker's loop may block
+    import_module("kbroker.metrics.server")  # now: the import takes longer than a broker's loop may block
     with contextlib.suppress(ImportError):  # it needs an extra
         import_module("kbroker.metrics.pushed")
     made = bind(host, port, server_limits(config))

@@ -1,4 +1,4 @@
-"""`kbroker broker`: the brokers of a cluster, and moving all replicas away from one of them."""
+"""`kbroker broker`: list and describe a cluster's brokers, and move all replicas away from a broker."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Control:
         *,
         patience_s: float = 0,
     ) -> Any:
-        """Return the answer; `patience_s` is how long the broker itself may wait. Raises ClickException."""
+        """Send a request and return its answer; the broker itself may wait `patience_s`. Raises ClickException."""
         connection, answer = self._request(method, path, body, query or {}, _PATIENCE_S + patience_s)
         try:
             return _json(answer.read(), self._where)

@@ -1,7 +1,7 @@
 """The `kbroker` command: its verbs, how errors reach people, and the exit status.
 
 Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback. The status is 0, 1 for a
-failure, 2 for wrong usage, 130 and 143 for signals; some verbs have more of them.
+failure, 2 for wrong usage, 130 and 143 for signals; some verbs have further ones.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def main(args: list[str] | None = None) -> Any:
 
 
 def _debug_first(arguments: list[str]) -> list[str]:
-    """Move --debug to the front, so that it may also follow the verb."""
+    """Move --debug to the front, so that users may also write it after the verb."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if "--debug" not in arguments[:end]:
         return arguments

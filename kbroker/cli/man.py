@@ -1,7 +1,7 @@
 """`kbroker man`: manual pages in roff, generated from the command line itself: one for `kbroker`, one for each verb.
 
 Owns the form of a command's page. The pages are in `man/`, which wheels install to share/man/man1; `make docs`
-regenerates them, and `make check` reports stale ones. Never asks a cluster.
+regenerates them, and `make check` reports stale ones. Never sends a request.
 """
 
 from __future__ import annotations

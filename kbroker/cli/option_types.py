@@ -117,7 +117,7 @@ _METAVARS: Final = {
 
 
 def field_options(fields: Iterable[Field]) -> Decorator:
-    """Add an option for each field; the function gets each by its name, None if it is missing."""
+    """Add an option for each field; the function gets each value by the field's name, None if not given."""
     return with_options(
         *(
             click.option(

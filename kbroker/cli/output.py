@@ -3,7 +3,7 @@
 A verb passes its result as a value, and its form for people as parts: tables and facts. This module decides which of
 the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. YAML is written in
 block style, and a parser reads exactly the same value from it as from the JSON. A text is in double quotes unless every
-version of YAML reads it as a text. `Verbs` prints the help of a group of verbs. Never asks a cluster.
+version of YAML reads it as a text. `Verbs` prints the help of a group of verbs. Never sends a request.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values, a pair a line; those of `more` only with -o wide."""
+    """Names and values, one pair per line; pairs in `more` are printed only with -o wide."""
 
     pairs: Sequence[tuple[str, object]]
     more: Sequence[tuple[str, object]] = ()
@@ -108,7 +108,7 @@ class Output:
 
 
 def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add -o and --json to a verb; it gets an `output` for its results."""
+    """Add -o and --json to a verb, and pass it an `output` for its results."""
 
     @click.option(
         "-o",

@@ -85,7 +85,7 @@ class LineFormat:
         return (self.empty_is_null and not data) or (self.null_marker is not None and data == self.null_marker)
 
     def _header(self, text: bytes) -> tuple[str, bytes]:
-        """Return a header; the client here cannot send null headers."""
+        """Return a header; kafka-python cannot send null headers."""
         name, _, value = text.partition(self.headers_key_separator)
         return name.decode("utf-8", "replace"), value
 
@@ -94,7 +94,7 @@ class LineFormat:
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
 _NEVER_CREATES: Final = 4
-"""The first version of Metadata that can request a topic without creating it."""
+"""The first Metadata version that has allow_auto_topic_creation."""
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 """Finds the error code in the client's text about an unexpected answer."""
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
@@ -113,7 +113,7 @@ class _Nulls(Serializer):  # type: ignore[misc]
 
 
 class _Deliveries:
-    """The results of the sent records. The client's thread reports them, the command's thread waits."""
+    """The results of the sent records. The client's thread reports results, and the command's thread waits for them."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -314,7 +314,7 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
 
 
 def _is_missing(admin: Any, topic: str) -> bool:
-    """Whether a topic does not exist, by a request that never creates it."""
+    """Whether a topic does not exist; found by a request that never creates the topic."""
     request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     answer = ask_any(admin, request, MetadataResponse, at_least=_NEVER_CREATES)
     return answer is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in answer.topics)

@@ -47,7 +47,7 @@ class FormatError(ValueError):
 
 
 def to_bytes(text: str) -> bytes:
-    """Encode an argument of the command line as it was typed."""
+    """Return the bytes of a command line argument, exactly as they were typed."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -1,7 +1,7 @@
 """Remedies for failures: the sentence after the line of an error.
 
 Owns the remedy of each failure, by Kafka's name of the error at the end of a line, or by the line itself. The required
-ACL depends on the verb. Never asks a cluster.
+ACL depends on the verb. Never sends a request.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def with_remedy(text: str, arguments: Sequence[str]) -> str:
 
 
 def verb_of(arguments: Sequence[str]) -> str:
-    """Return the verb, and the one below it, at the beginning of a command line."""
+    """Return the verb at the beginning of a command line, with its second word if it has one ("topic create")."""
     words = [each for each in arguments if each != "--debug"][:2]
     return " ".join(words[: next((at for at, each in enumerate(words) if each.startswith("-")), len(words))])
 

@@ -144,7 +144,7 @@ def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
         for listener, address in zip(listeners.bind, node.addresses, strict=True)
         if listeners.protocols[listener.name] == "PLAINTEXT"
     )
-    if plain:  # for other listeners verbs need settings that are unknown here
+    if plain:  # for other listeners, verbs need settings that this module does not know
         click.echo(
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
@@ -170,7 +170,7 @@ def run(
     users: Sequence[ScramUser] = (),
     beside: Beside = _NOTHING,
 ) -> None:
-    """Serve until a signal; `started` is called when clients can connect. `users` exist by then."""
+    """Serve until a signal; call `started` once clients can connect, when the `users` already exist."""
     _raise_file_limit()
     if config.node_id >= 0:
         name_broker(config.node_id)
@@ -332,7 +332,7 @@ def _no_ready_file(path: str, error: OSError) -> click.ClickException:
 
 
 def _remove_stale_ready_file(path: str) -> None:
-    """Remove an earlier broker's file, which could be mistaken for this one's; keep that of a running broker."""
+    """Remove an earlier broker's file, which could be mistaken for this broker's; keep a running broker's file."""
     try:
         try:
             pid = json.loads(Path(path).read_bytes())["pid"]

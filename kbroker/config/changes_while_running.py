@@ -46,7 +46,7 @@ def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_bro
 
 
 def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
-    """Refuse unreadable login modules, which Kafka accepts; messages show no content: it may be a password."""
+    """Refuse unreadable login modules, which Kafka accepts; no message shows the content: it may be a password."""
     for name in configs:
         if name != _JAAS and not name.endswith(f".{_JAAS}"):
             continue
@@ -102,7 +102,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
 
 
 def _check_listeners(after: BrokerConfig, before: BrokerConfig) -> None:
-    """Refuse changes of listeners that Kafka refuses, and those that kbroker only applies at a start."""
+    """Refuse changes of listeners that Kafka refuses, and changes that kbroker applies only at a start."""
     listeners = after.get_list("listeners")
     try:
         protocols = parse_protocol_map(after.get_str("listener.security.protocol.map"))

@@ -189,7 +189,7 @@ class ListenerValues:
         return value
 
     def get_list(self, key: str) -> tuple[str, ...]:
-        """Return a list key; an unset one is empty."""
+        """Return the value of a list key; an unset key is empty."""
         value = self.get(key) or ()
         assert isinstance(value, tuple), key
         return value

@@ -88,7 +88,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One declared key. `effect` is False if a value is accepted and shown but changes nothing yet.
+    """One declared key. `effect` is False if a value is accepted and shown but changes nothing.
 
     `refused`: it is a security key without effect, so a broker starts with its default only.
     `dynamic_only`: it must not be in server.properties.

@@ -18,7 +18,7 @@ MAX_VALUE_CHARS: Final = 32_767
 
 
 class Op(IntEnum):
-    """The operations of IncrementalAlterConfigs on one key."""
+    """The operations that IncrementalAlterConfigs can request on a key."""
 
     SET = 0
     DELETE = 1

@@ -196,7 +196,7 @@ class BrokerConfig:
         return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Return a list key; an unset one is empty."""
+        """Return the value of a list key; an unset key is empty."""
         value = self._values[name] or ()
         assert isinstance(value, tuple), name
         return value
@@ -451,7 +451,7 @@ class BrokerConfig:
 
 
 def _hint(unknown: str) -> str:
-    """Return the hint after an unknown config name: the broker's own name for it, or a similar one."""
+    """Return a hint for an unknown config name: the broker's name of that topic config, or a similar name."""
     for owner, table in (("topic", TOPIC), ("group", GROUP)):
         if (key := table.get(unknown)) is not None:
             own = f"the broker's own is {key.synonyms[0].name}" if key.synonyms else "the broker has none for all"

@@ -254,7 +254,7 @@ class Web:
         return self._shown("trouble.html", facts, request, key, user, error.status_code)
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """Answer after an error of the console itself; Starlette raises it again, for the log."""
+        """Answer after an error in the console's own code; Starlette raises the error again, for the log."""
         del request, error
         return Response("the console failed; its log has the reason\n", 500, media_type="text/plain")
 

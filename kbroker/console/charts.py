@@ -1,6 +1,6 @@
 """Charts made on the server: SVG from numbers, without scripts and without inline styles.
 
-Owns how numbers become shapes. All text in them is escaped; colours come from the style sheet, by class.
+Owns how numbers become shapes. All text in a chart is escaped; the style sheet sets the colours, by class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOP: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The measures of a chart in its own units; the page scales it."""
+    """The measures of a chart in its own units; the page scales the chart."""
 
     name: str
     width: int

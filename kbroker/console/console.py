@@ -1,4 +1,4 @@
-"""The console itself: what all pages share.
+"""The console itself: the state that all pages share.
 
 Owns the settings, the cluster, the sampler's results, and how long a view of the cluster counts as fresh. Never answers
 a request.

@@ -37,7 +37,7 @@ from kbroker.console.stuck_groups import STANDING_S, StandingStill, Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The longest duration of a round, relative to the pause after it."""
+"""The longest duration of a round, as a share of the pause after it."""
 _SHARE_WITHOUT_ALL: Final = 0.5
 """The same while brokers are missing."""
 _SOON_S: Final = 1.0

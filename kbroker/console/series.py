@@ -1,4 +1,4 @@
-"""Numbers over time, of which only the latest are kept.
+"""Numbers over time: series that keep only the latest values.
 
 Owns the number of points in a series, and the number of series. Never takes a sample.
 """
@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 POINTS: Final = 180
-"""The points of a series: a quarter of an hour, at one every five seconds."""
+"""The most points of a series: a quarter of an hour, with one point every five seconds."""
 
 
 class Series:

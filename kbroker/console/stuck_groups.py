@@ -1,4 +1,4 @@
-"""Groups that make no progress: partitions without a commit while records wait, and steady rebalances.
+"""Groups that make no progress: there are no commits although records wait, or the group keeps rebalancing.
 
 Owns the time since which each committed offset of the sampled groups is unchanged. Neither a lag nor a constant lag is
 a fault: a transaction marker adds to the lag but is never read. So the time counts from an observed commit, and only if
@@ -21,8 +21,10 @@ from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
-"""Seconds without a commit of a group with members in a growing partition before it counts as standing still: twice the
-minute after which Kafka Connect's sinks commit."""
+"""The seconds without a commit after which a group stands still in a growing partition.
+
+It is twice the commit interval of Kafka Connect's sinks, which is a minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 def application(control: Control, *, public: bool) -> Guard:
-    """Return the application; a `public` one accepts any Host."""
+    """Return the application; a `public` application accepts any Host header."""
     changing, reading = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in OPERATIONS:

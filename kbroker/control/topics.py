@@ -1,6 +1,6 @@
 """Topics over HTTP: their records, and writing to them without a client.
 
-Owns how much is read for one answer; testing/topics.py does the reading.
+Owns the limit of what is read for one answer; testing/topics.py reads the records.
 """
 
 from __future__ import annotations

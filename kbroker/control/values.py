@@ -37,7 +37,7 @@ class Refused(Exception):  # noqa: N818 - an outcome
         self.status = status
         self.text = text
         self.code = code
-        """Kafka's name of the error, if it is one of Kafka's."""
+        """Kafka's name of the error; None if the error is not one of Kafka's."""
 
 
 LONGEST_WAIT_MS: Final = 600_000

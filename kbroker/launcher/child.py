@@ -26,7 +26,7 @@ _MOST_WORDS: Final = 500
 
 
 class LauncherError(Exception):
-    """Something cannot be started or done; the text is one line for people."""
+    """A program cannot be started, or a request cannot be carried out; the text is one line for people."""
 
 
 class Child:
@@ -87,7 +87,7 @@ class Child:
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
 
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
-        """Stop the program with a signal, and kill it after `timeout_s`; return whether it ended by itself."""
+        """Send the program SIGTERM, and kill it after `timeout_s`; return whether it ended without the kill."""
         if not self.running:
             return True
         self._signal(signal.SIGTERM)

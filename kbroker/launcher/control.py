@@ -31,7 +31,7 @@ class NobodyThere(LauncherError):  # noqa: N818 - a state
 
 
 class ControlSocket:
-    """The launcher's end. A directory has one launcher at a time; raises LauncherError for the second."""
+    """The launcher's end of the connection. Raises LauncherError if another launcher runs in the directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

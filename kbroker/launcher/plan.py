@@ -59,7 +59,7 @@ class BrokerPlan:
 
     @property
     def contact(self) -> tuple[str, int]:
-        """The address at which this machine reaches it."""
+        """The address at which this machine reaches the broker."""
         return reached_at(self.host), self.port
 
     @property

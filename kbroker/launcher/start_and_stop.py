@@ -188,7 +188,7 @@ class LocalCluster:
         return child.stop(STOP_TIMEOUT_S, self.pause)
 
     def _order_of_stop(self) -> list[int]:
-        """Return the ids with the controller last, because it moves the leadership away from the stopping brokers."""
+        """Return the ids with the controller last: it moves leaderships away from the other brokers when they stop."""
         running = sorted((each for each, child in self._children.items() if child.running), reverse=True)
         controller = self.controller() if len(running) > 1 else -1
         return sorted(running, key=lambda node_id: node_id == controller)

@@ -40,7 +40,7 @@ class Supervisor:
         self._pids: dict[int, int | None] = {}
 
     def start(self) -> None:
-        """Start the cluster; meanwhile it only obeys stop signals. Raises LauncherError, Stopped."""
+        """Start the cluster; meanwhile handle only stop signals, no requests. Raises LauncherError, Stopped."""
         if self._ready_file is not None:
             remove_stale(self._ready_file)
         self._cluster.pause = self._pause

@@ -1,8 +1,8 @@
 """A ZooKeeper server for the brokers of this machine.
 
-Owns its configuration, its process and its jars, which Maven fetches once: each directory of jars is named after its
-pom file and that file's content, and exists completely or not at all. It listens on loopback only, without an admin
-server, and answers one four-letter command: `srvr`, which shows whether it serves.
+Owns its configuration, its process and its jars, which Maven fetches once. The name of a directory of jars depends on
+the pom file's name and content; the directory exists completely or not at all. The server listens only on loopback,
+without an admin server, and answers one four-letter command, `srvr`, which shows whether it serves.
 """
 
 from __future__ import annotations

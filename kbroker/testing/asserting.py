@@ -152,7 +152,7 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
-    """Check until there is no difference; raise AssertionError with the last difference after the timeout."""
+    """Check until there is no difference; after the timeout raise AssertionError with the last difference."""
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
     while (difference := wrong()) is not None:

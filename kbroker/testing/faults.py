@@ -26,7 +26,7 @@ from kbroker.testing.storm import USUAL_RATE, squall
 WRITING: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
 )  # fmt: skip
-"""The APIs whose answers wait for a log."""
+"""The APIs whose handlers write to a log before they answer."""
 
 
 def that_write(filters: Filter) -> Filter:
@@ -222,7 +222,7 @@ class Plan:
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """How it fails or is dropped, or how its connection breaks."""
+    """How the request fails or is dropped, or how its connection breaks."""
 
     def in_words(self) -> str:
         """Return the plan in words."""

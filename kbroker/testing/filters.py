@@ -64,7 +64,7 @@ class Seen:
 
     @property
     def transactional_ids(self) -> set[str]:
-        """The transactional ids that it names."""
+        """The transactional ids that the request names."""
         return self.subjects.transactional_ids
 
 

@@ -18,7 +18,7 @@ from kbroker.protocol.compiler import Spill
 
 
 class Entrance:
-    """The entrance of one broker, used on its loop. No other code diverts the frames of its server."""
+    """The entrance of one broker, used on its loop. Only this class diverts the frames of the broker's server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

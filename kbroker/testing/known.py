@@ -58,7 +58,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_filters(names: frozenset[str], filters: Mapping[str, Any]) -> None:
-    """Raise ValueError for a filter that no request of these APIs (none: of all) could match."""
+    """Raise ValueError for a filter that no request of these APIs could match; no names stand for all APIs."""
     wanted = [each for each in _SUBJECTS if filters.get(each) is not None]
     if not wanted or not names:
         return

@@ -25,7 +25,7 @@ _LISTED: Final = 10
 
 
 class MissingError(KeyError):
-    """No topic or group has this name (yet). `Broker.wait_for` keeps waiting for it."""
+    """No topic or group has this name (yet). `Broker.wait_for` continues to wait after this error."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         super().__init__(unknown(what, str(name), known))

@@ -121,7 +121,7 @@ class Recorder:
         return self._services.controller.state.topic_names.get(topic_id) or self._deleted.get(topic_id)
 
     def _keep_names(self, names: Mapping[bytes, str]) -> None:
-        """Keep the names of deleted topics, at most as many as there are kept requests."""
+        """Keep the names of deleted topics, but not more names than requests are kept."""
         for topic_id in self._names.keys() - names.keys():
             self._deleted[topic_id] = self._names[topic_id]
         _bound(self._deleted)

@@ -43,7 +43,7 @@ def _check(about: Mapping[str, Any]) -> None:
 
 
 class Request:
-    """One request as it arrived, and its answer, if it has one."""
+    """One request in the form in which it arrived, and its answer, if any."""
 
     __slots__ = ("_answer", "_read", "_seen", "duration_ms", "fault", "is_kept", "number", "size", "time_ms")
 
@@ -192,7 +192,7 @@ class Requests(Sequence[Request]):
         return self._count
 
     def after(self, number: int) -> list[Request]:
-        """Return the requests answered after the one with a number, in order of answers; some may be dropped."""
+        """Return the requests answered after the request `number`, in order of answers; the oldest may be dropped."""
         with self._changed:
             return self._after(number)
 
@@ -273,7 +273,7 @@ class Requests(Sequence[Request]):
     def end_request(
         self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float
     ) -> None:
-        """Keep the answer of a request that was added without one."""
+        """Store the answer of a request that was added without an answer."""
         with self._changed:
             request.end(answer, read, duration_ms)
             self._count += 1

@@ -131,7 +131,7 @@ def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
 async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
     """Restore a broker's content from a snapshot; changed logs get this leader epoch. Empties `made`.
 
-    If it fails, no log stays without its topic.
+    After a failure, no log remains without its topic.
     """
     try:
         await _put_logs_back(node, snapshot, made, epoch)

@@ -46,7 +46,7 @@ class KeptLog:
 
     key: Key
     directory: str
-    """The log directory that held it."""
+    """The log directory of the partition."""
     files: tuple[KeptFile, ...]
     start_offset: int
     end_offset: int

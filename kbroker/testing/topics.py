@@ -59,7 +59,7 @@ class StoredRecord:
 
 
 class Topic(Changeable):
-    """One topic, which may have been deleted; each access then raises KeyError with the existing names."""
+    """One topic. If it has been deleted, each access raises KeyError with the existing names."""
 
     def __init__(self, name: str, asking: Asking) -> None:
         super().__init__(name, asking)
@@ -97,10 +97,10 @@ class Topic(Changeable):
         start: int = 0,
         count: int | None = None,
     ) -> list[StoredRecord]:
-        """Return the records of one partition, or of all of them one after the other, in order of offset.
+        """Return the records of one partition, or of all partitions one after the other, in order of offset.
 
         With "read_committed", records of open and aborted transactions are left out, as for a consumer. Each partition
-        is read from the offset `start` on, and at most `count` records of it, counted before any are left out.
+        is read from the offset `start` on. At most `count` records of each are read, including those that are left out.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")

@@ -92,7 +92,7 @@ class Traces:
 
     def _run(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process has ended: `_listen` logs it
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process has ended; `_listen` logs it
             while not self._ending.wait(_EVERY_S):
                 self._write_all(pipe)
             self._write_all(pipe)

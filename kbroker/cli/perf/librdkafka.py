@@ -1,6 +1,6 @@
 """A connection's settings for librdkafka, the core of confluent-kafka.
 
-Owns the translation of kafka-python's names. A setting without a meaning there is refused, not ignored.
+Owns the translation of kafka-python's names. A setting that librdkafka does not have is refused, not ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAME: Final = frozenset(
         "transactional_id",
     }
 )
-"""Settings whose names differ only in dots."""
+"""Settings whose names in librdkafka differ only in having dots."""
 _OTHERS: Final[Mapping[str, str]] = {
     "check_crcs": "check.crcs",
     "connections_max_idle_ms": "connections.max.idle.ms",

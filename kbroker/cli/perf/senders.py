@@ -69,7 +69,7 @@ class _Grace:
 
 
 class Confluent:
-    """confluent-kafka's producer: librdkafka itself measures the time from its queue to the acknowledgement."""
+    """confluent-kafka's producer; librdkafka itself measures the time from queueing to the acknowledgement."""
 
     def __init__(self, topic: str, partition: int | None, settings: dict[str, Any], stop: Stop) -> None:
         import confluent_kafka

@@ -33,7 +33,7 @@ _PATTERNS: Final = ("Literal", "Prefixed")
 
 
 def acl_row(acl: Acl) -> dict[str, str]:
-    """Return the fields of an ACL, in the form that removes it."""
+    """Return the fields of an ACL for the form that removes the ACL."""
     pattern, entry = acl
     return {
         "resource": pattern.resource_type.title,

@@ -56,7 +56,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class Step:
-    """The result of a step, in the order of the search, and whether there is more."""
+    """The result of a step: records in the order of the search, and whether the search is over."""
 
     records: list[Found]
     cursor: Cursor
@@ -121,7 +121,7 @@ class Search:
         return found
 
     def step(self, admin: Any, cursor: Cursor | None) -> Step:
-        """Continue from a cursor; from the beginning without one."""
+        """Continue from a cursor; without a cursor, begin."""
         bounds = self.bounds(admin)
         now = Cursor(self.forward, {}) if cursor is None else cursor
         for partition, each in bounds.items():

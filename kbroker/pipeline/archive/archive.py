@@ -85,7 +85,7 @@ class Archive:
         except Exception as err:
             raise self._explained(err) from err
         finally:
-            with contextlib.suppress(Exception):  # the first error is the one to report
+            with contextlib.suppress(Exception):  # report the first error
                 query.stop()
         if self._failure is not None:
             raise self._explained(self._failure)
@@ -170,7 +170,7 @@ class Archive:
             )
 
     def _check_ids(self) -> None:
-        """Refuse a topic that was recreated since it was archived; record the ids of new ones."""
+        """Refuse a topic that was recreated since it was archived; record the ids of new topics."""
         for name, found in self._cluster.ids(self._topics).items():
             if self._ids.setdefault(name, found) != found:
                 raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")

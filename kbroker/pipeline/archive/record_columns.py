@@ -96,7 +96,7 @@ def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
 
 
 def offsets_of(frame: Any) -> list[tuple[int, int]]:
-    """Return the offsets of one partition's records as runs without gaps, [start, end), in order."""
+    """Return the offsets of one partition's records as ranges without gaps, [start, end), in order."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -108,7 +108,7 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
 
 
 def holes(runs: Iterable[tuple[int, int]], bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the gaps between runs, [start, end) and in order, within bounds."""
+    """Return the gaps between ranges of offsets within bounds, [start, end), in order."""
     place, last = bounds
     found = []
     for start, end in [*runs, (last, last)]:

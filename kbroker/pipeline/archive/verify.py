@@ -168,7 +168,7 @@ class Verification:
             )
 
     def _check_twice(self, frame: Any) -> None:
-        """Report offsets with more than one record."""
+        """Report offsets that have more than one record in the archive."""
         from pyspark.sql import functions as f
 
         twice = frame.groupBy("topic", "partition", "offset").count().where("count > 1")

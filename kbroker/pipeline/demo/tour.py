@@ -54,7 +54,7 @@ class Tour:
     rows: list[Row]
     """The numbers by day and organisation, counted from the archive."""
     streamed: list[Row]
-    """The same rows, as the stream counted them."""
+    """The same numbers, counted by the stream."""
     faults: list[str]
     records: int
     picture: Path

@@ -81,7 +81,7 @@ class EventOptions:
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the yielded records, by kind. Late ones are among the events."""
+    """Counts of the yielded records, by kind. Late events are also counted as events."""
 
     events: int = 0
     late: int = 0
@@ -215,7 +215,7 @@ class EventSource:
         events_a_ms = self._events_a_ms * (tables.busyness(start) if self._options.daily else 1.0)
         steps = self._steps
         pauses = int(events_a_ms * sum(steps) / len(steps) + self._random())
-        # A random moment falls into a long pause more often than into a short one, and anywhere in it.
+        # A random moment is more often in a long pause than in a short one, and is at a random place in the pause.
         for pause in rng.choices(steps, steps, k=pauses):
             visit = self._new_visit(start)
             if visit is not None:
@@ -246,7 +246,7 @@ class EventSource:
                 return after
 
     def _new_visit(self, now: int) -> _Visit | None:
-        """Return a visit of a free visitor; None if none was found, which is rare."""
+        """Return a visit of a free visitor; None in the rare case that no free visitor was found."""
         free_at, random = self._free_at, self._random
         for attempt in range(_TRIES):
             if attempt < _TRIES_BY_RANK:

@@ -14,7 +14,7 @@ _ORDERLY_S: Final = 5.0
 
 
 class Jvm:
-    """The JVM that is started within `noted`; none if one runs already."""
+    """The JVM that pyspark starts within `noted`; empty if a JVM already runs."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[Any] | None = None

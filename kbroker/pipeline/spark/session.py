@@ -154,7 +154,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
 
 
 def _remove_litter() -> None:
-    """Remove the folder for sessions' artifacts, which Spark 4.0 creates and leaves behind."""
+    """Remove the folder for sessions' artifacts, which Spark 4.0 creates and does not delete."""
     for folder in _LITTER.glob("spark-*"):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):

@@ -68,9 +68,9 @@ def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(session: Any, tasks: int) -> list[int]:
-    """Return the smallest number that Spark sends to each of `tasks` tasks when it distributes by a numeric column."""
+    """Return, for each of `tasks` tasks, the smallest number whose rows Spark's hash distribution assigns to it."""
     from pyspark.sql import functions as f
 
-    # More than enough numbers: the chance that one of 100,000 tasks gets none is 1 in 10^12.
+    # So many numbers are enough: the chance that one of 100,000 tasks gets none is 1 in 10^12.
     drawn = session.range(0, 40 * tasks, 1, 1).groupBy(f.expr(f"pmod(hash(id), {tasks})").alias("task"))
     return [int(row["least"]) for row in drawn.agg(f.min("id").alias("least")).orderBy("task").collect()]

@@ -120,7 +120,7 @@ class Files:
 
     @_in_words
     def claim(self, relative: str, text: str) -> bool:
-        """Write a text file as the first of several writers; returns False to the others."""
+        """Write a text file unless it exists; of several writers, only one gets True."""
         try:
             self._there.claim(relative, text)
         except FileExistsError:

@@ -68,7 +68,7 @@ class LocalFiles:
             self._sync_folders(target.parent)
 
     def claim(self, relative: str, text: str) -> None:
-        """Write a file as the first of several writers; the others get FileExistsError.
+        """Write a file that must not exist; of several writers, all but one get FileExistsError.
 
         The file appears atomically if the file system has hard links, and otherwise is empty at first.
         """
@@ -98,7 +98,7 @@ class LocalFiles:
             os.rename(_checksum(here), _checksum(goal))
 
     def replace(self, source: str, target: str) -> None:
-        """Sync a file and replace another with it atomically; deletes the other's checksum file."""
+        """Sync a file, and atomically replace another file with it; delete the replaced file's checksum file."""
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _sync(here)
@@ -146,7 +146,7 @@ class LocalFiles:
         return True
 
     def _scratch(self, target: Path, text: str) -> Path:
-        """Write a file's content into a temporary file beside it."""
+        """Write a file's content into a temporary file in the same folder."""
         if not target.exists():
             _checksum(target).unlink(missing_ok=True)  # of an older file of that name
         scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}")

@@ -89,7 +89,7 @@ class StateFiles:
         self.files = Files(session, root)
 
     def load(self) -> VisitsState:
-        """Return the newest state; an empty one if there is none. Raises PipelineError for a damaged one."""
+        """Return the newest state, or an empty state if there is none. Raises PipelineError if it is damaged."""
         names = (each.name.removesuffix(".json") for each in self.files.listing() if each.name.endswith(".json"))
         found = [int(name) for name in names if name.isdecimal()]
         if not found:

@@ -255,7 +255,7 @@ def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern,
 
 
 def without(acls: Acls, removed: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
-    """Return ACLs without some of them."""
+    """Return ACLs without the `removed` ones."""
     changed = dict(acls)
     for pattern, entries in removed.items():
         left = changed.pop(pattern, frozenset()) - entries

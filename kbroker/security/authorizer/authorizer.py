@@ -73,7 +73,7 @@ _NAMED_BY_NO_ACL: Final = "hardcode"
 
 
 class Authorizer:
-    """The current ACLs, and decisions by them."""
+    """The current ACLs, and decisions according to them."""
 
     def __init__(self, super_users: Collection[Principal] = (), *, allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)

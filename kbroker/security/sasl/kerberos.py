@@ -90,7 +90,7 @@ class _Context:
 
 
 def default_realm() -> str:
-    """Return this machine's realm from krb5.conf; "" without one."""
+    """Return this machine's realm from krb5.conf; "" if there is none."""
     for path in os.environ.get("KRB5_CONFIG", "/etc/krb5.conf").split(os.pathsep):
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -102,7 +102,7 @@ def default_realm() -> str:
 
 
 def realm_of(text: str) -> str:
-    """Return the default realm in a krb5.conf, "" without one."""
+    """Return the default realm in the text of a krb5.conf; "" if there is none."""
     section = ""
     for line in text.splitlines():
         if found := _SECTION.match(line):

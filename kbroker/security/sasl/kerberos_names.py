@@ -83,7 +83,7 @@ class _Rule:
 
 
 class PrincipalNamer:
-    """The rules of a listener, on a machine whose Kerberos realm is `default_realm`, "" for none."""
+    """The rules of a listener; `default_realm` is the machine's Kerberos realm, "" for none."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
         """Parse the rules; raises BadRules."""

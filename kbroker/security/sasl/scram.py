@@ -105,7 +105,7 @@ class ScramServer:
         return self._challenge
 
     def _found(self, *, by_token: bool) -> ScramCredential:
-        """Return the user's or the token's credential, or a similar one that no password matches."""
+        """Return the credential of the user or the token; if unknown, a similar credential that no password matches."""
         if by_token:
             token = self._token(self._name)
             if token is not None:
@@ -159,7 +159,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def respond(self, token: bytes) -> bytes | None:
-        """Process the server's challenge, then its signature, which proves that it knows this user."""
+        """Process the server's challenge, then its signature, which proves that the server knows this user."""
         try:
             message = token.decode()
         except UnicodeDecodeError:

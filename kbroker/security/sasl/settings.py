@@ -112,7 +112,7 @@ class ListenerSettings:
 
 
 def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
-    """Return a file's login modules for a listener, none without a file. Raises ConfigError."""
+    """Return the login modules in the JAAS file for a listener; empty without a file. Raises ConfigError."""
     if not path:
         return []
     try:

@@ -55,7 +55,7 @@ class TlsListener:
         return self._client
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a certificate (DER), or of none. Raises Broken if no rule matches its name."""
+        """Return the principal of a certificate (DER; None: ANONYMOUS). Raises Broken if no rule matches its name."""
         if certificate is None or not self._names_clients:
             return ANONYMOUS
         try:
@@ -95,7 +95,7 @@ def _made(settings: TlsSettings, between_brokers: bool) -> Made:
 
 
 def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Connect this broker to itself; raises ConfigError if that fails, as it would with every other broker."""
+    """Make a TLS handshake of this broker with itself; raises ConfigError if it fails, as with other brokers."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     checks, client.check_hostname = client.check_hostname, False  # other brokers' name for this one is unknown
     try:

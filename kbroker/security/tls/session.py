@@ -48,7 +48,7 @@ class Broken(Exception):  # noqa: N818 - an outcome
 
 
 class Session:
-    """TLS of one connection, as its server."""
+    """The TLS session of one connection, on the server's side."""
 
     __slots__ = ("_incoming", "_outgoing", "_taken", "_tls", "ended", "is_open")
 

@@ -31,7 +31,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """A key store or a trust store: a file, or texts of PEM. `names` contains the config keys by their last words."""
+    """A key store or a trust store: a file, or texts of PEM. `names` has the full config keys, by their last words."""
 
     names: dict[str, str]
     kind: str
@@ -48,7 +48,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS of one listener. `names` contains the config keys by their last words."""
+    """The TLS settings of one listener. `names` has the full config keys, by their last words."""
 
     listener: str
     names: dict[str, str]
