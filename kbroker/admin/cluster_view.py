@@ -90,7 +90,7 @@ def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
     if answer is None:
-        raise AdminError("this broker does not describe its cluster")
+        raise AdminError("this broker does not answer Metadata requests")
     found = (_topic(each) for each in answer.topics if each.name and not each.error_code)
     return ClusterView(
         answer.cluster_id,

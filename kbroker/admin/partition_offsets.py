@@ -114,7 +114,7 @@ def _request(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) ->
         try:
             answer = ask_broker(admin, broker, request, ListOffsetsResponse, at_least)
         except IncompatibleBrokerVersion:
-            raise AdminError(f"broker {broker} does not know this time") from None
+            raise AdminError(f"broker {broker} does not support this time") from None
         for topic in answer.topics:
             for each in topic.partitions:
                 yield (topic.name, each.partition_index), each.error_code, each.offset, each.timestamp

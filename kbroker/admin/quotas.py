@@ -80,5 +80,5 @@ def number_text(value: float) -> str:
 
 def _answered(answer: _T | None) -> _T:
     if answer is None:
-        raise AdminError("this broker knows no quotas")
+        raise AdminError("this broker does not support quotas")
     return answer

@@ -94,7 +94,7 @@ def proposal(
     found = {}
     for number, (key, known) in enumerate(sorted(now.items())):
         if len(known) > len(order):
-            raise WrongInput(f"{key[0]}-{key[1]} has {len(known)} replicas: name as many brokers at least")
+            raise WrongInput(f"{key[0]}-{key[1]} has {len(known)} replicas: name at least as many brokers")
         turned = [order[(begin + number + step) % len(order)] for step in range(len(order))]
         chosen = turned[:1]
         while len(chosen) < len(known):

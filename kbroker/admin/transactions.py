@@ -99,7 +99,7 @@ def _list(
     try:
         answer = ask_broker(admin, broker, request, ListTransactionsResponse, at_least)
     except IncompatibleBrokerVersion:
-        raise AdminError(f"broker {broker} does not know this filter of transactions") from None
+        raise AdminError(f"broker {broker} does not support this filter of transactions") from None
     return answer.error_code, None, answer
 
 

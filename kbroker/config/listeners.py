@@ -92,7 +92,7 @@ def resolve(
     names = [endpoint.name for endpoint in bind]
     for endpoint in bind:
         if names.count(endpoint.name) > 1:
-            raise ConfigError(f"listeners: the name {endpoint.name} stands more than once; each listener needs its own")
+            raise ConfigError(f"listeners: the name {endpoint.name} occurs more than once; each listener needs its own")
         ports = [other.name for other in bind if other.port == endpoint.port != 0 and other.host == endpoint.host]
         if len(ports) > 1:
             raise ConfigError(f"listeners: {' and '.join(ports)} have the same port {endpoint.port}")

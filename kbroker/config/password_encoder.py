@@ -87,7 +87,7 @@ class PasswordEncoder:
             try:
                 self._remember(text, self._decoded(text))
             except (KeyError, ValueError):
-                raise Undecodable("the stored password cannot be read by password.encoder.secret") from None
+                raise Undecodable("the stored password cannot be decrypted with password.encoder.secret") from None
         return self._known[text]
 
     def _remember(self, text: str, password: str) -> None:
@@ -142,11 +142,11 @@ def _decrypted(parts: Mapping[str, str], key: bytes) -> bytes:
     data, vector = _bytes(parts["encryptedPassword"]), _bytes(parts["initializationVector"])
     if parts["cipherAlgorithm"] == GCM:
         if int(parts["authenticationTagLength"]) != _TAG_BITS:
-            raise ValueError("the tag has another length")
+            raise ValueError("the tag has a wrong length")
         try:
             return AESGCM(key).decrypt(vector, data, None)
         except InvalidTag:
-            raise ValueError("another secret, or another text") from None
+            raise ValueError("the secret is wrong, or the text was changed") from None
     if parts["cipherAlgorithm"] != CBC:
         raise ValueError("this cipher is not known here")
     decryptor, unpadder = Cipher(algorithms.AES(key), modes.CBC(vector)).decryptor(), PKCS7(_BLOCK_BITS).unpadder()

@@ -192,7 +192,7 @@ class Providers:
 
         def lookup(path: str, key: str, _largest: int) -> str | None:
             if path:
-                raise ConfigError(f"a variable of the environment has no path, but here is {path}")
+                raise ConfigError(f"an environment variable has no path, but the variable has the path {path}")
             return self._environment.get(key) if allowed.fullmatch(key) else None
 
         return lookup

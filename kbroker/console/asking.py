@@ -120,7 +120,7 @@ class Cluster:
         except KafkaError as error:
             raise AdminError(in_words(error, self.connection)) from error
         except (struct.error, UnicodeEncodeError) as error:
-            raise WrongInput("a number is too large, or a text has the wrong form, for Kafka's protocol") from error
+            raise WrongInput("a number is too large, or a text cannot be encoded, for Kafka's protocol") from error
 
     def _with(self, client: Any, question: Callable[[Any], T]) -> T:
         """Send the request, and keep the client unless its connection may be broken."""

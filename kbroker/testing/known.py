@@ -41,7 +41,7 @@ def error_code(given: object) -> ErrorCode:
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not {given!r}')
     if given == ErrorCode.NONE:
-        raise ValueError("NONE is no error: a request that is to be answered as ever needs no fault")
+        raise ValueError("NONE is no error: a request that is to be answered normally needs no fault")
     try:
         return ErrorCode(given)
     except ValueError:

@@ -63,7 +63,7 @@ class SteeredClock(SystemClock):
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
         step += by / timedelta(milliseconds=1)
         if step < 0:
-            raise ValueError("time does not go back by advance: set() moves the clock on the wall")
+            raise ValueError("time does not go back by advance(); set() moves the wall clock")
         with self.turn():
             self._move(round(step), round(step))
 

@@ -180,7 +180,7 @@ class Archive:
             end = ends.get(partition, 0)
             if end > last:
                 raise PipelineError(
-                    f"{partition} ends at {last}, but was archived up to {end}: the topic was made anew or cut off"
+                    f"{partition} ends at {last}, but was archived up to {end}: the topic was recreated or truncated"
                 )
             if end < first and not self._options.allow_gaps:
                 raise _deleted(partition, end, first)

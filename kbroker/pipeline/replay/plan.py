@@ -60,7 +60,7 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
     if (end - begin) / span_ms * step_s > _LONGEST_S:
         raise PipelineError(
             f"at this speed the replay would take {(end - begin) / span_ms * step_s / 86_400:,.0f} days:"
-            " the timestamps lie far apart"
+            " the timestamps are far apart"
         )
     slices: defaultdict[int, Bounds] = defaultdict(dict)
     for partition, whole in bounds.items():

@@ -254,7 +254,7 @@ class Replay:
             raise PipelineError(f"the records cannot be read{where}: {first_line(err)}") from err
         if unsendable and self._options.keep_timestamps:
             raise PipelineError(
-                f"{unsendable:,} records have the timestamp 0, for which the client would put the present time;"
+                f"{unsendable:,} records have the timestamp 0, which the client would replace with the current time;"
                 " leave them out with --where, or send without --keep-timestamps"
             )
         return int(records)

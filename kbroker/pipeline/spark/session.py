@@ -130,7 +130,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
     _require_java()
     _require_files(options.jars)
     if not options.retries and re.fullmatch(r"local\[.*,.*\]", options.master):
-        raise PipelineError(f"--master {options.master} does tasks again that failed, which this cannot have")
+        raise PipelineError(f"--master {options.master} retries failed tasks, which this job must prevent")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     if not options.debug:

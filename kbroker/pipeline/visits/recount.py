@@ -78,7 +78,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
     """Return the state of a checkpoint's stream; raises PipelineError if there is none."""
     state = StateFiles(session, f"{checkpoint}/state").load()
     if state.batch < 0:
-        raise PipelineError(f"the checkpoint {checkpoint} is of no stream of visits")
+        raise PipelineError(f"the checkpoint {checkpoint} does not belong to a stream of visits")
     return state
 
 

@@ -102,7 +102,7 @@ def _parts(text: str) -> dict[str, str]:
     while position < len(text):
         found = _PART.match(text, position)
         if found is None or found["name"].lower() in parts:
-            raise _wrong("in the brackets stand name=value, separated by commas")
+            raise _wrong("in the brackets there must be name=value, separated by commas")
         parts[found["name"].lower()] = found["quoted"] if found["quoted"] is not None else found["plain"]
         position = found.end()
     return parts

@@ -33,7 +33,7 @@ class PlainServer:
     def respond(self, token: bytes) -> bytes:
         """Process the only message."""
         if self._answered:
-            raise AuthenticationFailed("PLAIN has one message, and here is another")
+            raise AuthenticationFailed("PLAIN has only one message, but the client has sent a second one")
         self._answered = True
         parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:

@@ -38,7 +38,7 @@ def unsecured(options: Options, now_ms: Callable[[], int]) -> Validate:
     def validate(token: str) -> Identity:
         header, claims = _parts(token)
         if header.get("alg") != "none":
-            raise BadToken("a signed token, where unsigned ones are asked for")
+            raise BadToken("a signed token, but only unsigned ones are accepted")
         name = claims.get(name_claim)
         if not isinstance(name, str) or not name:
             raise BadToken(f"the token has no {name_claim}")

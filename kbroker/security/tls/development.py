@@ -88,7 +88,7 @@ def load_authority(pem: bytes) -> Signed:
     """Return an authority from its `pem`; raises ValueError."""
     key = serialization.load_pem_private_key(pem, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("its key is of another kind")
+        raise ValueError("its key is not of the expected kind")
     return Signed(key, x509.load_pem_x509_certificate(pem))
 
 

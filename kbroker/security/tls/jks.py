@@ -66,7 +66,7 @@ def unmasked(masked: bytes, password: str) -> bytes:
     except (IndexError, ValueError, StopIteration):
         raise BadStore("its key can't be read") from None
     if bytes(identifier) != _MASKED or len(held) < 2 * _HASH:
-        raise BadStore("its key is masked in a way that is not known")
+        raise BadStore("its key is masked with an unknown algorithm")
     secret = _utf16(password)
     mask, hidden, digest = bytes(held[:_HASH]), bytes(held[_HASH:-_HASH]), bytes(held[-_HASH:])
     stream = bytearray()

@@ -113,7 +113,7 @@ def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext)
         reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
         names = settings.truststore.names
         raise ConfigError(
-            f"listener {settings.listener} is for brokers too, but they would not accept each other with these stores "
+            f"listener {settings.listener} is also for brokers, but they would not accept each other with these stores "
             f"({names['location']}): {reason}"
         ) from None
     finally:

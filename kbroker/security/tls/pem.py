@@ -76,5 +76,5 @@ def element(data: memoryview) -> tuple[int, memoryview, memoryview]:
         size = int.from_bytes(data[2:begin], "big")
     end = begin + size
     if end > len(data):
-        raise ValueError("an element ends behind its parent")
+        raise ValueError("an element ends after the end of its parent")
     return tag, data[begin:end], data[:end]

@@ -54,7 +54,7 @@ def key_store(settings: StoreSettings) -> KeyStore | None:
         text = _text(settings, data)
         return _from_texts(settings, text, text, names["location"])
     if settings.password is None:
-        raise ConfigError(f"{names['location']} is set, but not {names['password']}, which its file is encrypted with")
+        raise ConfigError(f"{names['location']} is set, but not {names['password']}, with which the file is encrypted")
     return _key_of_jks(settings, data) if data.startswith(jks.MAGIC) else _key_of_pkcs12(settings, data)
 
 
