@@ -29,7 +29,7 @@ _FIELDS = {
 }
 """The field that holds the configs of each kind."""
 CONFIG_KINDS = tuple(_FIELDS)
-"""The kinds with dynamic configs, beside topics."""
+"""The kinds of entities with dynamic configs, other than topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class BrokerEndpoint:
     rack: str | None = None
     listeners: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     cordoned: bool = False
-    """Whether all its log directories refuse new partitions (KIP-1066)."""
+    """Whether all the broker's log directories refuse new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint | None:
         """Return the address for clients of a listener; None if this broker does not have the listener."""
@@ -154,7 +154,7 @@ class ClusterState:
         return replace(self, quotas=quotas, **new)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
-        """Return the state with new configs of an entity; a topic must exist. Empty configs remove all.
+        """Return the state with new configs of an entity; a topic must exist. Empty configs remove them.
 
         `kind` is "topics", "brokers", "groups", "users", "clients", "ips" or "client-metrics".
         """

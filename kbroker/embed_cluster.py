@@ -1,8 +1,8 @@
 """A cluster inside a Python process: `with Cluster(brokers=3) as cluster: cluster.bootstrap_servers`.
 
 Owns a thread with an event loop, on which all brokers of the cluster run, and the replacement for ZooKeeper: a tree of
-znodes in memory. The brokers work together as separate processes do, over sockets, each with its own logs. One thing
-differs: a killed broker leaves the cluster at once, because its session need not expire.
+znodes in memory. The brokers work together like separate processes: over sockets, each with its own logs. One thing
+differs: the session of a killed broker ends at once, so it leaves the cluster at once.
 """
 
 from __future__ import annotations

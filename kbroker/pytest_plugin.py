@@ -121,7 +121,7 @@ def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """The faults of the clean broker: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
 
-    In a test with `kafka_cluster` and without `kafka`, the faults of all the cluster's brokers.
+    In a test with `kafka_cluster` and without `kafka`, these are the faults of all the cluster's brokers.
     """
     owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if _has_cluster_alone(request) else "kafka")
     faults = owner.faults

@@ -51,7 +51,7 @@ class Traffic:
         """Records up to the last query; the log's end offset shows how many were appended since (Partition.count)."""
         self.bytes_in = 0
         self.produces = 0
-        """Batches to append, whether they were appended or not."""
+        """Batches that were to be appended, including refused ones."""
         self.failed_produces = 0
         """Batches that were not appended, except after one of Kafka's usual errors."""
         self.bytes_out = 0

@@ -19,7 +19,7 @@ from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersion
 from kbroker.protocol.messages.inter_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _WITH_FENCED: Final = 2
-"""The DescribeCluster version that includes fenced brokers: registered brokers that serve no clients."""
+"""The first DescribeCluster version with fenced brokers, which are registered but serve no clients."""
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:

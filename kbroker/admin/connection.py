@@ -58,7 +58,7 @@ class Connection:
     bootstrap: str
     settings: Mapping[str, Any]
     client_id: str = "kbroker"
-    """The client id, unless a setting says otherwise."""
+    """The client id, unless a setting overrides it."""
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
@@ -139,7 +139,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
         return "no answer"
     except socket.gaierror as err:
         return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
-    except UnicodeError:  # for a host name with an empty or too long label
+    except UnicodeError:  # a host name with an empty or too long label raises this
         return "unknown host"
     except OSError as err:
         return (err.strerror or str(err)).lower()

@@ -65,7 +65,7 @@ class UnreadableBatch(AdminError):  # noqa: N818 - an outcome
         super().__init__(f"{key[0]}-{key[1]} cannot be read at offset {header.base_offset}: {cause}")
         self.offset = header.base_offset
         self.next_offset = header.last_offset + 1
-        """Where the next batch may begin."""
+        """The offset at which the next batch may begin."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Piece:
     next_offset: int = 0
     """The offset of the next fetch."""
     end: int = 0
-    """The offset after the last record that a reader may see."""
+    """The end offset for a reader: the last stable offset with `committed`, else the high watermark."""
     begin: int = 0
 
 

@@ -44,7 +44,7 @@ STATES: Final = (
 _NO_GROUP: Final = "GroupIdNotFoundError"
 """kafka-python's name of the error for a missing group."""
 _OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
-"""The fields that describe the reader of a partition."""
+"""The fields that describe the member that reads a partition."""
 _COORDINATOR_MOVING: Final = (
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",

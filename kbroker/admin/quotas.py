@@ -32,7 +32,7 @@ from kbroker.quota.configured import (
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]
-"""Names by type; None is the default entity."""
+"""An entity: names by entity type; None is the default entity."""
 TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
 """The types of entities, and the options that name them."""
 LIMITS = {
@@ -42,7 +42,7 @@ LIMITS = {
     MUTATION: "Partitions per second that may be created and deleted.",
     CONNECTION: "New connections per second from an address.",
 }
-"""The limits, and what they limit."""
+"""The limits, each with a text about what it limits."""
 
 
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:

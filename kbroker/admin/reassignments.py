@@ -36,7 +36,7 @@ class Moves:
 
     replicas: dict[Key, list[int]] = field(default_factory=dict)
     directories: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    """By topic, partition and broker."""
+    """The target directories by topic, partition and broker."""
 
 
 def parse_moves(data: bytes) -> Moves:

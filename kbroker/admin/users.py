@@ -28,7 +28,7 @@ from kbroker.security.sasl.scram_credential import (
 )
 
 TYPES: Final = {name: kind for kind, name in MECHANISM_TYPES.items()}
-"""Kafka's numbers of the mechanisms, by name."""
+"""Kafka's codes of the SCRAM mechanisms, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class ClusterNode(Node):
         if cluster_id not in (None, known):
             raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
         features = FinalizedFeatures(tree)
-        # First: a broker that cannot be in this cluster leaves nothing on disk.
+        # Check the features first: a broker that cannot join this cluster leaves nothing on disk.
         await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)

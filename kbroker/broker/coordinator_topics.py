@@ -3,9 +3,9 @@
 Owns loading a partition's state after it becomes leader, and dropping it afterwards; and the coordinators' `Writer`,
 which writes to the hosted partitions. Never decides about leadership.
 
-A node that is alone follows the cluster's state. In a cluster, the controller's requests to the replica (LeaderAndIsr,
-StopReplica) count, as in Kafka. The state (UpdateMetadata) is not enough: it may change before the partition is hosted,
-and does not show a leader change that has been reversed meanwhile.
+A node that is alone follows the cluster's state. In a cluster, it follows the controller's requests to the replica
+(LeaderAndIsr, StopReplica), as Kafka does. The state (UpdateMetadata) is not enough: it may change before the partition
+is hosted, and does not show a leader change that has been reversed meanwhile.
 """
 
 from __future__ import annotations

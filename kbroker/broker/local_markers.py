@@ -1,7 +1,7 @@
 """Writes the markers that end transactions to partitions that this broker leads.
 
-Owns the writing of a marker to a partition's log, or through the group coordinator to its own topic. Never decides
-anything.
+Owns the writing of a marker to a partition's log or, through the group coordinator, to __consumer_offsets. Never
+decides the outcome of a transaction.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class MetricsPlace(_Place):
         server.start()
         try:
             yield server
-        finally:  # in a thread, because its requests may wait for this loop
+        finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
 
 
@@ -187,7 +187,7 @@ class ConsolePlace(_Place):
         server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
         try:
             yield server
-        finally:  # in a thread, because its requests may wait for this loop
+        finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
 
 

@@ -1,4 +1,4 @@
-"""The changes of the table `kbroker.changes` as verbs.
+"""The changes of the table `kbroker.changes` as verbs: `add_changes` puts those of a noun below it.
 
 Owns the arguments that all of them have: names, a choice of several entities with a confirmation, --if-exists. Never
 knows a particular change.

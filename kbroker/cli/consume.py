@@ -1,6 +1,6 @@
 """`kbroker consume`: print the records of topics.
 
-Owns where reading starts and ends, and that a group commits only printed records.
+Owns the start and the end of reading. Commits the offsets of a group only for printed records.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _json(data: bytes, where: str) -> Any:
 
 def _error(answer: http.client.HTTPResponse, where: str) -> str:
     if answer.status == http.client.SERVICE_UNAVAILABLE and answer.getheader("content-type") != "application/json":
-        return f"the control API at {where} has too many connections"  # the server's own answer, which is not JSON
+        return f"the control API at {where} has too many connections"  # the web server itself answers so, not in JSON
     answered = _json(answer.read(), where)
     if not isinstance(answered, dict) or not isinstance(answered.get("error"), str):
         raise click.ClickException(_OTHER.format(where))

@@ -58,7 +58,7 @@ def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] =
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_json_lines() if log_format == "json" else TextLines())
     logging.basicConfig(level="INFO", handlers=[handler])
-    # The root first: `--log-level WARN` must not override the level of a single logger.
+    # Set the root logger's level first: `--log-level WARN` must not override the level of a single logger.
     for name, level in sorted(map(parse_level, levels), key=lambda each: each[0] != ROOT):
         set_level(name, level)
 

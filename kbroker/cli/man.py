@@ -169,7 +169,7 @@ def _line(text: str) -> str:
 def _text(text: str) -> str:
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
     escaped = escaped.replace("^", "\\(ha").replace("~", "\\(ti").replace('"', "\\(dq")
-    return escaped.replace("|", "|\\:")  # where a long list of choices may be wrapped
+    return escaped.replace("|", "|\\:")  # lets a long list of choices be wrapped
 
 
 @click.command("man")

@@ -90,7 +90,7 @@ class LineFormat:
         return name.decode("utf-8", "replace"), value
 
 
-# Enough to fill many requests, and little enough that a large piped file does not fill memory.
+# Enough to fill many requests, but so little that a large piped file does not fill the memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
 _NEVER_CREATES: Final = 4

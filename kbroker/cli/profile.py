@@ -1,6 +1,6 @@
 """`kbroker profile`: list, show, create and remove the named settings for `--profile`.
 
-Owns the form of such a file. Never shows a password.
+Owns the form of a profile's file. Never shows a password.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ async def _serve(
             seen.stopping = True
         garbage.close()
         await beside.aclose()
-        if control is not None:  # in a thread, because its requests may wait for this loop
+        if control is not None:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:
             with contextlib.suppress(OSError):
@@ -357,4 +357,4 @@ def _runs(pid: int) -> bool:
         return False
     except OSError:
         return True
-    return pid != os.getpid()  # in a container every broker may be process 1
+    return pid != os.getpid()  # an earlier broker may have had this pid: in containers, often 1

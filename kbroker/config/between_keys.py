@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from kbroker.config.model import ALL_DIRS, ConfigError, InvalidConfig, Value
 from kbroker.config.values import per_ip_overrides
 
-# As Kafka's Utils.validHostPattern.
+# The same pattern as Kafka's Utils.validHostPattern.
 _HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
 
@@ -87,7 +87,7 @@ RULES: Final = (
         ),
     ),
 )
-"""In the order of the checks in Kafka's KafkaConfig.validateValues."""
+"""The rules, in the order of the checks in Kafka's KafkaConfig.validateValues."""
 
 
 def check_rules(values: Values) -> None:

@@ -116,7 +116,7 @@ def _is_ours(name: str) -> bool:
 def _exists(name: str) -> bool:
     if name in _loggers():
         return True
-    try:  # a logger has its module's name, which may not be imported yet
+    try:  # the module of this name may exist, although it is not imported yet
         return name.startswith(f"{_PACKAGE}.") and find_spec(name) is not None
     except ImportError:
         return False

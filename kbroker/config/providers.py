@@ -199,7 +199,7 @@ class Providers:
 
     def _read(self, path: str, largest: int) -> str:
         try:
-            # O_NONBLOCK: opening a pipe without a writer would block for ever.
+            # O_NONBLOCK, because opening a pipe without a writer would block forever.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 if not stat.S_ISREG(mode):

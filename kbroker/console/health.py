@@ -18,7 +18,7 @@ from kbroker.console.stuck_groups import STANDING_S
 GROWING_S: Final = 120.0
 """How many seconds a group's lag must grow before the group counts as falling behind."""
 UNSETTLED_S: Final = 60.0
-"""How many seconds a group must rebalance before that is reported: more than the clients' default session of 45 s."""
+"""The seconds of rebalancing after which a group is reported: more than clients' default session timeout of 45 s."""
 _NAMED: Final = 3
 
 

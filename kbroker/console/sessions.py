@@ -82,7 +82,7 @@ class Sessions:
     def begin(self, user: str | None) -> str:
         """Return the key of a new session; with too many sessions the least recently used is dropped.
 
-        Without logins nothing is stored: the key is signed, so that a request without a cookie costs nothing.
+        Without logins nothing is stored: the key is signed, so that a request without a cookie costs no memory.
         """
         if not self.asks:
             name = secrets.token_urlsafe(16)

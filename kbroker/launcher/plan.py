@@ -47,7 +47,7 @@ class BrokerPlan:
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     metrics: str | None = None
-    """The address of its metrics, as HOST:PORT."""
+    """The address of the broker's metrics, as HOST:PORT."""
 
     @property
     def data_dir(self) -> Path:

@@ -33,7 +33,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3
 _VERSION: Final = 12  # Kafka 3.9 has it as well
 _FLEXIBLE_HEADER: Final = 2
-_HEAD: Final = 5  # of the answer: the correlation id, and an empty tag buffer
+_HEAD: Final = 5  # bytes of the response header: correlation id, empty tag buffer
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 
 

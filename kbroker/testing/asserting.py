@@ -48,7 +48,7 @@ class Fields(TypedDict, total=False):
 
 
 Expected = Text | tuple[Text, Text] | Fields
-"""A value, a key and a value, or fields."""
+"""An expected record: its value, its key and value, or some of its fields."""
 
 
 def assert_records(
@@ -226,7 +226,7 @@ def _lying(record: StoredRecord, shown: Iterable[str]) -> str:
 
 
 def _fields_text(fields: Mapping[str, Any]) -> str:
-    """Return "'key': 'value', field ..."."""
+    """Return a record's fields as text, key and value first."""
     left = dict(fields)
     parts = [_short(left.pop(name)) for name in ("key", "value") if name in left]
     if "key" in fields and "value" not in fields:

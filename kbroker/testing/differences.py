@@ -1,4 +1,4 @@
-"""The difference of two sequences, and its lines, short enough to read.
+"""The difference of two sequences, as a readable number of lines.
 
 Owns which elements match, and which lines are left out. Never knows the elements.
 """

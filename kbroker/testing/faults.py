@@ -65,7 +65,7 @@ class Fault:
         self._error: Exception | None = None
         self.kind = kind
         self.apis = apis
-        """The APIs by name; empty for all."""
+        """The names of the APIs; empty for all APIs."""
         self.value = value
         """The value that `kind` needs: error code and text, ms, or When."""
         self.filter = wanted

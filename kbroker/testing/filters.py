@@ -15,7 +15,7 @@ from kbroker.testing.subjects import Subjects
 
 
 class When(Enum):
-    """Where in a request's life its connection breaks.
+    """When the connection breaks, in the course of a request.
 
     REQUEST  the request was read, but nothing was done
     BEFORE   the request was done, but not a byte of the answer was sent
@@ -92,7 +92,7 @@ class Filter(TypedDict, total=False):
     """Only this share of the requests meets the fault; `seed` determines which ones."""
     seed: int
     seconds: float
-    """The fault ends after this time."""
+    """The fault ends after so many seconds."""
 
 
 INT32: Final = 2**31 - 1

@@ -50,7 +50,7 @@ class Interceptor:
         services: Services,
         entrance: Entrance | None = None,
     ) -> None:
-        """An `entrance` may be shut while a request is delayed."""
+        """`entrance` may be shut while a request is delayed; the request then waits until it opens."""
         self._dispatcher = dispatcher
         self._run: Run = dispatcher.run
         self._faults = faults

@@ -14,7 +14,7 @@ from typing import Final
 
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _BITS: Final = 11
-"""The significant bits of a time: at least 1,024 buckets lie between a time and twice that time."""
+"""The significant bits of a counted time: there are at least 1,024 buckets between a time and its double."""
 
 
 class Times:

@@ -1,6 +1,7 @@
 """The cluster: brokers by rack, their partitions, log directories, and moving partitions.
 
-Owns the map, moving a partition, the plan of a drain and its start. Moves continue in the cluster on their own.
+Owns the map of replicas, the move of a partition, and the plan and the start of a drain. Moves continue in the cluster
+without the console.
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ class PartitionState:
     records: int
     checksum: str
     gaps: int
-    """Offsets that are recorded as deleted before they were archived."""
+    """The number of offsets that the manifest lists as deleted before they were archived."""
     deleted_upstream: int = 0
-    """Archived offsets that the brokers do not have any more."""
+    """The number of archived offsets that the brokers no longer have."""
     to_archive: int = 0
-    """Offsets that the brokers have and the archive does not have yet."""
+    """The number of offsets that the brokers have, but the archive does not have yet."""
     compared: int = 0
     """The number of records that are equal in the archive and on the brokers."""
 

@@ -36,7 +36,7 @@ Arrival = tuple[int, bytes | None, bytes]
 _ON_TIME, _LATE, _DUPLICATE, _MALFORMED = range(4)
 _FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, free ones are hard to find
 _FEWEST_VISITORS: Final = 1000
-_ROOM: Final = 20  # visitors per busy visitor at the busiest time, if the number is not given
+_ROOM: Final = 20  # visitors per busy visitor at the busiest time, if `visitors` is None
 _TRIES_BY_RANK: Final = 8
 _TRIES: Final = 64
 _BUSY: Final = math.inf
@@ -76,7 +76,7 @@ class EventOptions:
     daily: bool = True
     """Whether nights are quiet (UTC); otherwise the rate is constant."""
     ongoing: bool = False
-    """Whether late events from before the start arrive as well."""
+    """Whether events from before the start also arrive late."""
 
 
 @dataclass(slots=True)
@@ -347,7 +347,7 @@ class EventSource:
             return None, text.replace(named, rng.choice(("", '"visitor": null, ')), 1).encode()
         stamp = rng.choice(_NO_TIMES)
         if form == 3:
-            # More than an hour after the arrival: a wrong clock.
+            # A time more than an hour after the arrival, as from a wrong clock.
             ahead = tables.HOUR_MS + tables.log_uniform(rng, (1, 3 * tables.DAY_MS))
             stamp = f'"{self._stamp(now + delay + ahead)}"'
         return visit.key, text.replace(f'"{self._stamp(now)}"', stamp, 1).encode()

@@ -1,4 +1,4 @@
-"""`replay`: an archive's records back into a topic, in order per partition.
+"""`replay` sends an archive's records to a topic, in order per partition.
 
 Owns the run from slice to slice, and the records to send. Spark's own sink writes. One task has all records of a
 partition, sorted by offset, and the producer is idempotent, so they arrive in order.
@@ -32,7 +32,7 @@ from kbroker.pipeline.replay.writer import write_with_timestamps
 from kbroker.pipeline.spark.tasks import first_attempt_only, lost_in, one_task_each
 
 HEADER: Final = "kbroker.replay"
-"""The header with `replay's id/topic/partition/offset` of the archived record."""
+"""The header of a sent record that names its origin: `replay's id/topic/partition/offset`."""
 _STEP_S: Final = 2.0  # seconds of a timed replay's slice: a Spark job takes a good part of a second
 _MOST_BUCKETS: Final = 100_000
 _SETTLED_S: Final = 1.0
@@ -51,7 +51,7 @@ class ReplayOptions:
     until: str | None = None
     where: str | None = None
     speed: float | None = None
-    """The speed relative to the original records; None for as fast as possible."""
+    """The speed relative to the original timestamps; None for as fast as possible."""
     keep_timestamps: bool = False
     exactly_once: bool = False
     restart: bool = False

@@ -30,7 +30,7 @@ class ReplayState:
     done: dict[Partition, int] = field(default_factory=dict)
     """Next offset to send."""
     under_way: Bounds = field(default_factory=dict)
-    """Offsets of the unfinished slice."""
+    """The offsets of the unfinished slice."""
     target: dict[Partition, int] = field(default_factory=dict)
     """The end offsets of the target's partitions when the unfinished slice began."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)

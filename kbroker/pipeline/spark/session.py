@@ -1,7 +1,7 @@
 """The SparkSession of a job: its options, the Kafka connector, and the errors of its start.
 
-Owns starting and stopping Spark. A user's `--conf` overrides all but the settings on which results depend. Never runs a
-query.
+Owns the start and the stop of Spark. A user's `--conf` overrides all but the settings on which results depend. Never
+runs a query.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Outputs:
         """Replace each day's file atomically; returns the days."""
         self.table.delete("_new")
         sorted_rows = rows.repartition("day").sortWithinPartitions(*KEY)
-        # One file a day, whatever Spark's settings are.
+        # Write only one file per day, even if a setting limits the records in a file.
         sorted_rows.write.option("maxRecordsPerFile", 0).partitionBy("day").parquet(self.table.url("_new"))
         days = set()
         for found in self.table.walk("_new"):

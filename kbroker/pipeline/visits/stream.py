@@ -1,4 +1,4 @@
-"""`visits`: a topic's events into visits by organisation and day, as they arrive.
+"""`visits` counts a topic's events as visits by organisation and day, while they arrive.
 
 Owns the stream, and a batch's changes to the state (checkpointed_state.py) and to the outputs (outputs.py).
 
@@ -327,7 +327,8 @@ class Visits:
         new = on_time(clocked).join(kept.select("visitor", "id", "time"), ["visitor", "id", "time"], "left_anti")
         new = with_organisation(new, self._lookup).withColumn("begins", f.lit(None).cast("boolean"))
         both = kept.unionByName(new).withColumnRenamed("begins", "was")
-        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))  # earlier events may be forgotten
+        # Keep the old value of a final event: the events before it may be forgotten.
+        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))
         computed = with_begins(both, rules)
         return computed.withColumn("begins", f.when(settled, f.col("was")).otherwise(f.col("begins")))
 

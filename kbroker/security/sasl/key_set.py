@@ -126,7 +126,7 @@ def _from_web(url: str) -> bytes:
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
             return _bounded(answer.read(_MOST_BYTES + 1))
-    except ValueError as error:  # for a response that is not HTTP
+    except ValueError as error:  # raised for a response that is not HTTP
         raise BadKeySet(str(error)) from None
 
 

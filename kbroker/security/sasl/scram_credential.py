@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash function of each mechanism."""
 MECHANISM_TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""The mechanisms by their numbers in requests."""
+"""The mechanisms by their codes in requests."""
 LEAST_ITERATIONS: Final = 4096
 MOST_ITERATIONS: Final = 16384
 _SALT_BITS: Final = 130

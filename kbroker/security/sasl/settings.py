@@ -132,7 +132,7 @@ def _no_credential(_user: str, _mechanism: str) -> None:
 def offers(config: BrokerConfig, credentials: Credentials | None = None) -> dict[str, Offer]:
     """Return the offer of each listener with SASL, by its name. Raises ConfigError.
 
-    Without `credentials` this only checks the settings: no keys are fetched.
+    Without `credentials` it only checks the settings, and fetches no keys.
     """
     return {
         each.name: _offer(ListenerSettings(config, each.name, credentials), protocol)

@@ -121,7 +121,7 @@ def _versions(settings: TlsSettings) -> list[ssl.TLSVersion]:
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
     """Load the trusted certificates: those of the trust store or, without one, the system's."""
-    # A trusted certificate is accepted without its issuer, as in Java.
+    # Accept a trusted certificate even if its issuer is not trusted, as Java does.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     certificates = trusted(settings.truststore)
     if certificates is None:

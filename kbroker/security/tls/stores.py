@@ -131,7 +131,7 @@ def _file(settings: StoreSettings) -> bytes | None:
     if settings.kind == _PEM:
         _no_password(settings)
     try:
-        # O_NONBLOCK: opening a pipe without a writer would block for ever.
+        # O_NONBLOCK, because opening a pipe without a writer would block forever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{names['location']}: {path} is no file")
