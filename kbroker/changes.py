@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
+from kbroker.fields import Field, WrongValue
 from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.group_offsets import (
     OffsetDeleteRequest,
@@ -31,47 +33,33 @@ NO_COORDINATOR: Final = frozenset(
     {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 )
 """The errors after which a request is sent again, to the group's coordinator of then."""
+_DIGITS: Final = 10
+"""The most digits of a partition's number."""
 NO_CONTROLLER: Final = frozenset({ErrorCode.NOT_CONTROLLER})
 _TIMEOUT_MS: Final = 30_000
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One named argument. `kind` is a key of control/values.py's table; `least` and `most` bound numbers."""
-
-    name: str
-    kind: str
-    meaning: str
-    required: bool = False
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
-
-    def fault(self, value: Any) -> str | None:
-        """Return a line about a value of this kind that the field refuses; None if it does not."""
-        if self.choices and value not in self.choices:
-            return f"{self.name} is one of {', '.join(self.choices)}, not {value[:100]!r}"
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            if self.least is not None and value < self.least:
-                return f"{self.name} is at least {self.least:g}, not {value}"
-            if self.most is not None and value > self.most:
-                return f"{self.name} is at most {self.most:g}, not {value}"
-        return None
-
-
 class Failure(NamedTuple):
-    """One refusal by Kafka: `name` is the entity to be changed, `about` the part of it that was refused."""
+    """One refusal by Kafka: `name` is the entity to be changed, `about` the part of it that was refused, if not all."""
 
     name: str
-    about: str
     code: int
+    about: str = ""
     message: str | None = None
     missing: str = ""
-    """"topic" or "group" if `about` is the name of one that does not exist."""
+    """"topic" or "group" if there is none with the name in `about`."""
+
+
+class Unanswered(Exception):  # noqa: N818 - an outcome
+    """No broker answered a request: Kafka's error code, -1 if there is none, and a line for people."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class Cluster(Protocol):
-    """Sends requests to the broker that may answer them, again while the right broker changes.
+    """Sends requests to the broker that may answer them, again while the right broker changes. Raises Unanswered.
 
     `code` returns an answer's error code, by which the sender sees such a change.
     """
@@ -79,6 +67,10 @@ class Cluster(Protocol):
     def ask_coordinator(
         self, group: str, request: Any, kind: type[Answer], code: Callable[[Answer], int], /
     ) -> Answer: ...
+
+    def by_coordinator(self, groups: Sequence[str], /) -> list[Sequence[str]]:
+        """Divide groups into lists with the same coordinator."""
+        ...
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Callable[[Answer], int], /) -> Answer: ...
 
@@ -94,7 +86,7 @@ class Cluster(Protocol):
 class Change:
     """One change of one or several entities of a kind.
 
-    `run` sends the requests and returns the refusals; it raises ValueError for arguments that cannot be. An entity
+    `run` sends the requests and returns the refusals; it raises WrongValue for arguments that cannot be. An entity
     without a refusal is changed.
     """
 
@@ -109,8 +101,10 @@ class Change:
     route: str
     """Method and path in the control API, with the entity's name in braces."""
     run: Callable[[Cluster, Sequence[str], Values], list[Failure]]
+    doing: str
+    """The text of the change, for questions and refusals, with the entity's name and the fields in braces."""
     done: str
-    """The text of a success, with the entity's name and the fields in braces."""
+    """The text of a success, likewise."""
     warning: str
     """The text of the console's form."""
     fields: tuple[Field, ...] = ()
@@ -125,39 +119,42 @@ class Change:
         return f"{self.of}-{self.name}"
 
     def make(self, cluster: Cluster, names: Sequence[str], values: Values) -> list[Failure]:
-        """Check the values, and run the change. Raises ValueError."""
+        """Check the values, and run the change. Raises WrongValue, and Unanswered if nothing is changed."""
         for field in self.fields:
             if field.name in values:
-                fault = field.fault(values[field.name])
-            else:
-                fault = f"{field.name} is missing: {field.meaning}" if field.required else None
-            if fault is not None:
-                raise ValueError(fault)
+                field.check(values[field.name])
+            elif field.required:
+                raise WrongValue(f"{field.name} is missing: {field.meaning}")
         return self.run(cluster, names, values)
 
-    def done_text(self, name: str, values: Values) -> str:
-        """Return the text of a success."""
+    def text(self, template: str, name: str, values: Values) -> str:
+        """Return `doing` or `done` with the name and the values."""
         texts = {key: ", ".join(each) if isinstance(each, list | tuple) else each for key, each in values.items()}
-        return self.done.format(**{self.of: name}, **texts)
+        return template.format(**{self.of: name}, **texts)
 
 
 def partitions_by_topic(texts: Iterable[str]) -> dict[str, set[int] | None]:
-    """Return the partitions that texts like "orders" and "orders:0,2" name, None for all; raises ValueError."""
+    """Return the partitions that texts like "orders" and "orders:0,2" name, None for all; raises WrongValue."""
     found: dict[str, set[int] | None] = {}
     for text in texts:
         topic, colon, numbers = text.partition(":")
         parts = numbers.split(",") if colon else []
-        if not all(each.isdecimal() for each in parts):
-            raise ValueError(f"a topic is TOPIC or TOPIC:0,1, not {text!r}")
-        found[topic] = {*map(int, parts), *(found.get(topic) or ())} if parts else None
+        if not all(each.isdecimal() and len(each) <= _DIGITS for each in parts):
+            raise WrongValue(f"a topic is TOPIC or TOPIC:0,1, not {text[:100]!r}")
+        if not parts:
+            found[topic] = None
+        elif (chosen := found.setdefault(topic, set())) is not None:
+            chosen.update(map(int, parts))
     return found
 
 
 def _delete_topics(cluster: Cluster, names: Sequence[str], _: Values) -> list[Failure]:
     request = DeleteTopicsRequest([DeleteTopicState(name=each) for each in names], timeout_ms=_TIMEOUT_MS)
-    answer = cluster.ask_controller(request, DeleteTopicsResponse, lambda each: each.responses[0].error_code)
+    answer = cluster.ask_controller(
+        request, DeleteTopicsResponse, lambda each: next((one.error_code for one in each.responses), 0)
+    )
     failures = [
-        _failure(str(each.name), str(each.name), each.error_code, each.error_message, "topic")
+        _failure(str(each.name), each.error_code, "topic", each.error_message)
         for each in answer.responses
         if each.error_code
     ]
@@ -167,14 +164,30 @@ def _delete_topics(cluster: Cluster, names: Sequence[str], _: Values) -> list[Fa
 
 
 def _delete_groups(cluster: Cluster, names: Sequence[str], _: Values) -> list[Failure]:
-    failures = []
-    for name in names:
-        answer = cluster.ask_coordinator(
-            name, DeleteGroupsRequest([name]), DeleteGroupsResponse, lambda each: each.results[0].error_code
-        )
-        if answer.results[0].error_code:
-            failures.append(_failure(name, name, answer.results[0].error_code, None, "group"))
-    return failures
+    """Ask each coordinator once for all its groups, and again one by one for those that have moved."""
+    failures: list[Failure] = []
+    moved: list[str] = []
+    for groups in cluster.by_coordinator(names):
+        try:
+            answer = cluster.ask_coordinator(
+                groups[0], DeleteGroupsRequest([*groups]), DeleteGroupsResponse, lambda _answer: 0
+            )
+        except Unanswered as error:
+            failures += [Failure(each, error.code, message=str(error)) for each in groups]
+            continue
+        codes = {each.group_id: each.error_code for each in answer.results}
+        moved += [each for each in groups if codes.get(each) in NO_COORDINATOR]
+        failures += [
+            _failure(name, code, "group") for name, code in codes.items() if code and code not in NO_COORDINATOR
+        ]
+    return failures + _one_by_one(moved, partial(_delete_group, cluster))
+
+
+def _delete_group(cluster: Cluster, name: str) -> list[Failure]:
+    answer = cluster.ask_coordinator(
+        name, DeleteGroupsRequest([name]), DeleteGroupsResponse, lambda each: each.results[0].error_code
+    )
+    return [_failure(name, each.error_code, "group") for each in answer.results if each.error_code]
 
 
 def _delete_offsets(cluster: Cluster, names: Sequence[str], values: Values) -> list[Failure]:
@@ -182,32 +195,46 @@ def _delete_offsets(cluster: Cluster, names: Sequence[str], values: Values) -> l
     for topic, chosen in partitions_by_topic(values["topic"]).items():
         count = cluster.partitions_of(topic)
         if not count:
-            return [Failure(each, topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, "topic") for each in names]
-        for number in sorted(chosen or ()):
-            if number >= count:
-                raise ValueError(f"topic {topic} has no partition {number}")
+            return [Failure(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic, missing="topic") for each in names]
+        beyond = max(chosen or (0,))
+        if beyond >= count:
+            text = f"topic {topic} has no partition {beyond}"
+            return [Failure(each, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=text) for each in names]
         wanted = [OffsetDeleteRequestPartition(each) for each in sorted(chosen or range(count))]
         topics.append(OffsetDeleteRequestTopic(topic, wanted))
-    failures = []
-    for name in names:
-        request = OffsetDeleteRequest(name, topics)
-        answer = cluster.ask_coordinator(name, request, OffsetDeleteResponse, lambda each: each.error_code)
-        if answer.error_code:
-            failures.append(_failure(name, name, answer.error_code, None, "group"))
-        failures += [
-            Failure(name, f"{topic.name} {each.partition_index}", each.error_code)
-            for topic in answer.topics
-            for each in topic.partitions
-            if each.error_code
-        ]
+    return _one_by_one(names, partial(_delete_offsets_of, cluster, topics))
+
+
+def _delete_offsets_of(cluster: Cluster, topics: list[OffsetDeleteRequestTopic], name: str) -> list[Failure]:
+    request = OffsetDeleteRequest(name, topics)
+    answer = cluster.ask_coordinator(name, request, OffsetDeleteResponse, lambda each: each.error_code)
+    if answer.error_code:
+        return [_failure(name, answer.error_code, "group")]
+    refused: dict[tuple[str, int], list[str]] = {}
+    for topic in answer.topics:
+        for each in topic.partitions:
+            if each.error_code:
+                refused.setdefault((topic.name, each.error_code), []).append(str(each.partition_index))
+    return [Failure(name, code, f"{topic} {', '.join(indexes)}") for (topic, code), indexes in refused.items()]
+
+
+def _one_by_one(names: Sequence[str], ask: Callable[[str], list[Failure]]) -> list[Failure]:
+    """Return the failures of all; when a group gets no answer, the further ones are not asked."""
+    failures: list[Failure] = []
+    for number, name in enumerate(names):
+        try:
+            failures += ask(name)
+        except Unanswered as error:
+            return failures + [Failure(each, error.code, message=str(error)) for each in names[number:]]
     return failures
 
 
 _MISSING: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND)
 
 
-def _failure(name: str, about: str, code: int, message: str | None, kind: str) -> Failure:
-    return Failure(name, about, code, message, kind if code in _MISSING else "")
+def _failure(name: str, code: int, kind: str, message: str | None = None) -> Failure:
+    missing = code in _MISSING
+    return Failure(name, code, name if missing else "", message, kind if missing else "")
 
 
 TOPIC_DELETE: Final = Change(
@@ -217,6 +244,7 @@ TOPIC_DELETE: Final = Change(
     "Delete topics with everything in them.",
     "DELETE /topics/{topic}",
     _delete_topics,
+    doing="delete {topic}",
     done="deleted {topic}",
     warning="The topic is deleted with all its records. It cannot be restored.",
     deletes=True,
@@ -228,6 +256,7 @@ GROUP_DELETE: Final = Change(
     "Delete groups that have no members, with their committed offsets.",
     "DELETE /groups/{group}",
     _delete_groups,
+    doing="delete {group}",
     done="deleted {group}",
     warning="The committed offsets are deleted with the group. Its consumers then start where auto.offset.reset says.",
     deletes=True,
@@ -239,8 +268,9 @@ GROUP_DELETE_OFFSETS: Final = Change(
     "Delete committed offsets of topics that no member of the group reads.",
     "POST /delete-offsets/{group}",
     _delete_offsets,
+    doing="delete the offsets of {topic} in {group}",
     done="deleted the offsets of {topic} in {group}",
-    warning="The group's consumers of the topic then start where auto.offset.reset says.",
-    fields=(Field("topic", "names", "Of these, as TOPIC or TOPIC:0,1.", required=True),),
+    warning="Its committed offsets of the topic are deleted. Its consumers then start where auto.offset.reset says.",
+    fields=(Field("topic", "names", "A topic, or some of its partitions.", required=True, form="TOPIC[:P,...]"),),
 )
 CHANGES: Final = (TOPIC_DELETE, GROUP_DELETE_OFFSETS, GROUP_DELETE)

@@ -1,9 +1,10 @@
 """Runs all tests: `python -m tests.streams ARGUMENTS...`, in three pytest processes at once, on parts of like length.
 
 Many tests wait for Spark, for sessions to expire, or for killed processes to start again: another part uses that time.
-Owns which part has which folders. Prints the last part as it runs, then the output of the others, also when it is
-interrupted or terminated, and the counts of each. With a path among the arguments one process runs these tests only.
-Not a shell script: its background processes would ignore SIGINT, and so would the jobs that tests interrupt.
+Owns which part has which folders. Prints the last part as it runs, then the output of the others and the counts of
+each, also when it is interrupted or terminated: then the parts end first, with their fixtures. With a path among the
+arguments one process runs these tests only. Not a shell script: its background processes would ignore SIGINT, and so
+would the jobs that tests interrupt.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,8 @@ PARTS: Final = {
     "clusters and security": ["compat_tests/cluster", "compat_tests/security", "tests/crash", "tests/console"],
 }
 """The folders of the parts beside the last, which has all other tests."""
+_ENDS_S: Final = 20.0
+"""How long terminated parts may tear their fixtures down; `timeout` in .ci/run kills after 30."""
 _NO_TESTS: Final = 5
 """pytest's exit status where `-k` or `-m` selects nothing: no failure if another part has tests."""
 
@@ -49,6 +53,9 @@ def main(arguments: list[str]) -> int:
             for part in parts:
                 with suppress(KeyboardInterrupt):
                     part.wait()
+        except SystemExit:  # SIGTERM, which they do not have
+            _end(parts)
+            raise
         finally:
             texts = {log.name: log.read_text(errors="replace").rstrip() for log in logs}
             for name, text in texts.items():
@@ -57,6 +64,17 @@ def main(arguments: list[str]) -> int:
     statuses = [part.returncode for part in parts]
     failed = [status for status in statuses if status not in (0, _NO_TESTS)]
     return failed[0] if failed else min(statuses)
+
+
+def _end(parts: list[subprocess.Popen[bytes]]) -> None:
+    for part in parts:
+        part.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + _ENDS_S
+    for part in parts:
+        try:
+            part.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            part.kill()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kbroker import ApiError, Broker
 from kbroker.admin.connection import Connection
 from kbroker.admin.errors import AdminError
-from kbroker.changes import CHANGES, GROUP_DELETE, Change, Failure, Field, partitions_by_topic
+from kbroker.changes import CHANGES, GROUP_DELETE, Change, Failure, partitions_by_topic
 from kbroker.cli import changes as cli_changes
 from kbroker.cli.main import cli
 from kbroker.console import changes as console_changes
@@ -21,6 +21,7 @@ from kbroker.console.pages import ACTIONS
 from kbroker.console.values import Values
 from kbroker.control import changes as control_changes
 from kbroker.control.application import OPERATIONS
+from kbroker.fields import Field, WrongValue
 from kbroker.protocol.errors import ErrorCode
 from kbroker.testing.groups import Group
 from kbroker.testing.topics import Topic
@@ -62,7 +63,7 @@ def test_a_change_works_on_every_surface(broker: Broker) -> None:
 
     def run(_cluster: object, names: Sequence[str], values: Mapping[str, object]) -> list[Failure]:
         asked.append(([*names], dict(values)))
-        return [Failure(each, each, ErrorCode.POLICY_VIOLATION) for each in names if each == "payments"]
+        return [Failure(each, ErrorCode.POLICY_VIOLATION) for each in names if each == "payments"]
 
     fields = (
         Field("count", "integer", "How many.", required=True, least=1, most=9),
@@ -70,8 +71,8 @@ def test_a_change_works_on_every_surface(broker: Broker) -> None:
         Field("part", "names", "Some."),
     )
     change = Change(
-        "topic", "try", "Try topic", "Try topics.", "POST /tries/{topic}", run, "tried {topic} {count} times",
-        "It is tried.", fields, destroys=False,
+        "topic", "try", "Try topic", "Try topics.", "POST /tries/{topic}", run, "try {topic}",
+        "tried {topic} {count} times", "It is tried.", fields, destroys=False,
     )  # fmt: skip
     wanted = (["orders"], {"count": 3, "note": "b", "part": ["x"]})
 
@@ -121,9 +122,12 @@ def test_a_test_deletes_offsets_and_groups(broker: Broker) -> None:
     ):
         with pytest.raises(KeyError, match=said):
             wrong()
-    for text, said in (("orders:x", "a topic is TOPIC or TOPIC:0,1"), ("orders:7", "topic orders has no partition 7")):
-        with pytest.raises(ValueError, match=said):
-            group.delete_offsets(text)
+    with pytest.raises(ValueError, match="a topic is TOPIC or TOPIC:0,1"):
+        group.delete_offsets("orders:x")
+    with pytest.raises(ApiError, match="UNKNOWN_TOPIC_OR_PARTITION: group billing: topic orders has no partition 7"):
+        group.delete_offsets("orders:7")
+    with pytest.raises(TypeError, match="a topic is a str"):
+        group.delete_offsets(["orders"])  # type: ignore[arg-type]
     committed(broker, "gone").delete()
     assert "gone" not in broker.groups
 
@@ -137,6 +141,9 @@ def test_a_group_with_members_stays(broker: Broker) -> None:
     assert refused.value.code == ErrorCode.NON_EMPTY_GROUP
     with controlled(broker) as api:
         assert "group busy" in api.refused(409, "DELETE", "/groups/busy")
+    broker.wait_for(lambda b: [each.assigned for each in b.groups["busy"].members] != [()] or client.poll(0.1))
+    with pytest.raises(ApiError, match="GROUP_SUBSCRIBED_TO_TOPIC: group busy, orders 0, 1, 2"):
+        broker.groups["busy"].delete_offsets("orders")
     client.close()
 
 
@@ -151,7 +158,7 @@ def test_over_http(broker: Broker) -> None:
         assert api.ok("POST", "/delete-offsets/a%2Fb", {"topic": ["orders:0", "payments"]}) == {"name": "a/b"}
         assert sorted(group.offsets) == [("orders", 1), ("orders", 2)]
         assert "topic is missing" in api.refused(400, "POST", "/delete-offsets/a%2Fb", {})
-        assert "no partition 9" in api.refused(400, "POST", "/delete-offsets/a%2Fb", {"topic": "orders:9"})
+        assert "no partition 9" in api.refused(409, "POST", "/delete-offsets/a%2Fb", {"topic": "orders:9"})
         assert "there is no topic 'none'" in api.refused(404, "POST", "/delete-offsets/a%2Fb", {"topic": "none"})
         assert api.ok("DELETE", "/groups/a%2Fb") == {"name": "a/b"}
         assert "there is no group 'a/b'" in api.refused(404, "DELETE", "/groups/a%2Fb")
@@ -161,4 +168,7 @@ def test_over_http(broker: Broker) -> None:
 
 def test_partitions_in_texts() -> None:
     assert partitions_by_topic(["a", "b:0,2", "b:1"]) == {"a": None, "b": {0, 1, 2}}
-    assert partitions_by_topic(["b:0", "b"]) == {"b": None}
+    assert partitions_by_topic(["b:0", "b"]) == partitions_by_topic(["b", "b:0"]) == {"b": None}
+    for wrong in ("a:", "a:x", "a:0,", "a:" + "9" * 5000):
+        with pytest.raises(WrongValue, match="a topic is"):
+            partitions_by_topic([wrong])

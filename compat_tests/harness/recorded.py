@@ -11,7 +11,6 @@ is recorded only if a second recording, in another run, brings the same: record 
 
 from __future__ import annotations
 
-import calendar
 import json
 import os
 import re
@@ -24,16 +23,11 @@ DIRECTORY: Final = Path(__file__).parents[1] / "recorded"
 VERSION: Final = "4.3.0"
 MOST_BYTES: Final = 20_000
 """Of one observation: what takes more is asked live."""
-_DAY_S: Final = 86_400
 _NUMBER: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _NOW_S: Final = int(time.time())
-_TODAY: Final = _NOW_S // _DAY_S
 HOUR_AGO_MS: Final = _NOW_S * 1000 - 3_600_000
-"""From which on scenarios of clients stamp their records."""
-MIDNIGHT_MS: Final = (_TODAY - 2) * _DAY_S * 1000
-"""Midnight, two days ago: from which on scenarios of Spark stamp theirs."""
-_DAYS_MS: Final = 40 * 3_600_000
+"""From which on scenarios of clients and of Spark stamp their records. A scenario whose observation has a checksum over
+timestamps, as the pipeline's have, stamps from a fixed moment: a checksum cannot be told from a base."""
 _CHANGES: Final = "<changes>"
 
 
@@ -45,13 +39,13 @@ def mode() -> str:
 
 
 def shifted(seen: Any) -> Any:
-    """Return an observation with the run's times relative to its bases, and dates relative to today (UTC)."""
+    """Return an observation with the run's times relative to HOUR_AGO_MS."""
     if isinstance(seen, dict):
         return {str(shifted(key)): shifted(value) for key, value in seen.items()}
     if isinstance(seen, list):
         return [shifted(each) for each in seen]
     if isinstance(seen, str):
-        return _NUMBER.sub(lambda found: str(_moment(int(found[0]))), _DATE.sub(_day, seen))
+        return _NUMBER.sub(lambda found: str(_moment(int(found[0]))), seen)
     if isinstance(seen, int) and not isinstance(seen, bool):
         return _moment(seen)
     return seen
@@ -60,17 +54,7 @@ def shifted(seen: Any) -> Any:
 def _moment(number: int) -> int | str:
     if abs(number - HOUR_AGO_MS) <= 2 * 3_600_000:
         return f"hour ago {number - HOUR_AGO_MS:+d} ms"
-    if 0 <= number - MIDNIGHT_MS <= _DAYS_MS:
-        return f"midnight {number - MIDNIGHT_MS:+d} ms"
     return number
-
-
-def _day(found: re.Match[str]) -> str:
-    try:
-        day = calendar.timegm(time.strptime(found[0], "%Y-%m-%d")) // _DAY_S
-    except ValueError:
-        return found[0]
-    return f"day {day - _TODAY:+d}" if abs(day - _TODAY) <= 4 else found[0]
 
 
 @cache

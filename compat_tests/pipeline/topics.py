@@ -12,17 +12,17 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from compat_tests.harness.recorded import MIDNIGHT_MS
 from kbroker.pipeline.replay.replay import HEADER
 
 DAY_MS = 86_400_000
-BASE_MS = MIDNIGHT_MS
+BASE_MS = 1_795_564_800_000  # 2026-11-25 00:00 UTC, as when Apache Kafka's side was recorded
 WAIT_S = 60
 
 
 def create(bootstrap: str, *topics: str, partitions: int = 2, configs: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    asked = [NewTopic(topic, num_partitions=partitions, config=configs or {}) for topic in topics]
+    kept = {"retention.ms": "-1", **(configs or {})}  # BASE_MS lies further back every day
+    asked = [NewTopic(topic, num_partitions=partitions, config=kept) for topic in topics]
     for future in admin.create_topics(asked).values():
         future.result(30)
 

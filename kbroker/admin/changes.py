@@ -9,14 +9,16 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from kafka.errors import KafkaError
+from kafka.errors import BrokerResponseError, KafkaError
 
 from kbroker.admin.connection import patiently
 from kbroker.admin.did_you_mean import no_such_group, no_such_topic
 from kbroker.admin.errors import AdminError, Refusal, WrongInput, code_error, error_text
-from kbroker.admin.own_request import ask_controller, ask_coordinator
+from kbroker.admin.own_request import ask_controller, ask_coordinator, coordinators_of
 from kbroker.admin.visible_everywhere import wait_for_deletion, wait_for_topics
-from kbroker.changes import NO_CONTROLLER, NO_COORDINATOR, Change, Failure, Values
+from kbroker.changes import Change, Failure, Unanswered, Values
+from kbroker.fields import WrongValue
+from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.messages.topics import DeleteTopicsRequest
 
 Answer = TypeVar("Answer")
@@ -35,23 +37,26 @@ class _Cluster:
             if answer is None:
                 api = type(request).__name__.removesuffix("Request")
                 raise AdminError(f"this cluster does not serve {api}")
-            if code(answer) in NO_COORDINATOR:
-                raise code_error(code(answer))  # type: ignore[misc]  # a class of the client
             return answer
 
-        return patiently(ask)
+        return _answered(ask, code)
+
+    def by_coordinator(self, groups: Sequence[str]) -> list[Sequence[str]]:
+        found: dict[int, list[str]] = {}
+        alone: list[Sequence[str]] = []
+        coordinators = coordinators_of(self._admin, groups)
+        for each in groups:
+            node = coordinators.get(each)
+            if node is None:
+                alone.append([each])  # its request finds the coordinator, or the reason why there is none
+            else:
+                found.setdefault(node, []).append(each)
+        return [*found.values(), *alone]
 
     def ask_controller(self, request: Any, kind: type[Answer], code: Callable[[Answer], int]) -> Answer:
         if isinstance(request, DeleteTopicsRequest):  # Apache Kafka before 2.8 reads the names of another field
             request.topic_names = [str(each.name) for each in request.topics]
-
-        def ask() -> Answer:
-            answer = ask_controller(self._admin, request, kind)
-            if code(answer) in NO_CONTROLLER:
-                raise code_error(code(answer))  # type: ignore[misc]  # a class of the client
-            return answer
-
-        return patiently(ask)
+        return _answered(lambda: ask_controller(self._admin, request, kind), code)
 
     def partitions_of(self, topic: str) -> int:
         (found,) = self._admin.describe_topics([topic])
@@ -65,27 +70,49 @@ class _Cluster:
                 wait_for_deletion(self._admin, topics)
 
 
+def _answered(ask: Callable[[], Answer], code: Callable[[Answer], int]) -> Answer:
+    """Ask, and again while the answer's code calls for it. Raises Unanswered, also when that takes too long."""
+
+    def once() -> Answer:
+        answer = ask()
+        error = code_error(code(answer))
+        if error is not None and error.retriable and code(answer) != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            raise error
+        return answer
+
+    try:
+        return patiently(once)
+    except BrokerResponseError as error:
+        raise Unanswered(error.errno, error.description) from error
+
+
 def carry_out(
     admin: Any, change: Change, names: Sequence[str], values: Values, *, if_exists: bool = False
 ) -> tuple[list[str], list[Refusal]]:
     """Make a change; return the names of the changed entities, and the refusals. Raises AdminError, WrongInput.
 
-    With `if_exists` an entity that does not exist is neither.
+    With `if_exists` an entity that does not exist is neither. A name that is given twice counts once.
     """
+    names = list(dict.fromkeys(names))
     if not names:
         return [], []
     try:
         failures = change.make(_Cluster(admin), names, values)
-    except ValueError as error:
+    except WrongValue as error:
         raise WrongInput(str(error)) from None
+    except Unanswered as error:
+        failures = [Failure(each, error.code, message=str(error)) for each in names]
     failed = {each.name for each in failures}
     told = [each for each in failures if not (if_exists and each.missing == change.of)]
-    return [each for each in names if each not in failed], [_refusal(admin, change, each) for each in told]
+    missing = {(each.missing, each.about): _MISSING[each.missing](admin, each.about) for each in told if each.missing}
+    refusals = [_refusal(change, each, values, missing.get((each.missing, each.about))) for each in told]
+    return [each for each in names if each not in failed], list(dict.fromkeys(refusals))
 
 
-def _refusal(admin: Any, change: Change, failure: Failure) -> Refusal:
+def _refusal(change: Change, failure: Failure, values: Values, missing: str | None) -> Refusal:
     error: Any = code_error(failure.code)
-    if failure.missing:
-        return Refusal(error.message, _MISSING[failure.missing](admin, failure.about))
-    text = f"cannot {change.name} {failure.about}: {error_text(error, failure.message)}"
-    return Refusal(error.message, text)
+    if missing is not None:
+        return Refusal(error.message, missing)
+    doing = change.text(change.doing, failure.name, values)
+    about = f"{failure.about}: " if failure.about else ""
+    return Refusal(error.message, f"cannot {doing}: {about}{error_text(error, failure.message)}")

@@ -7,6 +7,7 @@ client's internals. Never knows a particular API.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from kafka.errors import IncompatibleBrokerVersion
@@ -16,9 +17,12 @@ from kbroker.admin.errors import AdminError
 from kbroker.protocol.compiler import decode, encode
 from kbroker.protocol.errors import Malformed
 from kbroker.protocol.messages.connections import RequestHeader
+from kbroker.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 
 Answer = TypeVar("Answer")
 _API_VERSIONS: Final = 18
+_FIND_MANY: Final = 4
+"""The first version of FindCoordinator for several groups."""
 
 
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
@@ -47,6 +51,17 @@ def _ask(admin: Any, group: str | None, request: Any, answer: type[Answer], at_l
 def coordinator_of(admin: Any, group: str) -> int:
     """Return the id of the broker that coordinates a group; raises kafka-python's errors."""
     return int(admin._manager.run(_coordinator, admin, group))  # noqa: SLF001 - as above
+
+
+def coordinators_of(admin: Any, groups: Sequence[str]) -> dict[str, int]:
+    """Return the ids of the coordinators of groups by one request (KIP-699), without those that it does not find.
+
+    Empty for an older cluster.
+    """
+    request = FindCoordinatorRequest(key="", coordinator_keys=[*groups])
+    answer = ask_any(admin, request, FindCoordinatorResponse, _FIND_MANY)
+    found = [] if answer is None else answer.coordinators
+    return {each.key: each.node_id for each in found if not each.error_code}
 
 
 async def _coordinator(admin: Any, group: str) -> Any:

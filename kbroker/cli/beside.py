@@ -144,9 +144,7 @@ def _pushed(clock: Clock) -> PushedMetrics | None:
     try:
         from kbroker.metrics.pushed import PushedMetrics
     except ImportError:
-        log.info(
-            "clients are not asked for their metrics, for which an extra is missing: %s", how_to_install("telemetry")
-        )
+        log.info("clients push no metrics, because an extra is missing: %s", how_to_install("telemetry"))
         return None
     return PushedMetrics(clock)
 

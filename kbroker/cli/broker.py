@@ -17,7 +17,7 @@ from kbroker.admin.cluster_view import cluster_view
 from kbroker.admin.connection import Connection
 from kbroker.admin.placement import drain_plan, move, partitions_of, wait_until_moved
 from kbroker.admin.visible_everywhere import wait_for_replicas
-from kbroker.cli.client import client_options, warn
+from kbroker.cli.client import client_options, confirm, warn
 from kbroker.cli.completion import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table
 
@@ -136,7 +136,7 @@ def unregister(broker_id: int, yes: bool, connection: Connection) -> None:
     """
     with connection.admin() as admin:
         if not yes:
-            click.confirm(f"forget broker {broker_id}?", abort=True, err=True)
+            confirm(f"forget broker {broker_id}?")
         unregister_broker(admin, broker_id)
     click.echo(f"broker {broker_id} is forgotten")
 

@@ -17,9 +17,10 @@ from kbroker.admin.errors import raise_any
 from kbroker.admin.groups import listed_groups
 from kbroker.admin.topics import listed_topics
 from kbroker.changes import CHANGES, Change
-from kbroker.cli.client import client_options
+from kbroker.cli.client import client_options, confirm
 from kbroker.cli.completion import complete_groups, complete_topics
-from kbroker.cli.option_types import field_options, whole_match
+from kbroker.cli.field_options import field_options
+from kbroker.cli.option_types import whole_match
 from kbroker.cli.output import Decorator
 
 _COMPLETE: Final = {"topic": complete_topics, "group": complete_groups}
@@ -75,10 +76,10 @@ def command_of(change: Change) -> click.Command:
                 matches = whole_match(pattern)
                 names = tuple(each for each in _LISTED[noun](admin) if matches(each))
                 if names and not yes:
-                    click.confirm(f"{change.title.lower()}: {', '.join(names)}?", abort=True, err=True)
+                    confirm(f"{change.text(change.doing, ', '.join(names), values)}?")
             done, refusals = carry_out(admin, change, names, values, if_exists=if_exists)
         for name in done:
-            click.echo(change.done_text(name, values))
+            click.echo(change.text(change.done, name, values))
         raise_any([each.text for each in refusals])
 
     return verb

@@ -70,6 +70,18 @@ def client_options(function: Callable[..., Result]) -> Callable[..., Result]:
     return with_connection
 
 
+def confirm(question: str) -> None:
+    """Ask before a change. No and Ctrl-C end the verb; without anybody to answer it fails with the remedy."""
+    try:
+        if not click.confirm(question, err=True):
+            sys.exit(of_signal(signal.SIGINT))
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        click.echo(err=True)  # the question's line has no end
+        raise click.ClickException("nothing was changed; --yes does it without asking") from None
+
+
 def warn(line: str) -> None:
     """Print a warning."""
     click.echo(f"kbroker: {line}", err=True)

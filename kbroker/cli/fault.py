@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from kbroker.cli.control_client import Control, control_option
-from kbroker.cli.option_types import field_options
+from kbroker.cli.field_options import field_options
 from kbroker.cli.output import Column, Output, Verbs, output_option
 from kbroker.control.known_faults import FIELDS, FILTERS, KINDS
 

@@ -1,4 +1,4 @@
-"""Types of option values (times, durations, offsets in a file, patterns, replicas), and options of declared fields.
+"""Types of option values: times, durations, offsets in a file, patterns, replicas.
 
 Owns their parsing; an invalid value is a UsageError that shows the form.
 """
@@ -8,16 +8,13 @@ from __future__ import annotations
 import csv
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import click
 from kafka.structs import TopicPartition
 
 from kbroker.admin.partition_offsets import parse_iso
-from kbroker.changes import Field
-from kbroker.cli.completion import complete_topics
-from kbroker.cli.output import Decorator, with_options
 
 _DURATION: Final = re.compile(r"P(?:([0-9]+)D)?(?:T(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+(?:\.[0-9]+)?)S)?)?")
 
@@ -102,34 +99,3 @@ class ReplicaAssignment(click.ParamType[Sequence[Sequence[int]]]):
         if any(len(set(each)) < len(each) for each in found):
             self.fail(f"{value!r} names a broker twice for one partition", param, ctx)
         return found
-
-
-_TYPES: Final = {"string": str, "names": str, "integer": int, "number": float}
-_METAVARS: Final = {
-    "when": None,
-    "api": "NAME",
-    "transactional_id": "ID",
-    "client_id": "ID",
-    "group": "ID",
-    "error": "NAME",
-    "topic": "NAME",
-}
-
-
-def field_options(fields: Iterable[Field]) -> Decorator:
-    """Add an option for each field; the function gets each value by the field's name, None if not given."""
-    return with_options(
-        *(
-            click.option(
-                f"--{field.name.replace('_', '-')}",
-                field.name,
-                type=click.Choice(field.choices) if field.choices else _TYPES[field.kind],
-                multiple=field.kind == "names",
-                required=field.required,
-                shell_complete=complete_topics if field.name == "topic" else None,
-                metavar=_METAVARS.get(field.name, field.name.upper() if _TYPES[field.kind] is str else "N"),
-                help=field.meaning.replace("`", "") + (" Repeatable." if field.kind == "names" else ""),
-            )
-            for field in fields
-        )
-    )

@@ -18,7 +18,7 @@ from kbroker.admin.partition_offsets import parse_time
 from kbroker.admin.placement import Key, leaders
 from kbroker.admin.records import TO_THE_END, assign, at_time, delete_records, first_offsets_at, position
 from kbroker.cli import record_format
-from kbroker.cli.client import client_options, ending_at_signals
+from kbroker.cli.client import client_options, confirm, ending_at_signals
 from kbroker.cli.completion import complete_topics
 from kbroker.cli.output import Output, Verbs, output_option
 
@@ -202,7 +202,7 @@ def delete(
         places = ", ".join(f"{name}-{index} {_before(at)}" for (name, index), at in list(wanted.items())[:5])
         more = f" and {len(wanted) - 5} more partitions" if len(wanted) > 5 else ""
         if not yes:
-            click.confirm(f"delete records of {places}{more}?", abort=True, err=True)
+            confirm(f"delete records of {places}{more}?")
         rows, failures = delete_records(admin, wanted, led)
     marks = [{"topic": name, "partition": index, "low_watermark": at} for name, index, at in sorted(rows)]
     output.rows(marks, "topic", "partition", "low watermark")

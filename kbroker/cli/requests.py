@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from kbroker.cli.control_client import Control, control_option
-from kbroker.cli.option_types import field_options
+from kbroker.cli.field_options import field_options
 from kbroker.cli.output import NOTHING, Output, Table, output_option
 from kbroker.control.values import ABOUT, LIMIT
 

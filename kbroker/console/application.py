@@ -200,7 +200,7 @@ class Web:
                 deadline_s=60,
             )
         except (AdminError, Slow, Busy) as error:
-            note(f"refused: {error}")
+            note(f"refused: {_in_words(error)}")
             self.console.changed()  # part of it may be done
             return self._refused(request, error, key, user)
         except Exception as error:

@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from kbroker.admin.changes import carry_out
 from kbroker.admin.errors import raise_any
-from kbroker.changes import CHANGES, Change, Field
+from kbroker.changes import CHANGES, Change
 from kbroker.console.listing import place
 from kbroker.console.page_and_action import Action, Done
 from kbroker.console.values import Values
+from kbroker.fields import Field
 
 
 def changes_of(kind: str) -> list[Change]:
@@ -26,7 +27,7 @@ def _carried_out(change: Change, admin: Any, values: Values) -> Done:
     given = {field.name: _read(field, values) for field in change.fields if field.required or values.text(field.name)}
     _, refusals = carry_out(admin, change, [name], given)
     raise_any([each.text for each in refusals])
-    text = change.done_text(name, given)
+    text = change.text(change.done, name, given)
     return Done(f"{text[0].upper()}{text[1:]}.", _shows(change, name))
 
 

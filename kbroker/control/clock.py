@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.operations import Control, Operation
 from kbroker.control.values import Refused, Values
+from kbroker.fields import Field
 
 _YEARS_MS: Final = 100 * 365 * 24 * 3600 * 1000
 _LAST_MS: Final = 2 * _YEARS_MS

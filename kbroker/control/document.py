@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.known_faults import FIELDS as FAULT_FIELDS
 from kbroker.control.operations import Operation
+from kbroker.fields import Field
 
 ABOUT: Final = (
     "Faults, time, requests, records and reset of a kbroker, for tests in any language. Bytes are told as "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.known_faults import FIELDS
 from kbroker.control.operations import Control, Operation, until
 from kbroker.control.values import TIMEOUT, Refused, Values
+from kbroker.fields import Field
 
 
 async def _wait(control: Control, values: Values) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.operations import Control, Operation
 from kbroker.control.values import Values
+from kbroker.fields import Field
 from kbroker.testing.groups import Group
 from kbroker.testing.missing import MissingError
 

@@ -10,8 +10,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.values import ABOUT, Refused, Values
+from kbroker.fields import Field
 from kbroker.testing.faults import Fault, Faults
 from kbroker.testing.filters import INT32, LONGEST_DELAY_MS, When
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.values import Values
+from kbroker.fields import Field
 
 if TYPE_CHECKING:  # the command line imports the declarations without loading a broker
     from kbroker.control.known_faults import KnownFaults

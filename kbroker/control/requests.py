@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.as_json import json_bytes, request_json
 from kbroker.control.operations import Control, Operation, until
 from kbroker.control.values import ABOUT, LIMIT, TIMEOUT, USUAL_LIMIT, Refused, Values
+from kbroker.fields import Field
 from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from kbroker.changes import Field
 from kbroker.control.as_json import record_json
 from kbroker.control.operations import Control, Operation
 from kbroker.control.values import Refused, Values
+from kbroker.fields import Field
 from kbroker.testing.topics import ABORTED, OPEN, StoredRecord, Topic
 
 _LIMIT, _MOST, _AT_ONCE = 500, 10_000, 250

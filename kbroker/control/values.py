@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from kbroker.changes import Field
+from kbroker.fields import Field, WrongValue
 
 Values = dict[str, Any]
 _WORDS: Final = {
@@ -112,9 +112,10 @@ def _checked(fields: list[Field], given: Mapping[str, Any]) -> dict[str, Any]:
 def _value(field: Field, value: Any) -> Any:
     if not _IS[field.kind](value):
         raise Refused(400, f"{field.name} is to be {_WORDS[field.kind]}, not {json.dumps(value)[:100]}")
-    fault = field.fault(value)
-    if fault is not None:
-        raise Refused(400, fault)
+    try:
+        field.check(value)
+    except WrongValue as error:
+        raise Refused(400, str(error)) from None
     return _MADE[field.kind](value) if field.kind in _MADE else value
 
 

@@ -1,9 +1,9 @@
 """The bytes of coordinators' records, and of the batches that they append to their own logs.
 
 A key and a value are an int16 (the type in a key, the version in a value), then a message. Owns this form, the encoding
-of batches and markers, at once or ahead and one by one, and the split of a long list into several batches. Never
-appends. Reads like Kafka's CoordinatorRecordSerde: bytes behind a message are skipped, and in a string that is not
-valid UTF-8, U+FFFD replaces the invalid bytes.
+of batches and markers (records of a long list are encoded ahead, one by one), and the split of a long list into several
+batches. Never appends. Decodes as Kafka's CoordinatorRecordSerde does: it skips bytes after a message, and replaces
+invalid UTF-8 in a string with U+FFFD.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 def read_prefix(data: bytes, part: str) -> int:
     """Return the type or version at the beginning of a `part` (key, value); raises Malformed if it is too short."""
     if len(data) < 2:
-        raise Malformed(f"its {part} has {len(data)} bytes, and no version")
+        raise Malformed(f"its {part} has {len(data)} bytes, too few for a version")
     return int.from_bytes(data[:2], "big", signed=True)
 
 
 def decode_value(cls: type[_T], value: bytes) -> _T:
-    """Return the message in a value; raises Malformed, also for an unknown version, as in Kafka."""
+    """Return the message in a value; raises Malformed. As in Kafka, this includes unknown versions."""
     version = read_prefix(value, "value")
     if version not in cast("Any", cls).VERSIONS:
         raise Malformed(f"its value has version {version}, which {cls.__name__} does not have")
@@ -37,7 +37,7 @@ def decode_value(cls: type[_T], value: bytes) -> _T:
 
 
 def encode(prefix: int, message: Any, version: int) -> bytes:
-    """Return int16 `prefix` and a message. A string that is too long for the format is an error of the request."""
+    """Return int16 `prefix` and a message. A string too long for the format raises an error for the request."""
     out = bytearray(prefix.to_bytes(2, "big"))
     try:
         encoder(type(message), version)(message, out, [])
@@ -52,7 +52,7 @@ SPLIT_BYTES = 256 << 10
 def record_batch(
     records: Sequence[CoordinatorRecord], leader_epoch: int, producer: InTransaction | None, now_ms: int
 ) -> bytes:
-    """Return a batch of records, which belong to a producer's transaction if there is one."""
+    """Return a batch of records; they are part of a producer's transaction if one is given."""
     rows = [(now_ms, key, value, ()) for key, value in records]
     return build_batch(rows, **_fields_of(producer, leader_epoch))
 
@@ -71,7 +71,7 @@ def _fields_of(producer: InTransaction | None, leader_epoch: int) -> BatchFields
 
 
 class EncodedRecords:
-    """Records of one batch that are encoded ahead, as there are many; they get the time of the batch."""
+    """Records of one batch that are encoded ahead because there are many; they get the batch's timestamp."""
 
     def __init__(self) -> None:
         self._body = bytearray()
@@ -101,7 +101,7 @@ def marker_batch(marker: EndOfTransaction, now_ms: int) -> bytes:
 
 
 def split(records: Sequence[CoordinatorRecord]) -> Iterator[list[CoordinatorRecord]]:
-    """Yield pieces of a list of records, each of which makes a batch of moderate size."""
+    """Split a list of records; yields pieces, each for a batch of moderate size."""
     piece: list[CoordinatorRecord] = []
     size = 0
     for record in records:

@@ -1,7 +1,7 @@
 """Loads of partitions, one after the other, a slice at a time.
 
 Owns the queue of loads, the task that runs them, their share of the loop, the log lines about failed loads, and the
-pause before the next try. If nothing is queued, a short load has ended when `begin` returns; many loads that begin
+pause before the next try. If nothing is queued, a short load is complete when `begin` returns. Many loads that begin
 together share one slice. Never knows the steps of a load.
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def pause_ms(attempts: int) -> int:
-    """Return the pause before the next try after `attempts` failures: a second, then twice as long, up to a minute."""
+    """Return the pause after `attempts` failures: one second at first, then twice as long each time, up to a minute."""
     return min(RELOAD_MS << min(attempts, 10), RELOAD_MAX_MS)
 
 
@@ -55,7 +55,7 @@ class LoadQueue:
         """Log why a partition must be loaded again, with a trace the first time; return the pause in ms."""
         delay_ms = pause_ms(attempts)
         text = "%s %d %s, the next load is in %d s: %s"
-        if isinstance(error, UnreadableRecord):  # its text has the fault and the place
+        if isinstance(error, UnreadableRecord):  # its text has the fault and the offset
             log.error(text, self._name, partition, problem, delay_ms // 1000, error)
         else:
             shown = error if attempts == 0 else None

@@ -1,8 +1,9 @@
 """The partition of a coordinator's topic for a key: by Java's hash of strings, modulo the number of partitions.
 
-The number of partitions is read when the coordinator first sees its topic, and stays until the topic is deleted or the
-broker ends: if the topic grows meanwhile, no key moves away from its state. Kafka reads it at the start only
-(TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the topic does not exist yet.
+The coordinator reads the number of partitions when it first sees its topic, and keeps this number until the topic is
+deleted or the broker ends. So if the topic grows meanwhile, no key moves away from its state. Kafka reads the number at
+the start only (TransactionStateManager.startup, GroupCoordinatorService.startup), from the config if the topic does not
+exist yet.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def partition_for(key: str, count: int) -> int:
 class Partitioning:
     """The partitions of a topic's keys.
 
-    `there_are` returns the current number of partitions, 0 without a topic; `planned` is the number for its creation.
+    `there_are` returns the current number of partitions, 0 without a topic; `planned` is the number for the topic's
+    creation.
     """
 
     def __init__(self, topic: str, planned: int, there_are: Callable[[], int]) -> None:
@@ -62,7 +64,7 @@ class Partitioning:
         self._growth_logged = False
 
     def of(self, key: str) -> int:
-        """Return the partition that coordinates a key, also if the topic is yet to be created."""
+        """Return the partition that coordinates a key, even if the topic does not exist yet."""
         return partition_for(key, self._count or self._seen() or self._planned)
 
     def leads(self, partition: int) -> None:
@@ -76,7 +78,7 @@ class Partitioning:
             )
 
     def forget(self) -> None:
-        """The topic is deleted: one that is created later may have another number of partitions."""
+        """Forget the number of partitions of a deleted topic: a topic created later may have another one."""
         self._count, self._growth_logged = 0, False
 
     def _seen(self) -> int:

@@ -1,18 +1,19 @@
 """The runtime of replicated state machines: of the group and the transaction coordinator.
 
 Owns the steps around a decision: choosing the shard of a partition, appending and replaying its records (shard_log.py),
-waiting for the high watermark, answering; timers; loading (loading.py schedules it) and unloading. Never decides
-anything itself. Of its modules only this one, loading.py and timers.py know asyncio.
+waiting for the high watermark, and answering. Also owns the timers, and the loading (loading.py schedules it) and
+unloading of partitions. Never decides anything itself. In this package, only runtime.py, loading.py and timers.py use
+asyncio.
 
 A shard is pure: it takes a request and the time, does no I/O, and returns an `Outcome`. The order is
 
     decide -> timers and answers to others -> append -> replay -> wait for the high watermark -> `after` and the reply
 
 so that a failed append has changed nothing that the log should hold. A decision that writes nothing is answered once
-everything written before it is committed: at once if nothing waits. An outcome with `replay` false is about state that
-the shard has already changed in memory (a membership, whose loss only makes members join again), and whose `after`
-reverts that when the append failed; or about state that `after` changes once the records are committed (transactions).
-Loading a partition is the same `replay`, in slices that leave the loop time for other work.
+everything written before it is committed: at once if nothing waits. An outcome with `replay` false has one of two
+reasons. Either the shard has already changed its state in memory, and `after` reverts the change if the append fails (a
+membership, whose loss only makes members join again). Or `after` changes the state once the records are committed
+(transactions). Loading a partition calls the same `replay`, in slices that leave the loop time for other work.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ OnError = Callable[[ErrorCode, "str | None"], Any]
 
 
 class _Waiting:
-    """An appended decision that waits for the high watermark, or an answer that must not outrun it."""
+    """An appended decision that waits for the high watermark, or an answer that has to wait for earlier decisions."""
 
     __slots__ = ("after", "done", "end", "future", "moves", "on_error", "parked", "reply")
 
@@ -113,7 +114,7 @@ class Runtime(Generic[S]):
             self._unload(partition, state, was_active=was_active)
 
     def _unload(self, partition: int, state: _Partition[S], *, was_active: bool) -> None:
-        """Fail the waiting requests of a partition that is not active any more with NOT_COORDINATOR."""
+        """Fail the waiting requests with NOT_COORDINATOR: their partition is no longer active."""
         if state.waiter is not None:
             state.waiter.cancel()
             state.waiter = None
@@ -142,7 +143,7 @@ class Runtime(Generic[S]):
         self._timers.run()
 
     def shards(self) -> Iterator[tuple[int, S | None]]:
-        """Yield the partitions coordinated here with their shards: None for one that is not loaded yet."""
+        """Yield (partition, shard) for all partitions coordinated here; the shard is None while it is loading."""
         self._run_due()
         for partition, state in self._partitions.items():
             if not state.failed:
@@ -160,7 +161,7 @@ class Runtime(Generic[S]):
         return counts
 
     def unreadable(self) -> dict[int, int]:
-        """Return by partition the number of records that the last load could not read."""
+        """Return, for each partition, the number of records that the last load could not read."""
         return {each: count for each, count in self._log.unreadable.items() if each in self._partitions}
 
     @property
@@ -179,13 +180,13 @@ class Runtime(Generic[S]):
     def _run_due(self) -> None:
         """Run the timers that are due, for TURN_MS at most, so that callers do not see state that should have expired.
 
-        Work that continues in slices waits for the loop: calls must not speed it up.
+        Work in slices continues only on the loop: calls of this method must not speed it up.
         """
         if self._timers.first <= self._clock.monotonic_ms():
             self._timers.run()
 
     def _active(self, partition: int) -> _Partition[S]:
-        if self._timers.first <= self._clock.monotonic_ms():  # like _run_due, without the call
+        if self._timers.first <= self._clock.monotonic_ms():  # _run_due, inlined
             self._timers.run()
         state = self._partitions.get(partition)
         if state is not None and state.active:
@@ -199,11 +200,11 @@ class Runtime(Generic[S]):
     # -- loading
 
     async def _load(self, partition: int, state: _Partition[S]) -> None:
-        """Replay the log, yielding every few records, then serve. A failed load begins again later.
+        """Replay the log, yielding every few records, then serve. A failed load is retried later.
 
-        The last appends of the previous leader may be lost until all in-sync replicas have them. Until then no client
-        sees them, and nothing builds on them. This asks for less than the high watermark, which stays if fewer replicas
-        are in sync than min.insync.replicas: then committed state is still returned, and nothing can be written.
+        The last appends of the previous leader may be lost until all in-sync replicas have them, so serving waits for
+        that. It does not wait for the high watermark, which does not advance while fewer replicas are in sync than
+        min.insync.replicas: in that case clients can still read committed state, but nothing can be written.
         """
         try:
             end = state.last_end = await self._log.replay(partition, state.shard)
@@ -217,7 +218,7 @@ class Runtime(Generic[S]):
             self._load_failed(partition, state, err)
 
     def _on_loaded_copied(self, partition: int, state: _Partition[S], done: asyncio.Future[None]) -> None:
-        error = None if done.cancelled() else done.exception()  # retrieved in any case, or asyncio would warn
+        error = None if done.cancelled() else done.exception()  # always retrieved: otherwise asyncio would warn
         if done.cancelled() or self._partitions.get(partition) is not state:
             return
         state.waiter = None
@@ -239,7 +240,7 @@ class Runtime(Generic[S]):
         self._load_later(partition, state, error, f"cannot be loaded (attempt {state.attempts + 1})")
 
     def _load_later(self, partition: int, state: _Partition[S], error: BaseException, problem: str) -> None:
-        """Load a failed partition again, at growing intervals: its cause may go, like that of a full table of files."""
+        """Retry a failed load, at growing intervals: its cause may be temporary, such as a full file table."""
         delay_ms = self._loads.failed(partition, state.attempts, error, problem)
         state.active, state.failed = False, True
         self._timers.forget(lambda key: key[0] == partition)
@@ -298,7 +299,7 @@ class Runtime(Generic[S]):
         if code is not ErrorCode.NONE:
             parked.complete(on_error(answerable(code), None))
         elif entry is not None and (held is not None or outcome.writes):
-            # Otherwise the waiting entry is not this parked request's decision, and its error not this answer.
+            # Only this entry belongs to the parked request, so only its error is an answer to the request.
             entry.parked, entry.reply = parked, held
             entry.on_error = on_error
         if parked.answer is not None:
@@ -311,7 +312,7 @@ class Runtime(Generic[S]):
     def read(
         self, partition: int, query: Callable[[S, int], R], on_error: Callable[[ErrorCode, str | None], R]
     ) -> R | Awaitable[R]:
-        """Return the result of `query`, once everything that it may have seen is committed."""
+        """Return the result of `query`, once all state that the query may have read is committed."""
         now_ms = self._clock.now_ms()
         try:
             state = self._active(partition)
@@ -333,7 +334,7 @@ class Runtime(Generic[S]):
         query: Callable[[S, int], Coroutine[Any, Any, R]],
         on_error: Callable[[ErrorCode, str | None], R],
     ) -> R | Awaitable[R]:
-        """As `read`, if looking may take long: the result may or may not include decisions made meanwhile."""
+        """Do the same as `read` for a long query, whose result may or may not include decisions made meanwhile."""
         try:
             state = self._active(partition)
             reply = await query(state.shard, self._clock.now_ms())
@@ -346,10 +347,10 @@ class Runtime(Generic[S]):
     def _apply(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, *, is_asked: bool = False
     ) -> tuple[ErrorCode, _Waiting | None]:
-        """Write an outcome. Return its error, and the entry that waits for the high watermark, if there is one.
+        """Write an outcome. Return its error, and the entry, if any, that waits for the high watermark.
 
-        With nothing to write, an answer (`is_asked`) and `after` still wait for everything written before: they may be
-        about state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        Even if there is nothing to write, the answer (`is_asked`) and `after` wait for everything written before: they
+        may depend on state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
         """
         self._deliver(partition, outcome)
         if not outcome.writes:
@@ -395,14 +396,14 @@ class Runtime(Generic[S]):
     def _fail(
         self, partition: int, state: _Partition[S], outcome: Outcome, now_ms: int, error: ReplayError
     ) -> ErrorCode:
-        """Discard a shard that is behind its log, and load it again. Return the error for the request."""
+        """Discard a shard whose state lacks records of its log, and load it again. Return the error for the request."""
         state.active = False
         code = ErrorCode.NOT_COORDINATOR
         if outcome.after is not None:
             try:
                 self._deliver(partition, outcome.after(code, now_ms))
             except Exception:
-                # It works on state that may be half changed, and must not prevent the new load.
+                # `after` works on state that may be half changed; its failure must not prevent the new load.
                 log.exception("%s %d: the work after a decision failed", self._name, partition)
         return self._fail_and_reload(partition, state, error.__cause__ or error)
 
@@ -422,7 +423,7 @@ class Runtime(Generic[S]):
             parked.complete(answer)
 
     def _settle(self, partition: int, outcome: Outcome) -> None:
-        """Apply an outcome without a request: of a timer, an `after`, a load."""
+        """Apply an outcome that belongs to no request: of a timer, an `after`, or a load."""
         state = self._partitions.get(partition)
         if state is None or not state.active:
             self._deliver(partition, outcome)
@@ -443,12 +444,12 @@ class Runtime(Generic[S]):
         self._timers.schedule((partition, entry), self._write_timeout_ms)
 
     def _watch(self, partition: int, state: _Partition[S], entry: _Waiting, awaitable: Awaitable[None]) -> None:
-        """Have one waiter at a time, for the first entry: the later ones are not committed sooner."""
+        """Wait for the first entry only: later entries are not committed sooner."""
         state.waiter = asyncio.ensure_future(awaitable)
         state.waiter.add_done_callback(partial(self._on_committed, partition, state, entry))
 
     def _advance(self, partition: int, state: _Partition[S]) -> None:
-        """Finish the entries that the high watermark has passed, in order; then wait for the next."""
+        """Finish, in order, the entries that the high watermark has passed; then wait for the next entry."""
         while state.waiting and state.waiter is None:
             entry = state.waiting[0]
             awaitable = self._committed(partition, entry.end)
@@ -489,7 +490,7 @@ class Runtime(Generic[S]):
                 if entry.moves and code is ErrorCode.NONE and state.active:
                     code = self._fail_and_reload(partition, state, err)
                 else:
-                    # The waiting request must be answered, and the entries behind it must continue.
+                    # The waiting request must be answered, and the entries after it must continue.
                     log.exception("%s %d: the work after a decision failed", self._name, partition)
                     code = code or ErrorCode.UNKNOWN_SERVER_ERROR
         if entry.future is not None and not entry.future.done():

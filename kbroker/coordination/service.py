@@ -44,7 +44,7 @@ class CoordinatorService(Generic[S]):
         return self._writer.partition_count() > 0
 
     def on_leadership(self, partition: int, epoch: int) -> None:
-        """Begin to coordinate a partition that this broker leads now."""
+        """Begin to coordinate a partition that this broker now leads."""
         if self._closed:
             return
         self._partitions.leads(partition)
@@ -54,7 +54,7 @@ class CoordinatorService(Generic[S]):
         self._runtime.resign(partition)
 
     def on_topic_deleted(self) -> None:
-        """Stop coordinating; a topic that is created later may have another number of partitions."""
+        """Stop coordinating; a topic created later may have another number of partitions."""
         self._runtime.resign_all()
         self._partitions.forget()
 
@@ -67,7 +67,7 @@ class CoordinatorService(Generic[S]):
         return self._runtime.states()
 
     def unreadable_records(self) -> dict[int, int]:
-        """Return by partition the number of records that could not be read at its load."""
+        """Return, for each partition, the number of records that its load could not read."""
         return self._runtime.unreadable()
 
     @property

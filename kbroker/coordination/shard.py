@@ -21,20 +21,20 @@ class CoordinatorRecord(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """Let a timer expire in `delay_ms`; replaces one of the same key."""
+    """Let a timer expire in `delay_ms`; it replaces any timer with the same key."""
 
     key: Hashable
     delay_ms: float
 
 
 class Cancel(NamedTuple):
-    """Remove a timer, if there is one."""
+    """Remove a timer, if it exists."""
 
     key: Hashable
 
 
 class Parked:
-    """A request that is answered later. A shard keeps it and names it in `Outcome.replies`."""
+    """A request that is answered later. A shard keeps it until `Outcome.replies` contains it with its answer."""
 
     __slots__ = ("answer", "wake")
 
@@ -69,7 +69,7 @@ class EndOfTransaction(NamedTuple):
 
 
 class Encoded(Protocol):
-    """Records of one batch that were encoded before the decision, as there are many."""
+    """Records of one batch that were encoded before the decision because there are many."""
 
     def batch(self, leader_epoch: int, producer: InTransaction | None, now_ms: int) -> bytes:
         """Return the batch."""
@@ -82,8 +82,8 @@ class Encoded(Protocol):
 class Outcome:
     """The decision of a shard.
 
-    `refused`: the records could not even be built, which counts as a failed append. Without `atomic` a long list of
-    records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)` then
+    `refused` is the error if the records could not be built; it counts as a failed append. Without `atomic` a long list
+    of records may be spread over several batches. `encoded` replaces a long list; `apply(offset, producer_id)` then
     changes the shard as replaying the records from `offset` on would. `producer` makes the records part of a
     transaction; `marker` ends one, and replaces records.
     """
@@ -103,13 +103,13 @@ class Outcome:
 
     @property
     def writes(self) -> bool:
-        """Whether there is anything to append, or would be if it could be built."""
+        """Whether there is anything to append, even if it could not be built (`refused`)."""
         return bool(self.records) or self.marker is not None or self.refused is not None or self.encoded is not None
 
     def when_written(
         self, act: Callable[[Outcome, int], None], otherwise: Callable[[Outcome, int], None] | None = None
     ) -> None:
-        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, behind earlier additions."""
+        """Let `act` (or `otherwise`, if the append failed) add to the outcome of `after`, after earlier additions."""
         before = self.after
 
         def after(code: ErrorCode, now_ms: int) -> Outcome:
@@ -156,7 +156,7 @@ class Shard(Protocol):
 
     @property
     def steps_over_unreadable(self) -> bool:
-        """Whether a partition is served without the records that `replay` cannot read; otherwise it is not loaded."""
+        """Whether to serve a partition without the records that `replay` cannot read; otherwise its load fails."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:
         """Apply a record of the log; raises Malformed or ValueError if it cannot be read."""
@@ -165,7 +165,7 @@ class Shard(Protocol):
         """Apply a transaction marker of the log."""
 
     def on_loaded(self, now_ms: int) -> Outcome:
-        """Begin to serve: the whole log is replayed."""
+        """Begin to serve, after the whole log has been replayed."""
 
     def on_unloaded(self, now_ms: int) -> Outcome:
         """Stop serving: answer the parked requests."""
@@ -198,7 +198,7 @@ class Writer(Protocol):
     def copied(self, partition: int, offset: int) -> Awaitable[None] | None:
         """Return an awaitable that ends when all in-sync replicas have everything below `offset`, even if they are few.
 
-        None if they have it already: then any leader that is elected cleanly has it.
+        None if they have it already. In that case any leader that is elected cleanly has it, too.
         """
 
     def read(self, partition: int) -> Iterator[memoryview]:

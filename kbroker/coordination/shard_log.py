@@ -32,7 +32,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 
 
 class ReplayError(Exception):
-    """Appended records could not be applied to the shard, whose state is useless from now on."""
+    """Appended records could not be applied to the shard, so its state is useless from now on."""
 
 
 class ShardLog:
@@ -42,13 +42,13 @@ class ShardLog:
         self._name = name
         self._writer = writer
         self.unreadable: dict[int, int] = {}
-        """By partition, the number of records that the last load could not read."""
+        """For each partition, the number of records that the last load could not read."""
 
     def append(self, partition: int, epoch: int, shard: Shard, outcome: Outcome, now_ms: int) -> tuple[ErrorCode, int]:
         """Append the records of an outcome, and replay them; return an error, and the end offset of the append.
 
-        The offset is -1 if nothing was appended. A failed list may be written in part, if it need not be atomic.
-        Raises ReplayError.
+        The offset is -1 if nothing was appended. If an append fails, part of the list may have been written, unless it
+        must be atomic. Raises ReplayError.
         """
         if outcome.marker is not None:
             return self._append_marker(partition, shard, outcome.marker, now_ms)
@@ -63,7 +63,7 @@ class ShardLog:
             code, reached = self._append_batch(partition, epoch, shard, outcome, batch, now_ms)
             end = max(end, reached)
             if code in _TOO_LARGE:
-                # The topic's limit may be anything. One record that is too large must not stop the others.
+                # The topic may have any size limit. One record that is too large must not stop the others.
                 half = len(batch) // 2
                 if half:
                     batches.extendleft((batch[half:], batch[:half]))
@@ -146,7 +146,7 @@ class ShardLog:
         return code
 
     def _not_read(self, partition: int, shard: Shard, offset: int, error: Exception) -> None:
-        """Skip an unreadable record, and log a load's first one; raises UnreadableRecord if the shard skips none."""
+        """Skip an unreadable record (a load logs the first one); raises UnreadableRecord if the shard skips none."""
         found = self.unreadable[partition] = self.unreadable.get(partition, 0) + 1
         unreadable = UnreadableRecord(offset, error)
         if not shard.steps_over_unreadable:

@@ -1,8 +1,8 @@
 """Timers of the coordinators: many keys, one handle of the event loop.
 
 Owns the times when keys expire, how long all of them may keep the loop in one turn, and the retry of a key whose
-handler raised. Never knows the meaning of a key. A deadline that moves later, as a member's session does with every
-heartbeat, costs one dictionary write: the heap is updated at the old deadline.
+handler raised. Never knows the meaning of a key. Moving a deadline to a later time, which every heartbeat does to a
+member's session, costs one dictionary write: the heap is only updated at the old deadline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 Key = tuple[int, Any]
 RETRY_MS, RETRY_MAX_MS = 500, 60_000
-"""Pauses before a failed key expires again, twice as long each time (CoordinatorTimerImpl: always 500 ms)."""
+"""Shortest and longest pause before a failed key expires again, doubled each time (CoordinatorTimerImpl: 500 ms)."""
 
 TURN_MS = 2
 """How long keys may expire in one turn of the loop, in ms; the rest continues in the next turn, the oldest first."""
@@ -46,7 +46,7 @@ class Timers:
         self._running = False
 
     def schedule(self, key: Key, delay_ms: float) -> None:
-        """Let `key` expire in `delay_ms`, instead of any earlier deadline."""
+        """Let `key` expire in `delay_ms`; this replaces the key's previous deadline."""
         deadline = self._clock.monotonic_ms() + delay_ms
         self._deadlines[key] = deadline
         if delay_ms <= 0:
@@ -129,7 +129,7 @@ class Timers:
         self._armed_for = self.first = float("inf")
 
     def _arm(self) -> None:
-        """Let the loop call `run` at the first deadline. Without a loop, callers call `run` by hand."""
+        """Let the loop call `run` at the first deadline. Without a loop, callers have to call `run` themselves."""
         self._disarm()
         if not self._heap:
             return

@@ -1,8 +1,8 @@
 """The aborted transactions of a log (for Fetch with read_committed, and for compaction).
 
-Owns the lookup over all segments, and the checks of their transaction indexes, which have no checksum, against the log
-before their first use: the conditions for trusting an index, which is rebuilt from the log if the two contradict each
-other. Never changes a log's content. One fault stays undetected: an index that was cut off between two entries.
+Owns the lookup over all segments. A transaction index has no checksum, so it is checked against the log before its
+first use, and rebuilt from the log if the two contradict each other. Never changes a log's content. One fault stays
+undetected: an index that was cut off between two entries.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class AbortedTransactions(NamedTuple):
         return [(txn.producer_id, txn.first_offset) for txn in found]
 
     async def begun_before(self, offset: int) -> list[AbortedTxn]:
-        """Return the transactions whose first record lies below `offset`, wherever their markers lie.
+        """Return the transactions whose first record is below `offset`, whatever the offsets of their markers.
 
-        The result is void if segments are removed meanwhile.
+        The result is void if segments are removed in the meantime.
         """
         found: list[AbortedTxn] = []
         index = 0
@@ -87,7 +87,7 @@ class AbortedTransactions(NamedTuple):
         return (header.producer_id, header.base_offset) == (entry.producer_id, entry.first_offset)
 
     def _batch_at(self, offset: int) -> tuple[bytes, BatchHeader] | None:
-        """Return the batch that contains `offset`, or the next one of its segment; None if it cannot be trusted."""
+        """Return the batch that contains `offset`, or the next batch of the segment; None if it cannot be trusted."""
         found = batch_at(self.segments, self.extent, offset)
         if found is None or found[0] is not self.segments[self.segments.index_at(offset)]:
             return None
@@ -95,7 +95,7 @@ class AbortedTransactions(NamedTuple):
         return read_at(segment.handle.fd, header.size, position), header
 
     def _rebuild(self, index: int) -> None:
-        """Rebuild a segment's aborted transactions from a snapshot below it and the log."""
+        """Rebuild a segment's aborted transactions from the log and an earlier producer snapshot."""
         segment = self.segments[index]
         state = ProducerState()
         snapshot = self.snapshots.newest(segment.base_offset)

@@ -20,7 +20,7 @@ class AppendOrigin(Enum):
     CLIENT = 0
     """A produce request: everything is checked."""
     COORDINATOR = 1
-    """A coordinator of this broker, which has just built the batch: neither its sequences nor its bytes are checked."""
+    """A coordinator of this broker, which has just built the batch: its sequences and bytes are not checked."""
     REPLICATION = 2
     """Batches that a leader has checked already."""
 
@@ -34,8 +34,8 @@ REPLICATION: Final = AppendOrigin.REPLICATION
 class AppendInfo:
     """The position of a batch in the log.
 
-    `log_append_time_ms` is -1 unless the topic stamps records itself. A duplicate gets the offsets of the first append,
-    and as time that batch's largest timestamp, as in Kafka.
+    `log_append_time_ms` is -1 unless the topic stamps records itself. For a duplicate, the offsets are those of the
+    first append, and the time is that batch's largest timestamp, as in Kafka.
     """
 
     base_offset: int
@@ -48,8 +48,8 @@ class AppendInfo:
 class AppendError(ApiError):
     """A batch was refused and nothing was changed.
 
-    `message` is for the response; as in Kafka only errors of single records have one.
-    `detail` is for the log. `record_errors` are (index within the batch, message).
+    `message` is for the response: as in Kafka, only errors of single records have a message. `detail` is for the
+    broker's own log. `record_errors` are (index within the batch, message).
     """
 
     def __init__(

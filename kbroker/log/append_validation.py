@@ -1,13 +1,12 @@
 """The checks that a batch must pass before it is appended.
 
-Owns those checks of Kafka's ProduceRequest, UnifiedLog and LogValidator for which the header is enough, with their
-order, error codes and messages to clients. Also owns the decision whether the records must be checked
-(record_validation.py), and the bounds on the bytes and records of an unpacked batch. Never appends, and knows nothing
-of producers' sequences.
+Owns those checks of Kafka's ProduceRequest, UnifiedLog and LogValidator that only need the batch header: their order,
+error codes and messages to clients. Also decides whether the records must be checked (record_validation.py), and owns
+the bounds on the bytes and records of an unpacked batch. Never appends, and knows nothing of producers' sequences.
 
-A batch's header is always checked, except that a batch of this broker's own coordinators is only checked for its size.
-Its records are only checked where a rule needs it: a compacted topic, another codec, timestamps out of range, or a
-topic that asks for full validation.
+The header of a batch from a client or a leader is always checked. A batch from this broker's own coordinators is only
+checked for its size. Records are only checked if a rule requires it: for a compacted topic, another codec, timestamps
+out of range, or a topic that asks for full validation.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _MIN_RECORDS: Final = 1 << 20
 
 
 def most_unpacked(max_message_bytes: int) -> tuple[int, int]:
-    """Return the most bytes, and the most records, that a batch may unpack to where its records are checked.
+    """Return the maximum number of unpacked bytes, and of records, in a batch whose records are checked.
 
     Kafka has neither bound; without them a batch of some kilobytes could keep a broker busy for hours.
     """
@@ -79,7 +78,7 @@ class BatchRules:
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.checks_records = config.record_validation != "header"
-        """Whether every record of a client's batch is checked, or only where the header does not suffice."""
+        """Whether every record of a client's batch is checked; if false, only where the header does not suffice."""
         self.compact = config.compact
         # The active segment is never compacted, so it has to be closed in time.
         self.segment_ms = min(config.segment_ms, config.max_compaction_lag_ms) if self.compact else config.segment_ms
@@ -93,7 +92,7 @@ class BatchRules:
 
 
 def beyond_segment(size: int, rules: BatchRules) -> AppendError:
-    """Return the error for a batch whose stored form is larger than a segment."""
+    """Return the error for a batch whose stored form exceeds segment.bytes."""
     detail = f"batch of {size} bytes exceeds segment.bytes {rules.segment_bytes}"
     return AppendError(ErrorCode.RECORD_LIST_TOO_LARGE, detail=detail)
 
@@ -135,7 +134,8 @@ def check_own(records: memoryview, rules: BatchRules) -> BatchHeader:
 def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
     """Check a batch from the leader, which has made all other checks; return the header or raise AppendError.
 
-    Its size is not checked, since an earlier setting of the topic may have allowed it, nor are its records.
+    The size is not checked, since an earlier setting of the topic may have allowed it. The records are not checked
+    either.
     """
     try:
         header = parse_header(batch)
@@ -144,8 +144,8 @@ def check_replicated(batch: memoryview, latest_epoch: int) -> BatchHeader:
     if header.size != len(batch) or crc32c(batch[CRC_START:]) != header.crc:
         raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=f"the batch at {header.base_offset} is damaged")
     if header.base_offset < 0 or header.last_offset_delta < 0 or header.leader_epoch < latest_epoch:
-        # None of them is covered by the CRC.
-        detail = f"offsets {header.base_offset} to {header.last_offset} in epoch {header.leader_epoch} cannot be"
+        # The CRC covers none of these fields.
+        detail = f"offsets {header.base_offset} to {header.last_offset} in epoch {header.leader_epoch} are impossible"
         raise AppendError(ErrorCode.CORRUPT_MESSAGE, detail=detail)
     return header
 

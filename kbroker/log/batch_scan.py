@@ -1,7 +1,7 @@
 """Walk the batches of a log file.
 
 Owns reading headers, or whole batches, in few system calls. Never repairs anything: it stops at the first invalid
-batch, and the caller sees that the last batch does not end where the file does.
+batch. The caller detects this: the last batch then ends before the file does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ def is_intact(file: OpenFile, position: int, header: BatchHeader) -> bool:
 def may_end_at(file: OpenFile, size: int, base_offset: int, offset: int) -> bool:
     """Whether a segment's last batch is damaged, or would end at `offset` without a hole before it.
 
-    An active log has no holes, and the intact data before the last batch is not to be written again.
+    The end of an active log has no holes. An `offset` within the data before the last batch is no possible end, since
+    intact data would then be overwritten.
     """
     before = end = base_offset
     last = None

@@ -1,7 +1,7 @@
 """The small text files of a log directory and of a partition.
 
 Owns their formats, and the order of writes to a file: the last requested write wins. Never decides when to write. An
-unreadable file counts as absent, as in Kafka: its content only saves work, or recovery finds it again.
+unreadable file counts as absent, as in Kafka: the content only saves work, or recovery can derive it again.
 
     *-offset-checkpoint       0 / count / `topic partition offset` per line
     leader-epoch-checkpoint   0 / count / `epoch start_offset` per line
@@ -42,9 +42,9 @@ def entries_in(text: str) -> list[str]:
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or not lines[1].isascii() or not lines[1].isdigit():
-        raise ValueError("the second line is no number of entries")
+        raise ValueError("the second line is not a number of entries")
     if len(lines) - 2 != int(lines[1][:20]):
-        raise ValueError(f"{len(lines) - 2} entries where {lines[1][:20]} are announced")
+        raise ValueError(f"{len(lines) - 2} entries, but the second line says {lines[1][:20]}")
     return lines[2:]
 
 
@@ -107,7 +107,7 @@ def write_epochs(path: str, epochs: Iterable[tuple[int, int]], *, sync: bool = T
 
 
 def read_topic_id(directory: str) -> uuid.UUID | None:
-    """Read a partition's topic id; None where the file is absent or broken."""
+    """Read a partition's topic id; None if the file is absent or broken."""
     content = read_optional(f"{directory}/{PARTITION_METADATA}")
     if content is None:
         return None
@@ -120,7 +120,7 @@ def read_topic_id(directory: str) -> uuid.UUID | None:
 
 
 def write_topic_id(directory: str, topic_id: uuid.UUID) -> None:
-    """Write a partition's topic id, without fsync: the cluster's metadata contains it, and it is written again."""
+    """Write a partition's topic id, without fsync: if it is lost, it is written again from the cluster's metadata."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id.bytes)}"
     write_atomically(f"{directory}/{PARTITION_METADATA}", text.encode(), sync=False)
 
@@ -150,7 +150,7 @@ class CheckpointFile:
     def write(self, offsets: Offsets, *, sync: bool = True) -> None:
         """Write now, after any running write; raises OSError.
 
-        Without `sync` it survives a crash of the process only.
+        Without `sync` the content only survives a crash of the process, not a power loss.
         """
         self._asked += 1
         self.put(self._asked, [offset_line(key, offset) for key, offset in offsets.items()], sync=sync)
@@ -163,8 +163,8 @@ class CheckpointFile:
     def begin(self) -> int:
         """Return the number of a write whose entries are collected from now on, in pieces.
 
-        A write in between is newer and stays: an entry collected earlier may belong to a partition that has been
-        deleted and created again.
+        If another write is done in the meantime, it counts as newer, and this one is dropped: an entry collected
+        earlier may belong to a partition that has been deleted and created again.
         """
         self._asked += 1
         return self._asked
@@ -178,7 +178,7 @@ class CheckpointFile:
         return self._pending
 
     def put(self, number: int, lines: list[str], *, sync: bool = True) -> None:
-        """Write entries, on any thread, unless a later write has been done; raises OSError."""
+        """Write entries, on any thread, unless a write with a higher number has been done; raises OSError."""
         with self._lock:
             if number > self._written:
                 write_lines(self.path, lines, sync=sync)

@@ -1,14 +1,14 @@
-"""Whether the batches found at start are consistent: their offsets and leader epochs, which no CRC covers.
+"""Check the offsets and leader epochs of old batches, which no CRC covers, when they are first read.
 
-Owns the check of a batch's base offset and leader epoch, which no CRC covers, against its neighbours, before anything
-of a file that this process did not write is served. After a crash, recovery has checked all that. After a clean stop, a
-start reads nothing, however large the log; so the check is done here, once, for the data requested. Never checks CRCs,
-and never changes a file.
+Owns the check of a batch's base offset and leader epoch against those of its neighbours. The check precedes any
+response with data from a file that this process did not write. After a crash, recovery has done the check already.
+After a clean stop, a start reads nothing, however large the log, so the check is done here, once, for the requested
+data. Never checks CRCs, and never changes a file.
 
-Batches never overlap, and leader epochs never fall. A batch is proven when that holds between it and the batch before
-it, and between it and the batch after it: where offsets have no holes, no other number would fit. Three faults stay
-undetected: in a compacted log, an offset that moves within the hole beside it; a batch between two leader epochs that
-claims the other of the two; and the first batch of a log with an older epoch.
+Batches never overlap, and leader epochs never fall. A batch is proven when both rules hold between it and the batch
+before it, and between it and the batch after it. Where offsets have no holes, no other offset would fit. Three faults
+stay undetected: in a compacted log, a wrong offset that still lies within the hole beside the batch; at the border of
+two leader epochs, a batch that claims the other epoch; and a first batch of a log that claims an older epoch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ HEADERS_AT_ONCE: Final = 1000
 def proven_end(segments: Segments, extent: LogExtent, index: int, anchor: int, position: int, end: int) -> int:
     """Return the position up to which the batches of segment `index` are proven, from `anchor` on; a batch border.
 
-    The result is not beyond `position` if the batch there cannot be trusted; otherwise it is near `end`, or at the
-    limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches in between are checked,
-    too.
+    If the batch at `position` cannot be trusted, the result is at most `position`. Otherwise it is near `end`, or at
+    the limit of one call. `anchor` is the beginning of a batch at or before `position`; the batches in between are
+    checked, too.
     """
     segment = segments[index]
     if anchor >= segment.found.unproven:
@@ -84,10 +84,10 @@ def ends_well(segments: Segments, extent: LogExtent, index: int) -> bool:
 def _follow(
     segments: Segments, extent: LogExtent, index: int, start: int, position: int, end: int, before: Link
 ) -> tuple[int, Link]:
-    """Follow the batches from `start` on; return where the last proven one ends, and the link expected there.
+    """Follow the batches from `start` on; return the end of the last proven one, and the link expected there.
 
-    Where two neighbours contradict each other, the first is right if it follows its own predecessor without a hole;
-    otherwise either may be wrong.
+    If two neighbours contradict each other, the first one is right if it follows its own predecessor without a hole.
+    Otherwise either may be wrong.
     """
     segment = segments[index]
     proven, last, place = start, before, start
@@ -144,7 +144,7 @@ def proven_size(segments: Segments, extent: LogExtent, index: int, offset: int, 
 def batch_at(segments: Segments, extent: LogExtent, offset: int) -> tuple[Segment, int, BatchHeader] | None:
     """Return (segment, position, header) of the first batch that ends at or after `offset`, proven to be in its place.
 
-    Returns None if there is none, or if it cannot be trusted.
+    Returns None if there is no such batch, or if it cannot be trusted.
     """
     for index in range(segments.index_at(offset), len(segments)):
         segment = segments[index]

@@ -1,7 +1,8 @@
-"""The meaning of a disk error: for one log here, for its directory in directories/log_directory.py.
+"""The consequences of a disk error: for one log here, for its directory in directories/log_directory.py.
 
-Owns which errors are temporary (a full disk, no free descriptors), which ones take a directory offline, and why a log
-refuses appends. In a cluster a full disk takes it offline as well, as in Kafka: other brokers can lead its partitions.
+Owns the list of temporary errors (a full disk, no free descriptors), the list of errors that take a directory offline,
+and the reason why a log refuses appends. In a cluster a full disk takes its directory offline as well, as in Kafka:
+other brokers can lead the partitions.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def passes(error: OSError) -> bool:
 def ends_directory(error: OSError, *, in_cluster: bool) -> bool:
     """Whether an error takes a log directory offline.
 
-    In a cluster a full disk does, as other brokers can lead its partitions: a leader that only refuses would block
-    their writes. A single broker refuses requests that need room until there is some.
+    In a cluster a full disk does: other brokers can then lead its partitions, whereas a leader that only refuses
+    appends would block all writes. A single broker refuses requests that need room until there is room.
     """
     if isinstance(error, UnplacedError):
         return False
@@ -52,7 +53,7 @@ class DiskTrouble:
         self._logged_ms = self._reported_damage_ms = -_LOG_EVERY_MS
         self.report = report
         self.refusal: str | None = None
-        """Why appends are refused: the content on disk is no longer known. None while all is well."""
+        """The reason why appends are refused (the content on disk is no longer known); None if they are accepted."""
 
         self.damaged_at: int | None = None
         """The offset at which a read last found damage; None if none has."""

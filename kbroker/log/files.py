@@ -44,7 +44,7 @@ def open_descriptor(path: str, flags: int) -> int:
 
 
 class OpenFile(Protocol):
-    """A readable file. Readers keep the object, since a number may stand for another file once it has been closed."""
+    """A readable file. Readers keep the object: after a close, a descriptor's number may stand for another file."""
 
     @property
     def fd(self) -> int: ...

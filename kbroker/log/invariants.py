@@ -1,7 +1,7 @@
 """The invariants of a partition's log as assertions, for tests: KBROKER_VERIFY=1.
 
-Owns `log_class`, which returns the class to open logs with, and the class that checks itself. Without the variable that
-is PartitionLog itself, so that the checks cost nothing. Never repairs anything.
+Owns `log_class`, which returns the class of logs to open, and VerifiedLog, which checks itself. Without the variable
+`log_class` returns PartitionLog, so that the checks cost nothing. Never repairs anything.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def check_offsets(log: PartitionLog) -> None:
 def check_end(log: PartitionLog) -> None:
     """Assert everything that an append may have changed."""
     if log.failed:
-        return  # the log itself reports that its files cannot be trusted
+        return  # the log has already reported that its files cannot be trusted
     check_offsets(log)
     assert log.segments.active is log.segments[-1], "the active segment is not the last one"
     _check_segment(log.segments.active)

@@ -1,8 +1,8 @@
 """The first offset of each leader epoch of a partition.
 
-Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. That file
-has no checksum, so the first answer of an opened log compares it with a few batches of each epoch. If they disagree,
-the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
+Owns the list of (epoch, first offset) pairs, both rising, and keeps it on disk in `leader-epoch-checkpoint`. This file
+has no checksum, so before the first answer after an opening it is compared with a few batches of each epoch. If they
+disagree, the epochs are read from the log. Never decides to truncate a log: it only returns where an epoch ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LeaderEpochCache:
         self.latest = -1
         """The newest epoch, -1 without one."""
         self.written = -1
-        """The newest epoch in the file; an append under another one records that one first."""
+        """The newest epoch in the file; before an append under another epoch, that epoch is written."""
         self.proven = False
         """Whether the epochs have been compared with the batches."""
         self.writes = self._synced = 0
@@ -50,7 +50,7 @@ class LeaderEpochCache:
         return self._path if self._synced < self.writes else None
 
     def synced(self, writes: int) -> None:
-        """Note that the file is on disk with the content of that many writes."""
+        """Note that the first `writes` writes of the file are on disk."""
         self._synced = max(self._synced, writes)
 
     def move(self, directory: str) -> None:
@@ -59,7 +59,7 @@ class LeaderEpochCache:
     def assign(self, epoch: int, start_offset: int, *, sync: bool = True) -> None:
         """Note that `epoch` begins at `start_offset`; entries that contradict it are dropped.
 
-        Without `sync` a power loss may lose the entry, which is then found in the batches (`prove`). An OSError changes
+        Without `sync` a power loss may remove the entry; the batches then prove it again (`prove`). An OSError changes
         nothing.
         """
         if epoch < 0 or start_offset < 0:
@@ -75,8 +75,8 @@ class LeaderEpochCache:
     def begin(self, epoch: int, log_end_offset: int) -> None:
         """Note that `epoch` begins at the end of the log; the first append under it writes the file.
 
-        A start drops epochs that begin there (`truncate_from_end`), so an earlier write would be useless. It might have
-        to wait for the file system's journal, in thousands of partitions at once.
+        An earlier write would be useless, since a start drops epochs that begin at the log's end (`truncate_from_end`).
+        Also, thousands of partitions might have to wait for the file system's journal at once.
         """
         if epoch >= 0:
             self._insert(epoch, log_end_offset)
@@ -104,15 +104,15 @@ class LeaderEpochCache:
         return (entries[above - 1][0] if above else epoch), entries[above][1]
 
     def epoch_for_offset(self, offset: int) -> int:
-        """Return the epoch under which `offset` was or would be written, -1 if unknown."""
+        """Return the epoch under which `offset` was written, or would be written next; -1 if unknown."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[index - 1][0] if index else -1
 
     def truncate_from_end(self, end_offset: int, *, sync: bool = True) -> None:
         """Drop epochs that begin at or beyond a log's new end.
 
-        Without `sync` a power loss may bring the dropped entries back. The next start drops them again, or finds the
-        right epochs where the log has grown since. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
+        Without `sync` a power loss may bring the dropped entries back. The next start drops them again, or, if the log
+        has grown since, finds the right epochs. (Apache Kafka: LeaderEpochFileCache.truncateFromEndAsyncFlush)
         """
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         if len(kept) != len(self._entries):
@@ -128,7 +128,7 @@ class LeaderEpochCache:
         self._write()
 
     def prove(self, segments: Segments, extent: LogExtent) -> None:
-        """Compare the epochs with the log's batches, and use the batches where they disagree; raises OSError."""
+        """Compare the epochs with the log's batches; if they disagree, the batches count. Raises OSError."""
         written = [(epoch, start) for epoch, start in self._entries if start < extent.end_offset]
         if not _agrees(segments, extent, written) and (found := _read_epochs(segments, extent)):
             logger.warning("%s: leader epochs are %s, not %s", self._path, found, written)
@@ -147,7 +147,8 @@ class LeaderEpochCache:
         self.latest = entries[-1][0] if entries else -1
 
     def _write(self, *, sync: bool = True) -> None:
-        # The first epoch of an empty log adds no information, and thousands of logs may be created at once.
+        # A sync of an empty log's first epoch would protect no information, and thousands of logs may be created at
+        # once.
         is_worth_it = self._entries[-1:] not in ([], [(self.latest, 0)])
         write_epochs(self._path, self._entries, sync=sync and is_worth_it)
         self.writes += 1
@@ -178,7 +179,7 @@ def _agrees(segments: Segments, extent: LogExtent, entries: list[tuple[int, int]
 
 
 def _read_epochs(segments: Segments, extent: LogExtent) -> list[tuple[int, int]]:
-    """Find where epochs begin, by bisection, because they never fall; an empty list if batches cannot be trusted."""
+    """Find the start of each epoch by bisection (epochs never fall); an empty list if batches cannot be trusted."""
     found: list[tuple[int, int]] = []
     offset, end = extent.start_offset, extent.end_offset
     while offset < end:

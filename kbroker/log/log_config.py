@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 _LONG_MAX = 2**63 - 1
-_SEGMENT_BYTES_OF_TESTS: Final = "internal.segment.bytes"  # counts before segment.bytes, without its limits
+_SEGMENT_BYTES_OF_TESTS: Final = "internal.segment.bytes"  # overrides segment.bytes, without its limits
 _WEEK_MS = 7 * 24 * 3600 * 1000
 _COMPACT = "compact"
 _DELETE = "delete"
@@ -78,7 +78,7 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
     def random_jitter_ms(self) -> int:
-        """Return how much earlier than segment.ms a segment is rolled, at random for each one."""
+        """Return by how many ms a segment is rolled before segment.ms, a random number for each segment."""
         most = min(self.segment_jitter_ms, self.segment_ms)
         return random.randrange(most) if most else 0
 

@@ -1,10 +1,9 @@
 """The segments of one log (Kafka's LogSegments).
 
-Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync; the
-rules of retention (beyond retention.bytes, older than retention.ms); and the files of deleted segments, until a caller
-removes them, on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and never
-reads their batches. A log may have many thousands
-of segments: each is worked on only when it is needed.
+Owns the list of segments, the choice of the active one, and whether the directory has changed since its last sync. Also
+owns the rules of retention (beyond retention.bytes, older than retention.ms), and the files of deleted segments until a
+caller removes them, on a thread that may wait for the disk. Never rolls, deletes or replaces a segment by itself, and
+never reads batches. A log may have many thousands of segments, so each is touched only when it is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kbroker.log.log_config import LogConfig
 from kbroker.log.open_files import OpenFiles
 from kbroker.log.segment.segment import Segment
 
-_UNDATED = -1  # deleted by a caller without a clock: the delay begins at the next call with one
+_UNDATED = -1  # deleted by a caller without a clock: the delay starts with the next call that passes a time
 
 
 def _no_segment() -> None:
@@ -75,9 +74,9 @@ class LogExtent(NamedTuple):
     start_offset: int
     end_offset: int
     latest_epoch: int
-    """Of the current leader; -1 without one."""
+    """The leader epoch of the current leader; -1 without one."""
     may_have_holes: bool
-    """Whether the log is compacted, or has been: then offsets between two batches may be missing."""
+    """Whether the log is compacted, or was earlier: offsets between two batches may then be missing."""
 
 
 class Segments:
@@ -106,7 +105,7 @@ class Segments:
         self.deleted_files = DeletedFiles()
         """The files of deleted segments."""
         self._idle_size = -1
-        self._sealed_size: int | None = None  # bytes of all but the active one, None if they have to be added up
+        self._sealed_size: int | None = None  # bytes of all sealed segments, None if not added up yet
         names = os.listdir(directory)
         bases = {base for n in names if n.endswith(LOG_SUFFIX) and (base := offset_of(n)) is not None}
         self.bases = sorted(bases)
@@ -145,7 +144,7 @@ class Segments:
     # -- finding ----------------------------------------------------------------------------------------------
 
     def index_at(self, offset: int) -> int:
-        """Return the index of the segment in which `offset` lies, the first one for all before it."""
+        """Return the index of the segment that contains `offset`; that of the first segment for any earlier offset."""
         return max(bisect_right(self.bases, offset) - 1, 0)
 
     def index_of(self, segment: Segment) -> int:
@@ -166,7 +165,7 @@ class Segments:
         return segment.size if found is None else found[0]
 
     def aborting_from(self, index: int) -> Iterator[int]:
-        """Yield the indexes, from `index` on, of the segments that may have aborted transactions: few of many."""
+        """Yield the indexes, from `index` on, of the (usually few) segments that may have aborted transactions."""
         base = self.bases[index]
         while (place := bisect_left(self._aborting, base)) < len(self._aborting):
             base = self._aborting[place]
@@ -204,7 +203,7 @@ class Segments:
         return segment
 
     def remove(self, segment: Segment, config: LogConfig, now_ms: int) -> None:
-        """Remove a segment from the list; its files go to `deleted_files`. It is removed even at an OSError."""
+        """Remove a segment from the list, even if this raises OSError; its files are added to `deleted_files`."""
         index = self.index_of(segment)
         del self.items[index], self.bases[index]
         if self.items:
@@ -275,7 +274,7 @@ class Segments:
         return self._count(log_end, high_watermark, most, lambda segment: segment.written_ms() < oldest)
 
     def _count(self, log_end: int, high_watermark: int, most: int, is_due: Callable[[Segment], bool]) -> int:
-        """Return how many are due. None reaches the high watermark or beyond."""
+        """Return how many of the first `most` segments are due. A due segment ends at or below the high watermark."""
         for index, segment in enumerate(self.items[:most]):
             if self.end_of(index, log_end) > high_watermark or segment.size == 0 or not is_due(segment):
                 return index
@@ -284,8 +283,8 @@ class Segments:
     # -- files ------------------------------------------------------------------------------------------------
 
     def sealed_paths_from(self, offset: int) -> Iterator[str]:
-        """Return the log files, without the active one, that hold data at or beyond `offset`; for any thread."""
-        # By their offsets: a reference to a segment would keep its file open when it is deleted.
+        """Return the log files of closed segments that hold data at or beyond `offset`; for any thread."""
+        # Paths from offsets: a reference to a segment object would keep the file of a deleted segment open.
         directory, bases = self._directory, self.bases[self.index_at(offset) : -1]
         return (offset_name(directory, base, LOG_SUFFIX) for base in bases)
 

@@ -30,7 +30,7 @@ class LogSlice:
     end_offset: int = 0
     """The end of the range visible to the reader."""
     cut_short: bool = False
-    """Whether more could have been served than one read checks (checks_at_first_read.py)."""
+    """Whether the slice is shorter than possible because of the limit on checks per read (checks_at_first_read.py)."""
     _handle: FileHandle | None = field(default=None, init=False)
 
     @property
@@ -50,7 +50,7 @@ class LogSlice:
         return self.size
 
     def view(self) -> memoryview:
-        """Read the bytes. A mapping would save the copy, but a truncated file under a mapping kills the process."""
+        """Read the bytes. A mapping would save the copy, but a truncation of the mapped file would kill the process."""
         if self.segment is None or not self.size:
             return memoryview(b"")
         handle = self._handle or self.segment.handle

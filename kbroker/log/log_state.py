@@ -1,9 +1,9 @@
 """The state of a partition's log, its opening, its flushes and its truncation.
 
-Owns its offsets, whether it accepts appends, the order of the steps of a truncation, so that no append follows a crash
-or an error half-way, and the rebuilding of the producers afterwards, in pieces. The subclass (partition_log.py)
-appends, reads and deletes. Never moves the high watermark by itself, and never decides where to truncate: followers do,
-from their leaders' answers.
+Owns the log's offsets, whether it accepts appends, the order of a truncation's steps, and the rebuilding of the
+producers afterwards, in pieces. The order ensures that no append follows a truncation that a crash or an error
+interrupted. The subclass (partition_log.py) appends, reads and deletes. Never moves the high watermark by itself, and
+never decides where to truncate: followers do, from their leaders' answers.
 
 log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset, at all times.
 """
@@ -47,7 +47,7 @@ _NOT_OPENED = frozenset({errno.EMFILE, errno.ENFILE})
 class FlushTask:
     """The files to flush so that a log is safe up to `end_offset`: work that may block, for any thread.
 
-    It holds names, and the one open file that is being written; its log gets the result from the owner of the log.
+    It holds names, and the one open file that is being written. The owner of the log passes the result to the log.
     There may be thousands of files, so they are opened one after the other. A missing file needs no flush: its segment
     was deleted, or compacted into another one that is on disk, or the log was truncated, which makes the task void. The
     kernel reports a failed write that has not been reported yet to the next opener of the file.
@@ -61,9 +61,9 @@ class FlushTask:
     snapshots: list[int]
     """The offsets of the producer snapshots among the files."""
     truncations: int
-    """The log's number of truncations when the task was made; one more makes it void."""
+    """The log's number of truncations when the task was made; a later truncation makes the task void."""
     epoch_writes: int = 0
-    """The number of writes of the leader epochs, whose file is among the files where it needs a flush."""
+    """The number of writes of the leader epochs. Their file is among the files to flush if it needs a flush."""
     above: str | None = None
     """The parent of `directory`, if the name there may not be on disk yet."""
     error: OSError | None = None
@@ -102,15 +102,15 @@ class LogHost:
     files: OpenFiles | None = None
     """Bounds how many segments have files open, of all these logs; without it the log has its own bound."""
     later: Callable[[Work], None] = lambda make: whole(make())
-    """Gets work in pieces that an append must not wait for."""
+    """Receives work, to be done in pieces, for which an append must not wait."""
     on_holes: Callable[[], None] = lambda: None
-    """Called before the first hole that a leader's log leaves in a log without known holes; may raise OSError."""
+    """Called before an append as follower makes the first hole in a log without known holes; may raise OSError."""
     progress: Callable[[int], None] | None = None
     """Called with the bytes that recovery has read."""
 
 
 ALONE: Final = LogHost()
-"""Of a log that shares nothing with others."""
+"""The host of a log that shares nothing with others."""
 
 
 class LogState:
@@ -163,7 +163,7 @@ class LogState:
         self.config = config
         self._rules = BatchRules(f"{topic}-{partition}", config)
         self.may_have_holes = stop.compacted or config.compact
-        """Whether the log is compacted, or has been: then offsets between two batches may be missing."""
+        """Whether the log is compacted, or was earlier: offsets between two batches may then be missing."""
         loaded = load_log(
             directory,
             config,
@@ -179,7 +179,7 @@ class LogState:
         self._snapshots = loaded.snapshots
         self._later = host.later
         self._on_holes = host.on_holes
-        self._rebuilding: Coroutine[Any, Any, None] | None = None  # of the producers, after a truncation
+        self._rebuilding: Coroutine[Any, Any, None] | None = None  # the rebuilding of the producers after a truncation
         self._times = TimestampSearch(self.segments)
         self._trouble = DiskTrouble(self._rules.name, host.on_disk_error)
         self.log_start_offset = loaded.log_start_offset
@@ -253,7 +253,7 @@ class LogState:
     def begin_flush(self, *, snapshots: bool = True) -> FlushTask | None:
         """Return the work of a flush, which may run on another thread; None if all is on disk.
 
-        Without `snapshots` those of the producers are left to the next flush: there may be megabytes of them.
+        Without `snapshots`, the producer snapshots are left to the next flush: there may be megabytes of them.
         """
         unsynced = self._snapshots.to_sync() if snapshots else {}
         epochs = self.leader_epochs.unsynced
@@ -301,15 +301,15 @@ class LogState:
     # -- truncation -------------------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int = 0) -> None:
-        """Remove everything from `offset` on, in whole batches. Raises OSError, or AppendError after an earlier one."""
+        """Remove the batches from `offset` on. Raises OSError; AppendError after an earlier failure."""
         self._cut(offset, now_ms)
         self.finish_truncation()
 
     async def truncate_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do the same as `truncate_to`, some segments at a time, and with long reads in pieces.
+        """Do the same as `truncate_to`, with some segments at a time, and long reads in pieces.
 
-        The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next
-        leader's append; other methods that need it call it themselves.
+        The log can be read meanwhile. If this is interrupted, `finish_truncation` must be called before the next append
+        as leader. Other methods that depend on it call it themselves.
         """
         while len(self.segments) > AT_ONCE and self.segments.bases[-AT_ONCE] > offset:
             self._cut(self.segments.bases[-AT_ONCE], now_ms)
@@ -334,7 +334,7 @@ class LogState:
     def _cut(self, offset: int, now_ms: int) -> None:
         self._require_whole()
         if offset >= self.log_end_offset:
-            # A leader without appends has left its epoch here, which its successor's log does not have.
+            # A leader that appended nothing has left its epoch here; its successor's log does not have that epoch.
             self.leader_epochs.truncate_from_end(self.log_end_offset, sync=False)
             return
         segments = self.segments
@@ -362,11 +362,11 @@ class LogState:
         self.finish_truncation()
 
     async def truncate_fully_in_pieces(self, offset: int, now_ms: int = 0) -> None:
-        """Do the same as `truncate_fully`, oldest segments first and some at a time, as in a deletion.
+        """Do the same as `truncate_fully`, some segments at a time, oldest first, as in a deletion.
 
         If this is interrupted, the log continues with the remaining segments.
         """
-        await self._finishing()  # it may read segments that are about to be deleted
+        await self._finishing()  # an earlier rebuilding may read segments deleted below
         while len(self.segments) > AT_ONCE:
             self.log_start_offset = self.segments.bases[AT_ONCE]
             self.set_high_watermark(self.high_watermark)
@@ -408,7 +408,7 @@ class LogState:
         self._rebuilding = self._rebuild(offset)
 
     async def _rebuild(self, end_offset: int) -> None:
-        """Rebuild the producers. Until then the old state applies, which knows every open transaction."""
+        """Rebuild the producers. Until that is done, the old state applies, which knows every open transaction."""
         fresh = ProducerState()
         try:
             await rebuild_in_pieces(fresh, self._snapshots, list(self.segments.items), end_offset)

@@ -1,15 +1,15 @@
 """The bound on open files of segments.
 
-Owns the bound, and which segment closes its files when another one needs some. Never opens or closes a file itself: a
-segment does, and opens them again when needed.
+Owns the bound, and the choice of the segment that closes its files when another segment needs descriptors. Never opens
+or closes a file itself: segments do, and open their files again when needed.
 
 An open segment takes up to three descriptors (its log and, mapped, two indexes) and two mappings. The process limits
 descriptors (RLIMIT_NOFILE) and the kernel limits mappings (vm.max_map_count, 65,530 unless changed), and the number of
 segments depends on clients and configs. Half of the descriptors are for segments, the other half for connections and
-everything else. If that other half is used up nevertheless, segments close files at once.
+everything else. If the other half is used up nevertheless, segments close files at once.
 
-The choice works like a clock: the segment that was opened first closes its files, unless they have been used since the
-last check. So the use of an open file need not be recorded in order.
+The choice follows the clock algorithm: the segment that opened its files first closes them, unless they have been used
+since the last check. So nothing has to record the order in which open files are used.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 _PER_SEGMENT: Final = 3
-_MOST: Final = 16_000  # two mappings each leave half of vm.max_map_count to others
+_MOST: Final = 16_000  # with two mappings each, half of vm.max_map_count stays free
 _FEWEST: Final = 16
-_KEPT_AT_ONCE: Final = 64  # of those checked in one go, which bounds the time with any number in use
+_KEPT_AT_ONCE: Final = 64  # most segments in use that one choice skips, to bound its time
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})  # ENOMEM: too many mappings
 
 T = TypeVar("T")
@@ -35,10 +35,10 @@ class Holder(Protocol):
     """A segment with open files."""
 
     def release(self) -> None:
-        """Close them, and call `OpenFiles.closed`."""
+        """Close the files, and call `OpenFiles.closed`."""
 
     def was_used(self) -> bool:
-        """Whether they have been used since the last call."""
+        """Whether the files have been used since the last call."""
 
 
 def most_segments(descriptors: int) -> int:
@@ -69,7 +69,7 @@ class OpenFiles:
     def opened(self, segment: Holder) -> None:
         """Count a segment that has just opened files; others may have to close theirs."""
         self._thread = self._thread or threading.get_ident()
-        self._ring.pop(segment, None)  # moved to the end even if counted already: it must not lose its files next
+        self._ring.pop(segment, None)  # moves to the end, even if counted already: its turn must not be next
         self._ring[segment] = None
         while len(self._ring) > self.most:
             self._give_up_one()
@@ -94,12 +94,12 @@ class OpenFiles:
                 ring[oldest] = None
                 kept += 1
             else:
-                with contextlib.suppress(OSError):  # an index that could not be trimmed is checked when it is opened
+                with contextlib.suppress(OSError):  # if trimming an index fails, the next opening checks it
                     oldest.release()
                 return
 
     def give_up_some(self) -> bool:
-        """Make the half of the segments that was unused for longest close their files; return whether any could."""
+        """Make half of the segments, the longest unused first, close their files; return whether any could."""
         before = len(self._ring)
         if self._thread != threading.get_ident() or before < 2:
             return False
@@ -109,7 +109,7 @@ class OpenFiles:
 
 
 _all: WeakSet[OpenFiles] = WeakSet()
-_all_lock = threading.Lock()  # several threads open logs and files
+_all_lock = threading.Lock()  # several threads open logs and register here
 
 
 def _everybodys() -> list[OpenFiles]:

@@ -74,13 +74,14 @@ class PartitionLog(LogState):
         opened: Opened | None = None,
         patient: bool = True,
     ) -> AppendInfo:
-        """Append one batch at the next offsets; raises AppendError, and then nothing has changed.
+        """Append one batch at the next offsets; raises AppendError without any change.
 
-        Base offset and leader epoch are written into a writable buffer. `transaction_version` applies to the markers
-        that end a transaction, `guard` (producer_state.py) to the batches that open one.
+        If the buffer is writable, base offset and leader epoch are written into it. `transaction_version` applies to
+        the markers that end a transaction, `guard` (producer_state.py) to the batches that open one.
 
-        If the check of the records takes longer than a moment, a caller that is not `patient` gets TakesLonger with the
-        work. The caller then passes the result as `opened`, which is valid unless the topic's settings have changed.
+        If the check of the records takes longer than a moment, this raises TakesLonger with the remaining work, unless
+        the caller is `patient`. The caller does that work and calls again, with the result as `opened`, which is valid
+        unless the topic's settings have changed.
         """
         if self._trouble.refusal is not None:
             raise AppendError(ErrorCode.KAFKA_STORAGE_ERROR, detail=self._trouble.refusal)
@@ -160,7 +161,8 @@ class PartitionLog(LogState):
             if segment.should_roll(size, last_offset, header[8], now_ms, config.segment_bytes, self._rules.segment_ms):
                 segment = self._roll(now_ms)
             if completed is not None and completed.aborted:
-                # Before the marker itself: a surplus entry is taken back, a marker without an entry would be lost.
+                # Before the marker itself: an entry without a marker is removed again, but a marker without an entry
+                # would never get one.
                 segment.txns.append(aborted_entry(completed, self.producers))
             if batch.readonly:
                 buffers = (_prefix(offset, header[1], leader_epoch), batch[16:])
@@ -176,11 +178,11 @@ class PartitionLog(LogState):
         return AppendInfo(offset, last_offset, now_ms if self._rules.log_append_time else -1, self.log_start_offset)
 
     def append_as_follower(self, batch: memoryview, now_ms: int) -> None:
-        """Append one batch of the leader's, byte for byte; raises AppendError, and then nothing has changed.
+        """Append a batch from the leader, byte for byte; raises AppendError without any change.
 
         The batch keeps the leader's offset and epoch; there may be holes, as in a compacted log. An empty log that
-        starts within the batch takes all of it (Kafka: ReplicaManager's UnexpectedAppendOffset). The records before the
-        log start stay hidden, as at the leader.
+        starts within the batch appends the whole batch (Kafka: ReplicaManager's UnexpectedAppendOffset). The records
+        before the log start stay hidden, as at the leader.
         """
         if self._rebuilding is not None:
             self.finish_truncation()
@@ -256,7 +258,7 @@ class PartitionLog(LogState):
         self.finish_truncation()
         old, offset = self.segments.active, self.log_end_offset
         if old.base_offset == offset:
-            # An empty segment with the right base that cannot take the batch: only its age and files start again.
+            # The active segment is empty and has the right base offset: only its age and its files start again.
             old.start_again(now_ms)
             return old
         segment = self.segments.add(offset, self.config, now_ms)
@@ -266,10 +268,11 @@ class PartitionLog(LogState):
             passed("roll.sealed")
             if len(self.producers.entries) <= FEW_PRODUCERS:
                 self._take_snapshot(sync=False)
-            elif self.producers.taking is None:  # with many rolls, the next one takes its snapshot
+            elif self.producers.taking is None:  # else the next snapshot covers this roll
                 self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(offset)))
         except OSError as error:
-            # Both only save work later: the indexes are checked, and the log contains the content of the snapshot.
+            # Sealing and the snapshot only save later work: indexes are checked, and the log has the content of the
+            # snapshot.
             logger.warning("%s-%d: rolling at %d: %s", self.topic, self.partition, offset, error)
         return segment
 
@@ -282,10 +285,10 @@ class PartitionLog(LogState):
         finally:
             producers.end_snapshot(taking)
         if taken:
-            self.segments.directory_changed = True  # an earlier flush has not brought it to disk
+            self.segments.directory_changed = True  # the next flush must make its name durable
             if taking.offset not in self.segments.bases:
                 self._snapshots.outlive(taking.offset)
-            if taking.offset < self.segments.active.base_offset:  # no snapshot was taken for the segments rolled since
+            if taking.offset < self.segments.active.base_offset:  # later rolls took no snapshot
                 self._later(partial(self._snapshot_in_pieces, producers.begin_snapshot(self.log_end_offset)))
 
     def _take_snapshot(self, *, sync: bool) -> None:
@@ -298,12 +301,12 @@ class PartitionLog(LogState):
         return LogExtent(self.log_start_offset, self.log_end_offset, self.leader_epochs.latest, self.may_have_holes)
 
     def read(self, fetch_offset: int, max_bytes: int, upper_bound: int, *, min_one: bool) -> LogSlice:
-        """Return batches from the one that contains `fetch_offset` on, without any that reaches `upper_bound`.
+        """Return batches from the one that contains `fetch_offset` on, up to the last that ends before `upper_bound`.
 
         The result has at most `max_bytes`, and its last batch may be cut off. It is empty if the first batch is larger,
         unless `min_one` is set, which always allows the first batch. Raises ApiError(OFFSET_OUT_OF_RANGE), or
-        CORRUPT_MESSAGE if the file is damaged there: of the latest batches written by this process, the first one's
-        header is checked.
+        CORRUPT_MESSAGE if the file is damaged there. Among the latest batches, which this process has written itself,
+        only the header of the first returned one is checked.
         """
         if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -377,7 +380,7 @@ class PartitionLog(LogState):
     def advance_log_start(self, offset: int, now_ms: int = 0) -> bool:
         """Delete the records below `offset`; False if that changes nothing. Raises ApiError(OFFSET_OUT_OF_RANGE).
 
-        Of many segments only the first few are deleted at once, the others with the next `delete_below_start`.
+        If there are many segments, only the first few are deleted now, the others by the next `delete_below_start`.
         """
         if offset > self.high_watermark:
             raise ApiError(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -394,7 +397,7 @@ class PartitionLog(LogState):
     async def delete_old_segments(self, now_ms: int) -> int:
         """Apply retention by start offset, size and time, in pieces; returns the number of deleted segments.
 
-        Nothing >= HW is touched.
+        Nothing at or beyond the high watermark is deleted.
         """
         deleted = await self.delete_below_start(now_ms)
         for count_due in (self.segments.beyond_size, self.segments.too_old):
@@ -413,7 +416,7 @@ class PartitionLog(LogState):
             return 0
         if count == len(self.segments):
             self.roll(now_ms)
-        # The log start moves first, so that a reader below it gets that error, not a missing segment.
+        # The log start moves first, so that a reader below it gets OFFSET_OUT_OF_RANGE, not a missing segment.
         self.log_start_offset = max(self.log_start_offset, self.segments.bases[count])
         self.leader_epochs.truncate_from_start(self.log_start_offset)
         return self._delete_some_below_start(now_ms)
@@ -433,7 +436,8 @@ class PartitionLog(LogState):
         if len(self.producers.entries) > FEW_PRODUCERS and (
             self.producers.taking is not None or self._snapshots.newest_offset in self._snapshots.unsynced
         ):
-            # Until that is on disk, a start needs the log for the changes of producers since the previous snapshot.
+            # Until the newest snapshot is on disk, a start needs the log to replay the producers' changes since the
+            # previous one.
             below = min(below, self.segments.index_at(self._snapshots.newest_synced))
         if not below:
             return 0
@@ -443,15 +447,15 @@ class PartitionLog(LogState):
             self.segments.deleted_files.add_garbage(snapshots)
         is_uncovered = self.producers.entries and self._snapshots.newest_offset < self.segments.bases[0]
         if is_uncovered and self.producers.taking is None:
-            # The snapshot due there has failed, and now the log does not contain its producers either.
+            # The snapshot of an earlier roll has failed, and now the log does not contain its producers either.
             self._later(partial(self._snapshot_in_pieces, self.producers.begin_snapshot(self.log_end_offset)))
         return len(removed)
 
     def replace_segments(self, old: list[Segment], now_ms: int) -> None:
-        """Swap in the `.cleaned` segment with the first one's base; `old` are neighbours in the log. Raises OSError.
+        """Replace `old`, neighbours in the log, by the `.cleaned` segment with the base of the first. Raises OSError.
 
-        An error at the first step (segment_swap.py) changes nothing. A later error refuses further appends, and the
-        next start examines the disk.
+        An error at the first step (segment_swap.py) changes nothing. After a later error the log refuses all appends,
+        and the next start examines the disk.
         """
         paths = announce_swap(self.directory, old[0].base_offset)
         try:
@@ -461,7 +465,7 @@ class PartitionLog(LogState):
         except OSError as error:
             self.refuse_appends(f"compacted segments could not be swapped in: {error}")
             raise
-        # The first one's indexes have been replaced.
+        # The new segment's indexes have already replaced those of the first old segment.
         garbage = [path for _, indexes in marked[1:] for path in indexes]
         self.segments.deleted_files.add_garbage(garbage + snapshots)
 
@@ -473,7 +477,7 @@ class PartitionLog(LogState):
         return list(self.producers.entries.values())
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Drop producers that have been silent for this long; returns their number."""
+        """Drop producers that have sent nothing for this long; returns their number."""
         return whole(self.producers.expire(now_ms, expiration_ms))
 
     def move(self, directory: str) -> None:

@@ -28,8 +28,8 @@ from kbroker.protocol.records import (
     wrap,
 )
 
-_NUMBERS: Final = 32  # bytes before a record's key: its length, attributes, timestamp and offset, of 21 at most
-_RECORDS: Final = 256  # renewed in one step: some hundred us
+_NUMBERS: Final = 32  # length, attributes, timestamp and offset before a record's key take 21 bytes at most
+_RECORDS: Final = 256  # records rewritten in one step, which takes some hundred us
 
 
 async def rebuild(
@@ -43,7 +43,7 @@ async def rebuild(
 ) -> bytearray | None:
     """Return the batch with another codec; None as soon as it exceeds its size limit.
 
-    Its records have `size` bytes; a small number of them are passed as `unpacked`. `times` are the first and the
+    Its records have `size` bytes; if these are few, they are passed as `unpacked`. `times` are the first and the
     largest timestamp, in ms.
     """
     batch = bytearray(HEADER_SIZE)
@@ -62,7 +62,7 @@ async def rebuild(
 async def renumber(
     records: memoryview, header: BatchHeader, codec: int, rules: BatchRules, size: int, times: tuple[int, int]
 ) -> bytearray | None:
-    """Do the same as `rebuild`, with offsets from 0 on, and timestamps relative to the first record's."""
+    """Do the same as `rebuild`, but with offsets from 0 on and timestamps relative to the first record's."""
     batch = bytearray(HEADER_SIZE)
     pieces = unpack(header.codec, records[HEADER_SIZE : header.size], size)
     for piece in pack(codec, _renumbered(pieces, header, times[0]), -1, rules.level):

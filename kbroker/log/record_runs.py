@@ -25,9 +25,9 @@ _FEW: Final = 6  # runs of a batch whose shape is worth keeping
 _MOST_SHAPES: Final = 256
 _MOST_SHAPED: Final = 4096  # records of a batch whose shape is worth its memory
 _GROWTH: Final = 16  # how many times further to look as long as records are alike
-_LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 where a varint continues after the byte
-_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 where the first byte of a size has the sign bit: null
-_MANY_HEADERS: Final = 16  # of a record, which is then not worth comparing with others
+_LONG: Final = bytes(byte >> 7 for byte in range(256))  # 1 if a varint continues after the byte
+_NULL: Final = bytes(byte & 1 for byte in range(256))  # 1 if the first byte of a size means a negative size: null
+_MANY_HEADERS: Final = 16  # a record with this many is not compared with others
 _U64: Final = 2**64 - 1
 _U32: Final = 2**32 - 1
 _DELTA_LIMITS: Final = (64, 64 << 7, 64 << 14)  # deltas below these take 1, 2 and 3 bytes
@@ -64,7 +64,7 @@ class Run(NamedTuple):
         return chain.from_iterable(_picker(0, self.stride, 0).iter_unpack(memoryview(data)[self.position : self.end]))
 
     def nulls(self, data: bytes) -> bytes | None:
-        """Return 1 for each record without a value and 0 for the others; None if all have one."""
+        """Return 1 for each record with a null value and 0 for the others; None if no value is null."""
         column = data[self.position + self.key_at + max(self.key_size, 0) : self.end : self.stride]
         nulls = column.translate(_NULL)
         return nulls if 1 in nulls else None
@@ -78,7 +78,7 @@ class Run(NamedTuple):
         return self.delta + self.number - 1
 
     def largest_stamp(self, data: bytes, keep: bytes) -> int:
-        """Return the largest timestamp delta of the records to keep, at least one of which exists."""
+        """Return the largest timestamp delta of the records to keep; at least one is kept."""
         start = self.position + self.stamp_at
         columns = [data[start + index : self.end : self.stride] for index in range(self.stamp_size)]
         if 0 in keep:
@@ -102,7 +102,7 @@ class Run(NamedTuple):
         return map(zigzag, zip(*columns, strict=True))
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether value and headers of each record end at its end, with the same layout; raises Malformed."""
+        """Whether the value and headers of each record end with the record, in the same layout; raises Malformed."""
         start, stride, end = self.position, self.stride, self.end
         if self.number == 1:
             return fields_at(data, start + self.key_at + max(self.key_size, 0), end) is not None
@@ -201,10 +201,10 @@ class Scattered:
         return self._stamps
 
     def well_formed(self, data: bytes) -> bool:
-        """Whether value and headers of each record end at its end; raises Malformed, IndexError."""
+        """Whether the value and headers of each record end with the record; raises Malformed, IndexError."""
         for place, end in zip(self._values, self._ends, strict=True):
             size = data[place]
-            # Nearly all: a value of less than 64 bytes, or else of less than 8 KiB, and no headers.
+            # Nearly all records have no headers, and a value of less than 64 bytes, or at least of less than 8 KiB.
             if size < 0x80:
                 plain = size == (end - place - 2) * 2
             else:
@@ -259,7 +259,7 @@ _shapes: dict[tuple[int, int], _Shape] = {}
 
 
 def read_runs(data: bytes, count: int) -> Sequence[Part]:
-    """Divide the records of a batch into runs; raises Malformed unless exactly `count` records fill `data`."""
+    """Divide the records of a batch into runs; raises Malformed if not exactly `count` records fill `data`."""
     shape = _shapes.get((len(data), count))
     if shape is not None and shape.fits(data):
         return shape.runs
@@ -336,7 +336,7 @@ def _read_one(data: bytes, position: int) -> Run:
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Return a number of 32 bits and the position after it; raises Malformed or IndexError.
 
-    In 5 bytes the bits above the 32nd are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
+    Bits above the 32nd in the fifth byte are ignored, as in Kafka's ByteUtils and in `protocol/records.py`.
     """
     byte = data[position]
     if byte < 0x80:
@@ -389,7 +389,7 @@ def _extend(data: bytes, run: Run, left: int) -> Run:
     if not size or data[run.position + size_at + size - 1] > 0x7F:
         return run
     most = min(left, (len(data) - run.position) // run.stride, _DELTA_LIMITS[size - 1] - run.delta)
-    # Step by step: comparing everything left for each run of a few records would take quadratic time.
+    # Step by step: comparing all remaining records for each short run would take quadratic time.
     compared = min(most, _FIRST_COMPARED)
     alike = _alike(data, run, compared, size_at, size)
     while alike == compared < most:
@@ -405,7 +405,7 @@ def _delta_size(delta: int) -> int:
 def _alike(data: bytes, run: Run, count: int, delta_at: int, delta_size: int) -> int:
     """Return how many records from the run's first on have its layout, of at most `count`."""
     position, stride = run.position, run.stride
-    # The length, and the size of the key: each byte the same in all records.
+    # The length and the key's size: each of their bytes must be the same in all records.
     for index in (*range(run.stamp_at - 1), *range(delta_at + delta_size, run.key_at)):
         column = data[position + index : position + stride * count : stride]
         count = min(count, len(column) - len(column.lstrip(column[:1])))

@@ -32,7 +32,7 @@ from kbroker.protocol.records import CODEC_MASK, HEADER_SIZE, TIMESTAMP_TYPE_BIT
 MOST_ERRORS: Final = 1000
 """Maximum of record errors in one response. Kafka lists all."""
 _AT_ONCE_SECONDS: Final = 0.001  # nearly every batch is done in this time
-_REGAINED: Final = 0.8  # share of the elapsed time: a request of many batches does not get the whole time for each
+_REGAINED: Final = 0.8  # share of elapsed time that is regained: many batches of a request share the budget
 _FEW: Final = 20_000  # records checked in one call: 0.2 ms
 _MOST_AT_ONCE: Final = 512 << 10  # bytes unpacked whole: 0.1 to 0.6 ms by codec
 _NO_TIMESTAMP: Final = -1
@@ -58,9 +58,9 @@ class Opening(NamedTuple):
 
 
 class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
-    """A batch must be opened, which takes more than a moment. Nothing has changed.
+    """Opening a batch takes more than a moment. Nothing has changed.
 
-    A caller that continues the `opening` keeps that and not the exception, whose traceback holds more memory.
+    A caller that continues should only keep the `opening`: the exception's traceback holds more memory.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -69,7 +69,7 @@ class TakesLonger(Exception):  # noqa: N818 - nothing is wrong
 
 
 class _Allowance(threading.local):
-    """The time that may be spent at once on opening batches, by all on one thread: they share its loop."""
+    """The time that opening batches may take at once, shared by all callers on one thread, as they share its loop."""
 
     def __init__(self) -> None:
         self._left = _AT_ONCE_SECONDS
@@ -93,7 +93,7 @@ _allowance = _Allowance()
 
 
 def is_in_order(records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> bool:
-    """Whether `open_batch` would surely find no error and nothing to rewrite; False may mean anything.
+    """Whether `open_batch` would surely find no error and nothing to rewrite; False proves nothing.
 
     `records` are exactly one batch of a client.
     """
@@ -143,7 +143,7 @@ def _unpacked_at_once(codec: int, body: memoryview) -> bytes | None:
 def open_at_once(
     records: memoryview, header: BatchHeader, rules: BatchRules, now_ms: int, origin: AppendOrigin
 ) -> Opened:
-    """Run `open_batch` if it is soon done; raises TakesLonger or AppendError."""
+    """Run `open_batch` if it takes only a moment; raises TakesLonger or AppendError."""
     again = partial(open_batch, records, header, rules, now_ms, origin)
     work = again()
     until = _allowance.begin()
@@ -167,7 +167,7 @@ async def open_batch(
     A writable buffer is changed in place, at the end: attributes, largest timestamp and CRC.
     """
     if header.is_control:
-        return Opened(records, rules)  # written by one of our coordinators, stored unchanged
+        return Opened(records, rules)  # written by a coordinator of this broker, stored unchanged
     if header.record_count > rules.max_records:
         detail = f"batch of {header.record_count} records, of which {rules.max_records} may be"
         raise AppendError(ErrorCode.INVALID_RECORD, detail=detail)
@@ -182,7 +182,7 @@ async def open_batch(
                 findings.take(found, judge=origin is CLIENT)
             await turn
     except Malformed as error:
-        # Kafka's validator does not expect these two, so its clients know them under this code.
+        # Kafka's validator does not expect these two errors, so its clients get UNKNOWN_SERVER_ERROR.
         unexpected = isinstance(error, Undecodable) or (isinstance(error, EndlessNumber) and not header.codec)
         code = ErrorCode.UNKNOWN_SERVER_ERROR if unexpected else ErrorCode.INVALID_RECORD
         raise AppendError(code, detail=str(error)) from error
@@ -287,7 +287,7 @@ class _Findings:
                     self._errors.append((index, f"{text}Producer should not set timestamp type to LogAppendTime."))
 
     def _has_room_for_text(self) -> bool:
-        """Count an error; return whether there is room for its text."""
+        """Count an error; return whether its text still fits into the response."""
         self._error_count += 1
         return self._error_count <= MOST_ERRORS
 

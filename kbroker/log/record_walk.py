@@ -1,10 +1,11 @@
 """Checks every record of a batch, without an object for each and without all of its bytes at once.
 
-Owns the walk through a batch that is unpacked piece by piece, and the columns that describe neighbouring records: the
-result is returned in slices of some hundred records, one of which is kept at a time. A batch counts as well formed by
-the rules of `read_records`, down to the kind of error. Never validates a record's content, never changes one.
+Owns the walk through a batch that is unpacked piece by piece, and the columns that describe neighbouring records. The
+result is a sequence of slices of some hundred records; only one slice is kept at a time. A batch is well formed by
+exactly the rules of `read_records`, and a malformed one raises the same kind of error. Never validates a record's
+content, never changes one.
 
-A record of up to 16 kB is read in place; of a larger one only the part unpacked in one step is kept.
+A record of up to 16 kB is read in place. Of a larger record, only the part unpacked in one step is kept.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from kbroker.protocol.compression import NONE, unpack
 from kbroker.protocol.errors import Malformed, Undecodable
 from kbroker.protocol.records import HEADER_SIZE, BatchHeader, read_number
 
-_LARGE: Final = 16384  # bytes of a record; one of 8,000 empty headers takes some ms
+_LARGE: Final = 16384  # bytes; a record of 8,000 empty headers takes some ms
 _AHEAD: Final = _LARGE + 64  # the numbers of a broken record may reach beyond its end
 _NUMBER: Final = 10  # bytes of the longest
 _MOST: Final = 512  # records in a slice that are read one by one: some hundred us
 _MOST_ALIKE: Final = 4096  # in a slice of records that are compared together
-_FIRST_READ: Final = 32  # records to read one by one before looking for neighbours that are alike again
+_FIRST_READ: Final = 32  # records to read one by one before the next search for alike records
 _HEADERS: Final = 512  # of a large record, read in one step
-_HEADER_BYTES: Final = 8192  # of small records' headers, likewise
+_HEADER_BYTES: Final = 8192  # of small records' headers, read in one step
 
 _KEPT: Final = 65536  # bytes that are kept for later instead of unpacking them twice
 
@@ -71,7 +72,7 @@ class RecordSlice:
         self.headers = headers
         """Their number of headers."""
         self.end = 0
-        """Their end, in bytes from the batch's first record on, uncompressed."""
+        """The end of these records, in uncompressed bytes from the batch's first record on."""
         self._deltas = deltas
         self._stamps = stamps
         self._keys = keys
@@ -86,7 +87,7 @@ class RecordSlice:
         return self._deltas == list(range(delta, delta + len(self._deltas)))
 
     def stamps(self) -> Iterable[int]:
-        """Return timestamp deltas, among them the smallest and the largest."""
+        """Return some timestamp deltas, including the smallest and the largest."""
         return self._stamps
 
     def lacks_keys(self) -> bool:
@@ -225,7 +226,7 @@ def _keep(pieces: Iterator[bytes], kept: list[bytes]) -> Iterator[bytes]:
 
 
 class _Window:
-    """The unpacked part of a batch's records that is not read yet. `size` of all, if known."""
+    """The unpacked part of a batch's records that is not read yet. `size` is that of all records, if known."""
 
     __slots__ = ("_before", "_data", "_ended", "_next_count", "_pieces", "_position", "size")
 
@@ -261,7 +262,7 @@ class _Window:
             self._position = 0
 
     def take(self, most: int, delta: int) -> Slice | None:
-        """Read some of the next `most` records, whose offsets should count from `delta`.
+        """Read some of the next `most` records; their offset deltas should count up from `delta`.
 
         Returns None if the first one is large.
         Raises Malformed.
@@ -296,7 +297,7 @@ class _Window:
         return number
 
     def skip(self, size: int) -> int:
-        """Skip up to `size` bytes; returns how many are left to skip."""
+        """Skip up to `size` bytes; returns the number of bytes still to skip."""
         left = len(self._data) - self._position
         if size <= left:
             self._position += size
@@ -411,7 +412,7 @@ def _large_record(window: _Window, most_headers: int) -> Generator[None, None, R
     except Undecodable:
         raise
     except Malformed:
-        # Like a reader that unpacks a record before parsing it: an unpacking error precedes a parsing error.
+        # An unpacking error precedes a parsing error, as in a reader that unpacks a record before parsing it.
         yield from _skip(window, end - window.place)
         raise
     if window.place != end:

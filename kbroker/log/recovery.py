@@ -31,7 +31,7 @@ from kbroker.protocol.records import BatchHeader, compute_crc
 
 _BEYOND_ALL = 2**63
 _OPEN_WHILE_LOADING = 4
-"""Segments with open files while a log is loaded: loading reads one after the other, and neighbours."""
+"""Segments with open files while a log is loaded: loading reads one segment after the other, and its neighbours."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class LastStop:
     compacted: bool = False
     """Whether the log has been compacted at some time, and may have holes."""
     uncompacted_from: int | None = None
-    """No segment that begins there or later has holes; None: unknown."""
+    """Segments that begin at this offset or later have no holes; None if that is unknown."""
 
 
 NEW_LOG: Final = LastStop()
@@ -78,9 +78,9 @@ def load_log(
 ) -> LoadedLog:
     """Load a partition; after an unclean stop everything from the recovery point on is checked batch by batch.
 
-    `holes` means that there may be holes between offsets, under any current policy of the topic. `progress` gets the
-    bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then the
-    load has its own bound, since several logs may be loaded at a time, each on its thread.
+    `holes` means that there may be holes between offsets, whatever the topic's current cleanup.policy. `progress` gets
+    the bytes that recovery has read. No file is open at the end; `files` bounds the open files from then on. Until then
+    the load has its own bound, since several logs may be loaded at a time, each on its thread.
     """
     for name in os.listdir(directory):  # leftovers of deletions
         if name.endswith((DELETED_SUFFIX, ".tmp")):
@@ -94,13 +94,14 @@ def load_log(
     producers_end = 0 if clean else loader.recover(recovery_point, progress)
     log_end = segments.active.become_active(recovery_point if clean else 0)
     if not segments.active.ends_whole:
-        # The mark of a clean stop was wrong: another process wrote to the file.
+        # The mark of a clean stop was wrong: another process has written to the file since.
         producers_end = loader.recover(segments.active.base_offset)
         log_end = segments.active.become_active()
     if clean and log_end < recovery_point:
         logger.warning("%s ends at %d, where a clean stop had left %d", directory, log_end, recovery_point)
     if log_end < log_start_offset:
-        # The log lost more than DeleteRecords had already deleted: none of it may be shown again.
+        # The log lost everything from its start offset on. The older records, deleted by DeleteRecords, must not
+        # reappear.
         loader.start_afresh(log_start_offset)
         log_end = producers_end = segments.active.become_active()
     log_start = max(log_start_offset, segments.bases[0])
@@ -156,7 +157,7 @@ class _Loader:
         self.producers.reset([])
 
     def _remove_behind(self, index: int) -> None:
-        """Durably remove the segments after one about to be truncated: they must not outlive its lost batches."""
+        """Durably remove the segments after one that will be truncated: they must not outlive its lost batches."""
         self.segments.remove_behind(index)
         sync_directory(self._directory)
         passed("recovery.cut")
@@ -169,7 +170,7 @@ class _Loader:
         if self.segments.were_none:
             return 0
         if recovery_point > self.segments.active.become_active():
-            recovery_point = 0  # the checkpoint belongs to another log
+            recovery_point = 0  # the checkpoint does not belong to this log
         first = self.segments.index_at(recovery_point)
         end, was_whole = self.segments.bases[first], True
         rebuild_producers(self.producers, self.snapshots, self.segments[:first], end)
@@ -207,10 +208,10 @@ class _Loader:
         return end
 
     def _is_uncompacted(self, index: int) -> bool:
-        """Whether a segment's end is where the next one began: otherwise a power loss has cut it.
+        """Whether a segment ends where the next segment begins: if not, a power loss has cut it.
 
-        A compaction whose checkpoint a crash prevented does not matter: kbroker's compaction keeps the last batch of a
-        replaced segment, and after Kafka's a segment is seldom whole.
+        This also holds if a crash prevented the checkpoint of a compaction: kbroker's compaction keeps the last batch
+        of a replaced segment, and after Kafka's compaction a segment is seldom whole.
         """
         known = self._uncompacted_from
         return known is not None and self.segments.bases[index] >= known
@@ -227,9 +228,9 @@ def recover_segment(
 ) -> tuple[int, bool]:
     """Read every batch of a segment, rebuild all its indexes, and truncate it at the first bad batch.
 
-    Returns the segment's end, and whether it has a record at every offset up to there, like an uncompacted one.
-    `before_cut` is called before anything is truncated: a crash between the two must leave the reason for both. `after`
-    is the next segment.
+    Returns the segment's end, and whether it has a record at every offset up to that end, as an uncompacted segment
+    has. `before_cut` is called before a truncation: if a crash separates the two, the bad batch is still there, and the
+    next start does both again. `after` is the next segment.
     """
 
     def note(completed: CompletedTxn) -> None:
@@ -243,8 +244,8 @@ def recover_segment(
         if not _is_sound(header, batch, next_offset, segment.base_offset):
             break
         if header.base_offset > next_offset or header.leader_epoch > epochs.latest:
-            # The CRC covers neither number. Compaction leaves holes, and epochs grow; but the next batch may contradict
-            # it.
+            # The CRC covers neither number. Both may be right: compaction leaves holes, and epochs grow. But the next
+            # batch may contradict them.
             behind = read_header(file, position + header.size, segment.size)
             if behind is not None and not _may_follow(behind, header):
                 break

@@ -36,14 +36,14 @@ _BEYOND_ALL = 2**63
 def announce_swap(directory: str, base: int) -> list[str]:
     """Do step 1 for the `.cleaned` segment with this base, and return its future names.
 
-    Raises OSError, and then nothing has changed.
+    Raises OSError without any change.
     """
     paths = [offset_name(directory, base, suffix) for suffix in SEGMENT_SUFFIXES]
     try:
         for path in paths:
             os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
     except OSError:
-        for path in reversed(paths):  # the log file last here, for the same reason
+        for path in reversed(paths):  # the log file last: no index without its log file
             with contextlib.suppress(OSError):
                 remove_quietly(path + SWAP_SUFFIX)
         remove_cleaned(directory)
@@ -86,7 +86,7 @@ def _undo(directory: str) -> None:
     for name in names:
         if name.endswith(SWAP_SUFFIX) and (offset_of(name) or 0) >= first_cleaned:
             remove_quietly(f"{directory}/{name}")
-    # Last: if this is interrupted too, they show that the removed ones were incomplete.
+    # Last: if this repair is interrupted, too, the `.cleaned` files still show that the `.swap` files were incomplete.
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
             remove_quietly(f"{directory}/{name}")

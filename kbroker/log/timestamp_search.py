@@ -18,10 +18,10 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode, Malformed
 from kbroker.protocol.records import BatchHeader, compute_crc, wrap
 
-_MAX_DECOMPRESSED = 1 << 30  # these batches were accepted before; the bound only stops a broken file
+_MAX_DECOMPRESSED = 1 << 30  # these batches have passed the checks of an append; the bound only stops a broken file
 _I64 = 2**63
-_SEGMENTS = 8  # checked in one go: the first check of one opens three files
-_CHECKED_BYTES = 1 << 20  # of skipped batches; the time index leads nearer than that, except with unordered timestamps
+_SEGMENTS = 8  # checked between two pauses: a segment's first check opens three files
+_CHECKED_BYTES = 1 << 20  # of skipped batches; a search skips more only if timestamps are unordered
 
 
 Found = tuple[int, int, int]
@@ -54,7 +54,7 @@ class TimestampSearch:
     async def _first_batch(
         self, timestamp: int, extent: Callable[[], LogExtent], start: int
     ) -> tuple[BatchHeader, bytes] | None:
-        """Return the first batch from `start` on whose header claims that timestamp or a later one."""
+        """Return the first batch from `start` on whose header has `timestamp` or a later one."""
         segments = self._segments
         for index in _places(segments, segments.index_at(start - 1) if start else 0):
             if index is None:
@@ -99,7 +99,7 @@ class TimestampSearch:
 def _places(segments: Segments, index: int) -> Iterator[int | None]:
     """Yield the indexes of all segments from `index` on; None now and then, so that others may go first.
 
-    Whether the segments change meanwhile or not, none after the yielded ones is left out.
+    Even if the segments change meanwhile, none after the yielded ones is left out.
     """
     count = 0
     while True:
@@ -115,7 +115,7 @@ def _places(segments: Segments, index: int) -> Iterator[int | None]:
 
 
 def _is_older(segments: Segments, index: int, timestamp: int) -> bool:
-    """Whether a closed segment surely has no such late timestamp; false if its end is not proven."""
+    """Whether a closed segment surely has only smaller timestamps; false if its end is not proven."""
     segment = segments[index]
     if segment is segments.active or segment.max_timestamp >= timestamp or segment.indexes.damaged:
         return False
@@ -127,8 +127,8 @@ def _batches_at(
 ) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield (header, bytes) of a segment's batches from `start_offset` on that contain `timestamp` or a later one.
 
-    Skipped batches are part of the answer: those that existed at the start are checked first, within a limited
-    distance. Raises ApiError(CORRUPT_MESSAGE).
+    The result also depends on the skipped batches: the CRCs of those that existed at the start are checked, up to a
+    limited number of bytes. Raises ApiError(CORRUPT_MESSAGE).
     """
     segment = segments[index]
     anchor = segment.place_by_time(timestamp, start_offset)

@@ -1,12 +1,12 @@
 """The metrics of a broker, collected in its event loop, in pieces.
 
-Owns which of the broker's numbers is which metric, and how many of a kind are listed individually. Never changes
+Owns the mapping of the broker's numbers to metrics, and the limits on individually listed objects. Never changes
 anything, and never blocks: long work gives way in between, so that a page of thousands of topics delays no request.
 Values from different pieces may be of different age.
 
-The idle share of the loop is known from samples of its processor time, taken when metrics are requested. Kafka reports
-it for its thread pools as the mean of a minute; here one thread does the work of both, and other work of the process
-does not count.
+The idle share of the loop is computed from samples of its processor time, taken when metrics are requested. Kafka
+reports the idle share of its two thread pools as the mean of a minute. Here one thread does the work of both pools, and
+other work of the process does not count.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_TOPICS: Final = 2_000
 MOST_PARTITIONS: Final = 10_000
 MOST_OFFSETS: Final = 10_000
 MOST_QUOTAS: Final = 1_000
-"""How many are listed individually; the sums include all."""
+"""How many objects of a kind are listed individually; the sums include all."""
 _TRAFFIC: Final = {
     "messagesin_total": "messages_in",
     "bytesin_total": "bytes_in",
@@ -55,7 +55,7 @@ _VERSION: Final = _version()  # read once, because it is stored in files
 
 
 async def collect(node: Node, idle: Idle, lag_s: float) -> Values:
-    """Collect all values; `lag_s` is how long this waited for its turn in the loop."""
+    """Collect all values; `lag_s` is the time that this call waited for its turn in the loop."""
     values: Values = {}
     put(values, "kbroker_build_info", 1, {"version": _VERSION})
     await _partitions(node, values)
@@ -196,7 +196,7 @@ _MOST: Final = 128
 
 
 class Idle:
-    """The idle share of one loop; used in its thread. After a long time without requests it covers all that time."""
+    """The idle share of one loop; used on its thread. After a long pause in the requests, it covers the whole pause."""
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.thread_time

@@ -1,7 +1,7 @@
 """The metrics of the coordinators: groups, their lag, and transactions.
 
-Owns iterating over them in pieces, and which partitions could not be loaded. A partition whose coordinator is loading
-has no other metrics.
+Owns the iteration over them, in pieces, and the report of partitions that could not be loaded. A partition whose
+coordinator is loading has no other metrics.
 """
 
 from __future__ import annotations

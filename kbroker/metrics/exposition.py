@@ -1,11 +1,11 @@
 """Every metric, and the collected values as the text of a page.
 
-Owns the table of names (names.txt), meanings, and the corresponding MBeans of Kafka, which is also in the docs (`python
--m kbroker.metrics.exposition` prints it). Names and labels of Kafka's MBeans are those that the usual rules of
-Prometheus's JMX exporter produce, so that dashboards and alerts for Kafka work. Owns the conversion from values to
-prometheus_client's families and their text, in the format that the client prefers. Runs on the client's thread, beside
-the event loop, and so rests as long as it works: it holds the interpreter for half a millisecond at a time, however
-long the page. Never looks at the broker.
+Owns the table of names (names.txt), meanings, and corresponding MBeans of Kafka. The docs contain this table, as
+`python -m kbroker.metrics.exposition` prints it. For Kafka's MBeans, the names and labels are those that the usual
+rules of Prometheus's JMX exporter produce, so that dashboards and alerts for Kafka work. Also owns the conversion from
+values to prometheus_client's families and their text, in the format that the client prefers. Runs on the client's
+thread, beside the event loop. After each half millisecond of work it sleeps as long, so that the loop gets the
+interpreter even during a long page. Never looks at the broker.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from kbroker.long_work import Pauses
 from kbroker.metrics.values import Values, put_all
 
 _COUNTS: Final = ",Count", "-request-count", "throttle-count", "-export-count", "-error-count"
-"""The name endings of MBeans that only grow."""
+"""The name endings of MBeans whose values only grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """One metric. A counter's name ends in `_total`; a Kafka count without that ending has no type."""
+    """One metric. A counter's name ends in `_total`; a count of Kafka without this ending has no type."""
 
     name: str
     labels: str
     help: str
     mbean: str
-    """Kafka's, after "kafka."; empty for kbroker's own metrics."""
+    """The name of Kafka's MBean, after "kafka."; empty for kbroker's own metrics."""
 
     @property
     def kind(self) -> str:
@@ -76,12 +76,12 @@ def _samples(pauses: Pauses, name: str, values: Iterable[tuple[str, dict[str, st
             yield Sample(name + ending, labels, value)
             pauses.rest()
 
-    # Iterated once and in order, so that it need not be a list.
+    # The library iterates over this once and in order, so a generator is enough.
     return cast("list[Sample]", made())
 
 
 class _Collected(Collector):
-    """Stands in for a registry."""
+    """Takes the place of a registry."""
 
     def __init__(self, values: Values, families: Sequence[Family]) -> None:
         self._values = values

@@ -4,8 +4,8 @@ Owns the answers to the two questions. Runs in the broker's event loop. Never se
 
 A broker is *alive* as long as its event loop responds; otherwise it should be restarted. It is *ready* once it can
 serve clients: its listeners are open, its coordinators have loaded the partitions that they lead, and a cluster knows
-it. Partitions with fewer in-sync replicas than min.insync.replicas are named but do not count, because taking this
-broker out of service repairs none of them; a strict check, as for a rolling restart, waits for them.
+it. Partitions with fewer in-sync replicas than min.insync.replicas are named, but the broker is ready in spite of them:
+taking it out of service would repair none of them. A strict check, for example for a rolling restart, waits for them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMED: Final = 20
 async def readiness(
     node: Node | None, logs: LogManager | None, *, stopping: bool, strict: bool
 ) -> tuple[bool, dict[str, Any]]:
-    """Return whether the broker is ready, and its state; `logs` are those that a starting broker reads."""
+    """Return whether the broker is ready, and its state; `logs` are the logs that a starting broker is reading."""
     if stopping:
         return False, {"status": "not ready", "reasons": ["it is stopping"]}
     if node is None:
@@ -64,7 +64,7 @@ async def readiness(
 
 
 def _start(logs: LogManager | None) -> str:
-    """Describe the progress of a start, which may read logs for minutes after a crash."""
+    """Describe the progress of a start: after a crash it may read logs for minutes."""
     reading = [each.recovery for each in logs.managers if each.recovery.total] if logs is not None else []
     if not reading:
         return "it is starting"

@@ -1,6 +1,6 @@
 """The metrics of log directories: flushes, failures, compaction, and the progress of reading them at a start.
 
-Owns which of their numbers is which metric. Never changes a log.
+Owns the mapping of their numbers to metrics. Never changes a log.
 """
 
 from __future__ import annotations

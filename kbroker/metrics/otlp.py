@@ -1,7 +1,8 @@
 """OpenTelemetry's MetricsData, as clients push it, read into points for a page (KIP-714).
 
-Owns the form of names and attributes on the page, which parts of the format are read, and how much of one push. Runs on
-a thread and knows no broker. Invalid MetricsData raises Malformed; valid points that cannot be shown are counted.
+Owns the form of names and attributes on the page, the choice of the parts of the format to read, and the limits on one
+push. Runs on a thread and knows no broker. Invalid MetricsData raises Malformed; valid points that cannot be shown are
+counted.
 
 This module walks the outer messages, so that each metric is parsed on its own, and the library holds the interpreter
 only as long as one metric takes:
@@ -36,7 +37,7 @@ from kbroker.protocol.errors import Malformed
 MOST_POINTS: Final = 1_000
 """The most points of one push; further ones are left out."""
 MOST_FIELDS: Final = 100_000
-"""The most fields in the outer messages of one push: it may have millions of meaningless ones. More is Malformed."""
+"""The most fields in the outer messages of one push, which may have millions of them. More raise Malformed."""
 MOST_CHECKED: Final = 5_000
 """The most metrics and points examined in one push; further ones are left out."""
 MOST_ATTRIBUTES: Final = 16
@@ -76,10 +77,10 @@ class Point:
     kind: str
     """counter, gauge or histogram."""
     labels: Labels
-    """In order; without the labels that identify the client."""
+    """Sorted label names and values, without the labels that identify the client."""
     value: float | Buckets
     is_delta: bool
-    """Whether it is added to earlier values."""
+    """Whether the value is added to earlier values."""
 
 
 @dataclass(slots=True)
@@ -176,7 +177,7 @@ def _points(metric: Metric, kind: str, resource: dict[str, str]) -> Iterator[Poi
         is_delta = metric.histogram.aggregation_temporality == AGGREGATION_TEMPORALITY_DELTA
         for each in metric.histogram.data_points:
             yield _point(name, "histogram", each, resource, _buckets(each), is_delta=is_delta)
-    # Summaries and exponential histograms are ignored: no client of Kafka's is known to push them.
+    # Summaries and exponential histograms are ignored: no known client of Kafka pushes them.
 
 
 def _point(
@@ -219,7 +220,7 @@ def _buckets(point: HistogramDataPoint) -> Buckets | None:
     rises = all(low < high for low, high in pairwise(bounds))
     if len(counts) != len(bounds) + 1 or len(bounds) > MOST_BUCKETS or not rises:
         return None
-    # No values below 0 either, because OpenMetrics has no sum for values that may be negative.
+    # Values below 0 are not shown either: OpenMetrics has no sum for values that may be negative.
     if not all(0 <= each < math.inf for each in (*bounds, point.sum)):
         return None
     return Buckets(bounds, counts, point.sum)
@@ -237,7 +238,7 @@ def _attributes(attributes: Iterable[Any]) -> dict[str, str]:
         name = _NOT_IN_NAMES.sub("_", each.key[: LONGEST_NAME + 1])
         if not name or name[0].isdigit():
             name = f"_{name}"
-        if name.startswith("__"):  # such names are reserved by Prometheus
+        if name.startswith("__"):  # Prometheus reserves such names
             name = f"key{name}"
         found[name] = _text(each.value)
     return found

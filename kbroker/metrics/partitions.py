@@ -1,6 +1,6 @@
-"""The metrics of partitions: of those with a replica here, and on the controller of all.
+"""The metrics of partitions: of those with a replica here, and, on the controller, of all partitions.
 
-Owns iterating over them in pieces. Never changes a partition.
+Owns the iteration over them, in pieces. Never changes a partition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Sums:
 
 
 def is_under_min_isr(partition: Partition) -> bool:
-    """Whether a partition that is led here refuses acks=all."""
+    """Whether a partition led here has too few in-sync replicas for acks=all."""
     return partition.leading and len(partition.isr) < partition.min_isr
 
 

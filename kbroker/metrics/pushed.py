@@ -1,7 +1,8 @@
 """The metrics that clients have pushed, kept for the page: the receiver of `kbroker start --metrics` (KIP-714).
 
-Owns which clients' values are kept, for how long, and how many. A thread unpacks and reads each push; the values are
-changed and shown in the event loop, in pieces. Never requests anything from a client.
+Owns the choice of the clients whose values are kept, the time for which they are kept, and their maximum number. A
+thread unpacks and reads each push; the values are changed and shown in the event loop, in pieces. Never requests
+anything from a client.
 
 The latest values of each client are kept: deltas are summed up, so that counters on the page only grow. A client is
 dropped when it terminates, and after three intervals (at least a minute) without a push. If there are too many, the
@@ -38,10 +39,10 @@ _ENDINGS: Final = {
     "gauge": ("",),
     "histogram": ("", "_bucket", "_count", "_sum", "_created"),
 }
-"""The suffixes that a metric's name has, or may have, so that no other metric may have these names (OpenMetrics)."""
+"""The suffixes that a metric's name may have on the page. No other metric may have one of these names (OpenMetrics)."""
 _OWN_LABELS: Final = "client_instance_id", "client_id", "client_software_name"
 _RESERVED_LABELS: Final = re.compile(rf"(?:exported_)*(?:le|{'|'.join(_OWN_LABELS)})")
-"""Labels that a client's own attributes must not have; includes the forms to which such attributes are renamed."""
+"""Label names that a client's own attributes must not have, including the new names of renamed attributes."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class PushedMetrics:
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # the client with the newest push is the last
         self._series = 0
         self._left_out: OrderedDict[bytes, float] = OrderedDict()
-        """Clients that were dropped for lack of room, until they would have expired."""
+        """Clients that were dropped for lack of room; each stays here until it would have expired."""
         self._waiting = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kbroker-pushed")
 
@@ -90,7 +91,8 @@ class PushedMetrics:
         self._waiting += 1
         reading = asyncio.get_running_loop().run_in_executor(self._thread, _read, push)
         reading.add_done_callback(self._was_read)
-        # The thread still reads the push when the waiting request has ended, as after a closed connection.
+        # The thread continues to read the push even if the waiting request has ended, for example because its
+        # connection was closed.
         read = await asyncio.shield(reading)
         if push.terminating:
             self.forget(client.instance_id)
@@ -100,7 +102,7 @@ class PushedMetrics:
     def _was_read(self, reading: asyncio.Future[Read]) -> None:
         self._waiting -= 1
         if not reading.cancelled():
-            reading.exception()  # no request may be left to see the error
+            reading.exception()  # always retrieved: otherwise asyncio would warn
 
     def forget(self, instance_id: bytes) -> None:
         """Drop a client's values."""
@@ -131,7 +133,7 @@ class PushedMetrics:
                 self._series += grown
             await turn
             if self._kept.get(client.instance_id) is not kept:
-                return  # it was dropped for lack of room, or has ended
+                return  # the client was dropped for lack of room, or has terminated
             while self._series > MOST_SERIES:
                 self._make_room(now_ms)
 
@@ -175,12 +177,12 @@ def _read(push: Push) -> Read:
 
 
 def _series(point: Point) -> int:
-    """Return how many lines of the page a point takes."""
+    """Return the number of a point's lines on the page."""
     return len(point.value.counts) + 2 if isinstance(point.value, Buckets) else 1
 
 
 def _added(before: Point | None, point: Point) -> Point:
-    """Return a point, added to the value before it if it is a delta."""
+    """Return a point; a delta is added to the previous value."""
     if before is None or not point.is_delta or before.kind != point.kind:
         return point
     old, new = before.value, point.value
@@ -210,7 +212,7 @@ def _family(families: dict[str, Family], taken: set[str], point: Point) -> Famil
 
 
 def _samples(point: Point, own: dict[str, str]) -> list[tuple[str, dict[str, str], float]]:
-    # As Prometheus does with a label that it sets itself.
+    # Prometheus renames labels in this way if they conflict with its own.
     client_labels = {
         f"exported_{name}" if _RESERVED_LABELS.fullmatch(name) else name: value for name, value in point.labels
     }

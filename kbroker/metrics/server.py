@@ -4,8 +4,8 @@ Owns the socket, the threads and the form of the answers. It does not run in the
 sends slowly, or never reads its answer, blocks nothing there. The loop only collects values, in pieces (collection.py);
 the connection's thread makes their text. Never changes the broker.
 
-The number of connections is limited; one more takes the place of the oldest, so that idle clients cannot keep others
-out.
+The number of connections is limited. Beyond the limit, a new connection displaces the oldest one, so that idle clients
+cannot block others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CONNECTIONS: Final = 32
 """The most connections at once."""
 _COLLECT_S: Final = 30.0
 _IDLE_S: Final = 30.0
-"""After this time a connection that neither sends nor reads is closed."""
+"""The time after which an idle connection is closed."""
 _SMALL: Final = 1024
 _STOP_S: Final = 5.0
 _T = TypeVar("_T")
@@ -64,13 +64,13 @@ class MetricsServer:
         self.node: Node | None = None
         """The broker, once it has started."""
         self.logs: LogManager | None = None
-        """Its logs, once they are being read."""
+        """The broker's logs, once it reads them."""
         self.pushed: PushedMetrics | None = None
         """The metrics that clients push, if they are accepted."""
         self.stopping = False
         host, port = listening.getsockname()[:2]
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        """Its address, as "http://127.0.0.1:9404"."""
+        """The server's address, such as "http://127.0.0.1:9404"."""
         self._closed = False
         self._idle = Idle()
         self._collecting = threading.Lock()
@@ -78,7 +78,7 @@ class MetricsServer:
         self._changing = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._threads: dict[threading.Thread, socket.socket] = {}
-        """The threads of connections in order of arrival, also of those that were displaced by newer ones."""
+        """The threads of connections in order of arrival, including connections that newer ones have displaced."""
         self._thread = threading.Thread(target=self._accept, name="kbroker-metrics", daemon=True)
 
     def start(self) -> Self:
@@ -87,10 +87,10 @@ class MetricsServer:
         return self
 
     def stop(self) -> None:
-        """Stop serving; not from the loop's own thread, for which an answer may wait."""
+        """Stop serving. Do not call this on the loop's own thread: an answer may be waiting for the loop."""
         self._closed = True
         with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # which wakes the accepting thread
+            self._listening.shutdown(socket.SHUT_RDWR)  # this wakes the accepting thread
         self._listening.close()
         with self._changing:
             left = dict(self._threads)
@@ -122,7 +122,7 @@ class MetricsServer:
                 self._forget(sock, thread)
 
     def _takes(self, sock: socket.socket, thread: threading.Thread) -> bool:
-        """Make room for a connection; return False while too many displaced ones are still at work."""
+        """Make room for a connection; return False while too many displaced connections are still at work."""
         with self._changing:
             if len(self._threads) >= 2 * CONNECTIONS:
                 return False
@@ -155,7 +155,7 @@ class MetricsServer:
 
     def metrics(self, accept: str, asker: socket.socket) -> tuple[int, str, bytes]:
         """Return the status, the type and the text of the page; raises NoAnswer, or OSError for a broken connection."""
-        with self._collecting:  # concurrent ones would only take turns
+        with self._collecting:  # concurrent collections would only slow each other down
             if asker not in self._connections:
                 raise ConnectionAbortedError
             if self.stopping:
@@ -179,7 +179,7 @@ class MetricsServer:
         async def measure(_lag_s: float) -> tuple[bool, dict[str, Any]]:
             return await readiness(self.node, self.logs, stopping=self.stopping, strict=strict)
 
-        with self._measuring:  # or all requests would take their share of every turn of the loop
+        with self._measuring:  # one at a time, to limit the load on the loop
             return self._ask(measure, LOOP_S)
 
     def lag_s(self) -> float:

@@ -1,6 +1,6 @@
 """The form of collected values: by metric, with their labels.
 
-Owns it. Knows neither the broker nor the page.
+Owns this form. Knows neither the broker nor the page.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def _extension() -> ModuleType:
     package = find_spec(_PACKAGE)
     spec = package and PathFinder.find_spec(_EXTENSION, package.submodule_search_locations)
     if not spec or not spec.loader:
-        # Zipped or frozen, or a later version that is built in another way: its documented name works as well.
+        # The package is zipped or frozen, or a later version is built in another way: import it by its documented name.
         import crc32c
 
         return crc32c

@@ -3,10 +3,10 @@
 Owns the cache of these functions, and their interface: the forms, and how each is called. decoder_source.py and
 encoder_source.py write their code. Never does I/O and keeps no state but its caches.
 
-Decoding takes any buffer that ends where the message ends; a memoryview makes `records` fields views on it.
-Each function has a divided form, too: a coroutine that yields, for messages with long lists.
-Encoding appends to a bytearray; a `records` value that is no bytes object, or a large one, is left out and noted in
-`spill` as (position in the output, value), so that the transport can send it without a copy.
+Decoding takes any buffer that ends with the message; `records` fields decoded from a memoryview are views on it. Each
+function has a divided form, too: a coroutine that yields, for messages with long lists. Encoding appends to a
+bytearray; a `records` value that is no bytes object, or a large one, is left out and noted in `spill` as (position in
+the output, value), so that the transport can send it without a copy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Decoder = Callable[[Buffer], Any]
 Spill = list[tuple[int, Any]]
 Encoder = Callable[[Any, bytearray, Spill], None]
 DividedDecoder = Callable[[Buffer, Callable[[int], None]], Coroutine[Any, Any, Any]]
-"""Called with the buffer, and with a function that receives the memory of each list, in bytes, before it is taken."""
+"""Called with the buffer, and with a function that receives each list's size in bytes before the list is allocated."""
 DividedEncoder = Callable[[Any, bytearray, Spill], Coroutine[Any, Any, None]]
 _T = TypeVar("_T")
 
@@ -39,17 +39,17 @@ def encoder(cls: type[Any], version: int) -> Encoder:
 
 
 def short_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T | None]:
-    """Return a decoder that gives up (None) at the first list that is long (SHORT_LIST)."""
+    """Return a decoder that returns None if any list is longer than SHORT_LIST."""
     return cast("Callable[[Buffer], _T | None]", _decoder(cast("Any", cls), version, "short"))
 
 
 def stored_decoder(cls: type[_T], version: int) -> Callable[[Buffer], _T]:
-    """Return a decoder of stored messages: as in Java, U+FFFD stands for invalid UTF-8."""
+    """Return a decoder of stored messages: as in Java, U+FFFD replaces invalid UTF-8."""
     return cast("Callable[[Buffer], _T]", _decoder(cast("Any", cls), version, "stored"))
 
 
 def divided_decoder(cls: type[Any], version: int) -> DividedDecoder:
-    """Return the decoder as a coroutine; it raises Malformed, and passes on errors of its counter of memory."""
+    """Return the decoder as a coroutine; it raises Malformed, and the errors of its memory counter."""
     return cast("DividedDecoder", _decoder(cast("Any", cls), version, "divided"))
 
 
@@ -64,7 +64,7 @@ def decode(cls: type[_T], version: int, buf: Buffer) -> _T:
 
 
 def encode(value: Any, version: int) -> bytes:
-    """Encode one message whole, with its records copied in."""
+    """Encode one message into a single buffer, including its records."""
     out = bytearray()
     spill: Spill = []
     _encoder(cast("Any", type(value)), version)(value, out, spill)

@@ -3,7 +3,7 @@
 Owns the five codecs by their number in a batch's attributes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd. Never interprets
 the bytes. decompression.py reads a codec piece by piece.
 
-Snappy has its module, snappy_format.py. Lz4 is the frame format with independent blocks, the only form that Java's
+Snappy has its own module, snappy_format.py. Lz4 is the frame format with independent blocks, the only form that Java's
 reader accepts.
 """
 
@@ -29,7 +29,7 @@ ZSTD: Final = 4
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
-_DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number asks for the high compressor
+_DEFAULT_LZ4_LEVEL = 9  # Kafka's number for "the fast compressor"; every other number selects the high compressor
 _DEFAULT_ZSTD_LEVEL = 3
 _GZIP_STEP = 16384  # some hundred us
 
@@ -109,7 +109,7 @@ def _lz4_level(level: int | None) -> int:
 def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes | bytearray | memoryview:
     """Return the decompressed bytes; raises Malformed if they are broken or would be more than `max_bytes`.
 
-    It allocates at most `max_bytes` and a small constant, for any size that the input claims.
+    Whatever size the input claims, this allocates at most `max_bytes` and a small constant.
     """
     if codec == NONE:
         if len(data) > max_bytes:

@@ -117,14 +117,14 @@ class DecoderSource(FunctionSource):
     def length(self, letter: str, flexible: bool, string: str = "") -> str:
         """Write the reading of a length prefix; return the variable that holds it (negative for null).
 
-        The length of a string has a limit also if it is a varint; `string` is its name in the error.
+        A string's length has a limit even if it is a varint; `string` is the string's name in the error message.
         """
         n = self.fixed("B" if flexible else letter)
         self.flush()
         if flexible:
             self.add(f"if {n} > 127:")
             self.add(f"    {n}, pos = read_uvarint(buf, pos - 1)")
-            if string:  # in this branch, so that short strings cost nothing more
+            if string:  # here, so that short strings need no check
                 self.add(f"    if {n} > {MAX_STRING + 1}:")
                 self.add(f"        raise Malformed('{string} is longer than {MAX_STRING} bytes')")
             self.add(f"{n} -= 1")
@@ -144,12 +144,12 @@ class DecoderSource(FunctionSource):
         self.add(f"    pos = {stop}")
         if self.divided and kind.name == "string":
             self.add(f"    if {n} > 64 and not {value}.isascii():")
-            self.add(f"        take(3 * {n})")  # one wide character makes all of them wide
+            self.add(f"        take(3 * {n})")  # one wide character makes all characters wide
         self.null_branch(name, value, nullable)
         return value
 
     def null_branch(self, name: str, value: str, nullable: bool) -> None:
-        """Write the branch for any negative length, as in Kafka's generated readers (MessageDataGenerator)."""
+        """Write the branch for null: any negative length, as in Kafka's generated readers (MessageDataGenerator)."""
         self.add("else:")
         if nullable:
             self.add(f"    {value} = None")
@@ -249,7 +249,7 @@ def _too_many(n: int, remaining: int) -> Malformed:
 
 
 def _memory_of(spec: FieldSpec) -> int:
-    """Return roughly how much memory one element of a list takes, including its place in the list."""
+    """Return the approximate memory of one element of a list, including its place in the list."""
     if not isinstance(spec.kind, Scalar):
         return 8 + _memory_of_struct(spec.kind)
     return 8 + _MEMORY_OF.get(spec.kind.name, 32)

@@ -3,7 +3,8 @@
 Owns the limits of one step of each codec: a step reads some kilobytes, returns some hundred at most, and may return
 nothing. Never keeps returned bytes, never interprets them, and has no limit on all steps together: the caller counts.
 
-Snappy has its module, snappy_format.py. Zstd frames are cut at their blocks, which decompress to at most 128 kB each.
+Snappy has its own module, snappy_format.py. Zstd frames are cut at their blocks, which decompress to at most 128 kB
+each.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from kbroker.protocol.errors import Malformed, Undecodable
 
 PIECE: Final = 65536
 
-_GZIP_INPUT = 16384  # of the shortest blocks, which take longest for their size: some ms
+_GZIP_INPUT = 16384  # one step: some ms if all blocks are as short as possible
 _GZIP_MEMBER = b"\x1f\x8b"
 _GZIP_FORMAT = 31  # zlib's number for gzip's header and trailer, with the largest window
 _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
@@ -31,7 +32,7 @@ _ZSTD_LONGEST_HEADER = 18
 _SKIPPABLE = b"\x2a\x4d\x18"
 _LIBRARYS_WINDOW = 128 << 20  # the largest that zstd's own decoders accept by default
 MOST_WINDOW: Final = 8 << 20
-"""Most bytes of a zstd frame with a larger window; the levels above 19 use one for content of any size."""
+"""Maximum size of a zstd frame with a larger window. Levels above 19 use such a window for content of any size."""
 
 
 def unpack_gzip(data: memoryview) -> Iterator[bytes]:
@@ -59,7 +60,7 @@ def unpack_gzip(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_lz4(data: memoryview) -> Iterator[bytes]:
-    """Yield the content of an lz4 frame, and ignore bytes behind it, as Java's reader does; raises Undecodable."""
+    """Yield the content of an lz4 frame, and ignore bytes after it, as Java's reader does; raises Undecodable."""
     unpacker = lz4.frame.LZ4FrameDecompressor()
     position = 0
     try:
@@ -77,7 +78,10 @@ def unpack_lz4(data: memoryview) -> Iterator[bytes]:
 
 
 def unpack_zstd(data: memoryview) -> Iterator[bytes]:
-    """Yield the content of zstd frames; raises Undecodable, or Malformed past MOST_WINDOW of a wide-window frame."""
+    """Yield the content of zstd frames; raises Undecodable.
+
+    Raises Malformed for a frame with a window larger than MOST_WINDOW and more content than that.
+    """
     if not data:
         raise Malformed("no zstd frame")
     position = 0
@@ -97,7 +101,7 @@ def unpack_zstd(data: memoryview) -> Iterator[bytes]:
 
 
 class _OfThread(threading.local):
-    """Objects of a thread: creating one takes 5 us, and two threads at once would break it."""
+    """A decompressor for each thread: creating one takes 5 us, and two threads must not share one."""
 
     def __init__(self) -> None:
         self.library = zstandard.ZstdDecompressor()

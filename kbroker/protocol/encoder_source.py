@@ -169,7 +169,7 @@ class EncoderSource(FunctionSource):
         for spec in tagged:
             held = f"{value}.{spec.name}"
             if not isinstance(spec.kind, Scalar) and not spec.array:
-                # In Kafka the default of a nullable struct is an empty struct, and null is written.
+                # In Kafka a nullable struct's default is an empty struct, so null has to be written.
                 conditions.append("True" if self.version in spec.nullable else f"{held} is not None")
             elif spec.array and spec.default is not None:
                 conditions.append(f"{held} is None or len({held}) > 0")

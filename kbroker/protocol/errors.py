@@ -1,4 +1,4 @@
-"""Kafka's error codes, by number and name, and the exceptions that carry them.
+"""Kafka's error codes, by number and name, and the exceptions with such a code.
 
 Owns the code table of Apache Kafka 4.3 (org.apache.kafka.common.protocol.Errors). Never decides on the code of a
 response.
@@ -189,4 +189,4 @@ DEFAULT_MESSAGES: dict[ErrorCode, str] = {
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
 }
-"""The texts of responses with a message, if there is nothing more specific (Errors.message)."""
+"""The default texts of responses with a message, used without a more specific one (Errors.message)."""

@@ -41,9 +41,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 NewRecord = tuple[int, bytes | None, bytes | None, Sequence[tuple[str, bytes | None]]]
 """A record to write: timestamp in ms, key, value, headers."""
 
-_AHEAD: Final = 16448  # bytes to decompress before a record is read: their errors have precedence
+_AHEAD: Final = 16448  # bytes to decompress before reading a record: decompression errors come first
 _PASSED_AT_ONCE: Final = 255
-"""Records less one, a power of two, that are skipped between two yields."""
+"""The number of records skipped between two yields, a power of two, minus one."""
 _NUMBERS: Final = 64  # most bytes that the numbers of a broken record may reach beyond its end
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
@@ -124,7 +124,7 @@ def parse_header(buf: bytes | bytearray | memoryview, pos: int = 0) -> BatchHead
 
 
 def iter_batches(buf: bytes | bytearray | memoryview) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of each whole batch; stops at a partial last batch, raises Malformed if invalid."""
+    """Yield (position, header) of each whole batch, up to a partial last one; raises Malformed for an invalid batch."""
     position, end = 0, len(buf)
     while position + HEADER_SIZE <= end:
         header = parse_header(buf, position)
@@ -148,7 +148,7 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, beg
     """Yield the records of one batch as `read_records` does, and None after each step of decompression.
 
     It keeps no more decompressed bytes than the next record needs. Records below the offset `begin` are skipped without
-    being decoded, with one None for some hundred.
+    being decoded, with one None for each few hundred records.
     """
     header = parse_header(batch)
     if header.size > len(batch):
@@ -192,7 +192,7 @@ def stream_records(batch: bytes | bytearray | memoryview, *, max_bytes: int, beg
 
 
 def _delta_and_end(data: bytes, position: int) -> tuple[int, int]:
-    """Return a record's offset delta, and the position behind the record."""
+    """Return a record's offset delta, and the position after the record."""
     size, start = read_number(data, position, 5)
     if size < 0 or start + size > len(data):
         raise Malformed(f"record of {size} bytes does not fit in its batch")
@@ -271,7 +271,7 @@ def enclose(
     control: bool = False,
     timestamp_type: int = 0,
 ) -> bytes:
-    """Build a batch of `count` records that are already encoded, and compressed if there is a codec."""
+    """Build a batch of `count` records that are already encoded, and already compressed if there is a codec."""
     attributes = codec | timestamp_type << 3
     attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     size = HEADER_SIZE + len(payload)
@@ -294,7 +294,7 @@ def rewrite_timestamps(batch: bytearray | memoryview, attributes: int, max_times
 def _encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Any
 ) -> bytearray:
-    out = bytearray(1)  # attributes, of which none is defined
+    out = bytearray(1)  # attributes, all of them undefined
     put_number(out, wrap(timestamp_delta))
     put_number(out, offset_delta)
     _put_bytes(out, key)
@@ -369,14 +369,14 @@ def _nullable(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
 
 
 def wrap(value: int) -> int:
-    """Let a sum overflow like a Java long; every client computes a hostile timestamp this way."""
+    """Let a sum overflow as a Java long does: clients compute a hostile batch's timestamps in this way."""
     return (value + _I64 & _U64) - _I64
 
 
 def read_number(data: bytes, position: int, longest: int) -> tuple[int, int]:
-    """Return the number at `position`, of at most `longest` bytes, and the position behind it.
+    """Return the number at `position`, of at most `longest` bytes, and the position after it.
 
-    Raises Malformed if the data end within it, EndlessNumber if it is longer.
+    Raises Malformed if the data end within the number, EndlessNumber if the number is longer.
     """
     try:
         byte = data[position]
@@ -387,7 +387,7 @@ def read_number(data: bytes, position: int, longest: int) -> tuple[int, int]:
             byte = data[position + index]
             result |= (byte & 0x7F) << 7 * index
             if byte < 0x80:
-                result &= 0xFFFFFFFF if longest == 5 else _U64  # as in Java, if a number has more bits
+                result &= 0xFFFFFFFF if longest == 5 else _U64  # surplus bits are dropped, as in Java
                 return (result >> 1) ^ -(result & 1), position + index + 1
     except IndexError as error:
         raise Malformed("record ends within a number") from error
@@ -408,7 +408,7 @@ class EndTxnMarker(NamedTuple):
 
 
 def read_marker(batch: bytes | bytearray | memoryview) -> EndTxnMarker | None:
-    """Read a control batch; None for a control type that is not the end of a transaction, or an emptied batch."""
+    """Read a control batch; None if it is empty, or if its control type is not the end of a transaction."""
     for record in read_records(batch, max_bytes=4096):
         if record.key is None or len(record.key) < 4 or record.value is None:
             raise Malformed("control record without a type")

@@ -6,8 +6,8 @@
         acks: i16 = f()
 
 Owns the decorators, the field types, and their record of a field (`FieldSpec`). Never touches bytes: compiler.py turns
-a declaration into code. Every field has a default (Kafka's, or zero / empty / false), so absent fields read as
-in Kafka. A tagged struct that is absent reads as None.
+a declaration into code. Every field has a default (Kafka's, or zero / empty / false), so an absent field has the same
+value as in Kafka. An absent tagged struct is None.
 
 Classes are built without the dataclass machinery: four hundred of them must not cost a broker's start 100 ms.
 `__init__` is compiled when a class is first instantiated.

@@ -1,9 +1,9 @@
 """Snappy as Java's SnappyOutputStream writes it, and raw blocks of it, which other producers write.
 
-Owns the stream, in both directions, and the format of a block as far as decompression needs it: the library
-decompresses a small one, this module a large one, element by element. The library can only decompress a block as a
-whole, which may be 21 times its size; producers that write one block per batch (as librdkafka) seldom reach some
-megabytes.
+Owns the stream, in both directions, and those parts of the block format that decompression needs. The library
+decompresses small blocks; this module decompresses large ones, element by element, since the library can only
+decompress a whole block. Its content may be 21 times as large as the block; producers that write one block per batch
+(such as librdkafka) seldom reach some megabytes.
 
     stream   magic 8 bytes, two i32 versions, then blocks: size i32 | raw block of at most 32 kB of input
     block    size uvarint | elements         element: tag u8, whose low two bits are its kind
@@ -22,11 +22,11 @@ XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 
 _XERIAL_MAGIC = XERIAL_HEADER[:8]
 _XERIAL_BLOCK = 32768
-_AT_ONCE: Final = 4 << 20  # bytes: some ms
+_AT_ONCE: Final = 4 << 20  # bytes decompressed in one step: some ms
 _ELEMENTS: Final = 512  # in one step: some hundred us
 _PIECE: Final = 65536
 _REACH: Final = 1 << 20  # of copies; the library's own blocks reach back for 64 kB at most
-_RATIO: Final = 64 / 3  # a copy of 64 bytes takes 3: no block holds more for its size
+_RATIO: Final = 64 / 3  # 3 bytes can copy 64: the largest possible compression ratio
 
 
 def compress_snappy(data: memoryview) -> bytes:
@@ -82,7 +82,7 @@ def unpack_snappy(data: memoryview, max_bytes: int) -> Iterator[bytes]:
 
 
 def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
-    """Yield the content of a block; raises Undecodable, or Malformed if that is more than `max_bytes`."""
+    """Yield the content of a block; raises Undecodable, or Malformed if the content exceeds `max_bytes`."""
     size, position = _claimed(block)
     if size > max_bytes:
         raise Malformed(f"records decompress to more than {max_bytes} bytes")
@@ -91,7 +91,7 @@ def unpack_block(block: memoryview, max_bytes: int) -> Iterator[bytes]:
     if size > _AT_ONCE:
         yield from _elements(block, position, size)
         return
-    import snappy  # late: 5 ms and 2 MB, which few brokers need
+    import snappy  # imported late: it takes 5 ms and 2 MB, and few brokers need it
 
     try:
         yield bytes(snappy.uncompress(bytes(block)))

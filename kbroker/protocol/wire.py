@@ -19,7 +19,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Return the unsigned varint at `pos` and the position behind it.
+    """Return the unsigned varint at `pos` and the position after it.
 
     Raises Malformed past five bytes, IndexError past the buffer.
     """

@@ -14,11 +14,11 @@ from enum import Enum
 from kbroker.protocol.errors import ErrorCode
 
 EpochEnd = Callable[[int], tuple[int, int]]
-"""Epoch -> the largest epoch of the own log not above it, and its end; (-1, -1) if unknown."""
+"""Epoch -> the largest epoch in this broker's log that is not above it, and its end; (-1, -1) if unknown."""
 
 
 class Condition(Enum):
-    """The condition of a followed partition."""
+    """The state of a followed partition."""
 
     FETCHING = "fetching"
     ASKING = "asking for the leader's offsets, as its own is out of range"
@@ -61,7 +61,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """Do nothing: the response is to a request from before something changed."""
+    """Do nothing: the response belongs to a request sent before the state changed."""
 
 
 Step = Append | Truncate | Restart | AskOffsets | BackOff | GiveUp | Ignore
@@ -73,7 +73,7 @@ class Following:
     __slots__ = ("condition", "fetch_offset", "last_fetched_epoch", "leader", "leader_epoch")
 
     def __init__(self, leader: int, leader_epoch: int, end_offset: int, last_epoch: int) -> None:
-        """Begin at the end of the own log, whose last leader epoch is `last_epoch` (-1: it has none)."""
+        """Begin at the end of this broker's log, whose last leader epoch is `last_epoch` (-1: it has none)."""
         self.leader = leader
         self.leader_epoch = leader_epoch
         self.fetch_offset = end_offset
@@ -92,8 +92,8 @@ class Following:
         """Return the step for a response to a fetch at an offset and in a leader epoch.
 
         `diverging` is the leader's (epoch, end offset) if the logs diverge (KIP-595), None if they agree; `end_offset`
-        is the end of the own log. The caller has only one request in flight: a second response for the same offset,
-        from before the log was truncated and grew again, could not be distinguished from the first.
+        is the end of this broker's log. The caller must have only one request in flight: if the log was truncated and
+        has grown again, an older response for the same offset could not be recognised.
         """
         if self.condition is not Condition.FETCHING or asked_offset != self.fetch_offset:
             return Ignore()
@@ -108,10 +108,10 @@ class Following:
         return BackOff()
 
     def offsets_received(self, error: ErrorCode, leader_start: int, leader_end: int, end_offset: int) -> Step:
-        """Return the step for the leader's offsets after an offset out of range.
+        """Return the step for the leader's offsets, requested after OFFSET_OUT_OF_RANGE.
 
-        A leader that ends earlier was elected from outside the in-sync replicas; one that starts later has deleted all
-        records from which this log could continue.
+        A leader whose log ends earlier was elected from outside the in-sync replicas. A leader whose log starts later
+        has deleted all records from which this log could continue.
         """
         if self.condition is not Condition.ASKING:
             return Ignore()
@@ -136,24 +136,24 @@ class Following:
     truncated = appended
 
     def broken(self) -> None:
-        """Mark the own log as not writable."""
+        """Mark this broker's log as not writable."""
         self.condition = Condition.FAILED
 
 
 def certain_end(last_epoch: int, end_offset: int, high_watermark: int) -> int:
-    """Return the offset up to which a log is kept before copying: all of it if it has leader epochs.
+    """Return the offset up to which a follower keeps its log before it fetches: all of it if the log has leader epochs.
 
-    Without one (-1) the point of divergence from the leader's log is unknown: only committed records are known to be
-    the same.
+    Without a leader epoch (-1) the point of divergence from the leader's log is unknown: only committed records are
+    known to be the same.
     """
     return end_offset if last_epoch >= 0 else min(end_offset, high_watermark)
 
 
 def truncation_offset(diverging: tuple[int, int], end_offset: int, epoch_end: EpochEnd) -> int:
-    """Return where to truncate a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
+    """Return the truncation offset of a log that ends at `end_offset` and diverges at the leader's (epoch, end offset).
 
-    If the own log does not have that epoch, it is truncated after the largest lower one, and the next fetch shows
-    whether that was enough (KIP-279). If it has no lower one, only the leader's offset counts.
+    If this broker's log does not have that epoch, it is truncated after the largest lower one, and the next fetch shows
+    whether that was enough (KIP-279). If it has no lower epoch, only the leader's offset counts.
     """
     leader_epoch, leader_end = diverging
     if leader_epoch < 0:

@@ -1,13 +1,13 @@
 """The leader's side of a partition: epochs, the in-sync followers, acks=all, and the limit of the high watermark.
 
-Owns the known progress of the followers, when one has fallen behind and when it may join again, the in-sync replicas
-granted by the controller, and the one pending change of them; also the requirements of `min.insync.replicas` before and
-after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset), which a node alone has as well. Pure:
-it takes offsets and times, and returns proposals to the controller and offsets; it never reads a log, a clock or a
-socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending change.)
+Owns the known progress of the followers, the rules for leaving and joining the in-sync replicas, the in-sync replicas
+granted by the controller, and their one pending change. Also owns the requirements of `min.insync.replicas` before and
+after an append (Partition.appendRecordsToLeader, checkEnoughReplicasReachOffset), which apply to a node alone as well.
+Pure: it takes offsets and times, and returns proposals to the controller and offsets; it never reads a log, a clock or
+a socket. (Apache Kafka: Partition, Replica; KIP-497 for the pending change.)
 
-A proposed set counts before it is granted wherever that makes the leader more careful: a joining replica holds the high
-watermark back at once, a leaving one does so until the controller has agreed.
+Before a proposed set is granted, the leader already applies it where this makes the leader more careful: a joining
+replica holds the high watermark back at once, a leaving one until the controller has granted the change.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def compare_epochs(epoch: int, own: int) -> ErrorCode:
     """Compare the leader epoch of a client or a follower with a replica's own (KIP-320); -1 is always valid.
 
     FENCED_LEADER_EPOCH is the result for an outdated epoch, UNKNOWN_LEADER_EPOCH for a newer one. Other negative epochs
-    are outdated; in a Fetch they mean -1 (FetchRequest.optionalEpoch), which its handler converts.
+    are outdated. In a Fetch request they mean -1 (FetchRequest.optionalEpoch); the Fetch handler converts them.
     """
     if epoch in (-1, own):
         return ErrorCode.NONE
@@ -49,14 +49,14 @@ class Follower:
     """The leader's log end offset at the last fetch."""
     fetched_ms: int = NEVER
     caught_up_ms: int = NEVER
-    """When it last had everything that the leader had at that time."""
+    """The last time at which the follower had everything that the leader had at that time."""
 
     def is_caught_up(self, end_offset: int, now_ms: int, max_lag_ms: int) -> bool:
-        """Whether it has everything, or had everything at most `max_lag_ms` ago."""
+        """Whether the follower has everything, or had everything at most `max_lag_ms` ago."""
         return self.end_offset == end_offset or now_ms - self.caught_up_ms <= max_lag_ms
 
     def may_join(self, high_watermark: int, epoch_start: int) -> bool:
-        """Whether it has caught up with the high watermark, and with the leader epoch.
+        """Whether the follower has reached the high watermark, and the start of the leader epoch.
 
         A follower that has not reached the epoch's start may lack committed records above the high watermark known
         here.
@@ -64,11 +64,12 @@ class Follower:
         return self.end_offset >= max(high_watermark, epoch_start)
 
     def fetch(self, offset: int, log_start_offset: int, end_offset: int, now_ms: int) -> None:
-        """Note a fetch from `offset`, before which it has everything; the leader's log ends at `end_offset`."""
+        """Note a fetch from `offset`: the follower has all earlier offsets. The leader's log ends at `end_offset`."""
         if offset >= end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.leader_end_offset:
-            # Everything up to the end at its last fetch: a steady stream of small batches must not make it fall behind.
+            # It has everything up to the leader's end at its last fetch: a steady stream of small batches must not make
+            # it fall behind.
             self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
         self.end_offset = offset
         self.log_start_offset = log_start_offset
@@ -77,7 +78,7 @@ class Follower:
 
 
 def at_the_start(known: Follower, end_offset: int, now_ms: int, in_sync: bool, *, is_new_leader: bool) -> Follower:
-    """Return the state of a follower at the start of a leader epoch: an in-sync one gets the full lag time."""
+    """Return the state of a follower at the start of a leader epoch: an in-sync follower gets the full lag time."""
     caught_up = now_ms if in_sync else NEVER
     if is_new_leader:
         return Follower(caught_up_ms=caught_up)
@@ -152,7 +153,7 @@ class Leadership:
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """All replicas that the controller may count as in sync by now."""
+        """All replicas that the controller may by now count as in sync."""
         return self.isr if self.proposed is None else self.isr | self.proposed.isr
 
     def lead(
@@ -160,15 +161,15 @@ class Leadership:
     ) -> bool:
         """Apply the controller's state; return whether a new leader epoch begins, at `end_offset`.
 
-        `is_new_leader` means that another broker has led, or none, since this one did: the known state of followers is
-        out of date. An older state than the known one changes nothing, and the result is false.
+        `is_new_leader` means that this broker has not led without interruption: the known state of followers is out of
+        date. An older state than the known one changes nothing, and the result is false.
         """
         if state.partition_epoch < self.partition_epoch:
             return False
         begins = state.leader_epoch > self.leader_epoch
         known, self._followers = self._followers, {}
-        # A removed replica is in sync until the controller has written that it is not. Until then a new controller may
-        # elect it, so it is waited for. (Kafka's leaders wait only for assigned replicas.)
+        # A removed replica is in sync until the controller has written a set without it. Until then a new controller
+        # may elect it, so the leader waits for it. (Kafka's leaders wait only for assigned replicas.)
         for each in (*replicas, *sorted(state.isr.difference(replicas))):
             if each != self._node_id:
                 self._followers[each] = known.get(each) or Follower()
@@ -214,7 +215,7 @@ class Leadership:
     # --- in-sync replicas
 
     def to_expand(self, replica: int, high_watermark: int, live: Container[int]) -> Proposal | None:
-        """Propose a follower that may join the in-sync replicas, if no change is pending."""
+        """Propose a follower for the in-sync replicas if one may join and no change is pending."""
         follower = self._followers.get(replica) if replica in self.replicas else None
         if self.proposed is not None or follower is None or replica in self.isr or replica not in live:
             return None
@@ -223,7 +224,7 @@ class Leadership:
         return self._propose(self.isr | {replica})
 
     def to_shrink(self, end_offset: int, now_ms: int, max_lag_ms: int) -> Proposal | None:
-        """Propose the in-sync replicas without those that lagged for longer than `max_lag_ms`."""
+        """Propose the in-sync replicas without those that have lagged for longer than `max_lag_ms`."""
         if self.proposed is not None:
             return None
         late = {
@@ -245,7 +246,7 @@ class Leadership:
     def refused(self, proposal: Proposal, error: ErrorCode) -> bool:
         """Handle a refused proposal; return whether to send it again.
 
-        If it is unclear whether it was granted, it stays pending, so that the leader stays careful.
+        If it is unclear whether the proposal was granted, it stays pending, so that the leader stays careful.
         """
         if proposal is not self.proposed:
             return False
@@ -283,14 +284,14 @@ class Leadership:
     def high_watermark(
         self, end_offset: int, now_ms: int, max_lag_ms: int, min_isr: int, live: Container[int]
     ) -> int | None:
-        """Return the limit of the high watermark; None to leave it, as too few replicas are in sync."""
+        """Return the limit of the high watermark; None to leave it because too few replicas are in sync."""
         return self.copied(end_offset, now_ms, max_lag_ms, live) if self.enough(min_isr) else None
 
     def copied(self, end_offset: int, now_ms: int, max_lag_ms: int, live: Container[int]) -> int:
         """Return the offset before which everything is on every cleanly electable replica, even if these are few.
 
-        It waits for all replicas that may be in sync, and for those about to join: otherwise one that is close behind
-        would never join.
+        This offset waits for all replicas that may be in sync, and for those about to join: otherwise a replica that
+        lags only slightly would never join.
         """
         lowest, maximal = end_offset, self.maximal_isr
         for replica, follower in self._followers.items():
@@ -304,7 +305,7 @@ class Leadership:
         """Return the result of acks=all for records that end at `required_offset`; None while it waits."""
         if high_watermark < required_offset:
             return None
-        # All in-sync replicas have the batch; some may have dropped out meanwhile.
+        # All in-sync replicas have the batch, but some replicas may have left the set meanwhile.
         enough = len(self.maximal_isr) >= needed_in_sync(min_isr, len(self.replicas))
         return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 

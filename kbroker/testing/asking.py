@@ -82,6 +82,10 @@ class Asking:
         del group, code
         return self.ask(request, kind)
 
+    def by_coordinator(self, groups: Sequence[str]) -> list[Sequence[str]]:
+        """Divide groups into lists that one request can cover."""
+        return [[each] for each in groups]
+
     def ask_controller(self, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         """Like `ask_leader`, but to the controller, which creates and deletes topics."""
         del code

@@ -23,4 +23,5 @@ class Changeable:
             if failure.missing:
                 known = visible(self._asking.state) if failure.missing == "topic" else self._asking.groups()
                 raise MissingError(failure.missing, failure.about, known)
-            check(failure.code, f"{change.of} {failure.about}", failure.message)
+            about = f", {failure.about}" if failure.about else ""
+            check(failure.code, f"{change.of} {failure.name}{about}", failure.message)

@@ -157,8 +157,11 @@ class Group(Changeable):
         """Delete the group, which must have no members, with its committed offsets. Raises MissingError, ApiError."""
         self.change(GROUP_DELETE)
 
-    def delete_offsets(self, *topics: str) -> None:
+    def delete_offsets(self, topic: str, *more: str) -> None:
         """Delete the committed offsets of topics, each as "orders" or "orders:0,1". Raises MissingError, ApiError."""
+        topics = [topic, *more]
+        if not all(isinstance(each, str) for each in topics):
+            raise TypeError(f"a topic is a str, as 'orders' or 'orders:0,1', not {topics!r}")
         self.change(GROUP_DELETE_OFFSETS, topic=topics)
 
 

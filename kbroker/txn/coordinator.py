@@ -2,8 +2,8 @@
 
 Owns the checks that need no transaction, and the form of answers. Never decides about a transaction: shard.py does.
 
-A method returns its answer, or an awaitable of it if the high watermark lags behind. A refusal is an error code in the
-answer; the handlers convert codes for older clients.
+A method returns its answer, or an awaitable of it if the high watermark lags behind. If a request is refused, the
+answer has an error code; the handlers convert codes for older clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.txn.shard import NO_IDENTITY, Identity, ProducerIdSupply, Transacti
 from kbroker.txn.transaction import TopicPartition, Transaction
 
 _ANSWERS = {ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE}
-"""Errors of the coordinator's own log for producers, in addition to the runtime's conversions for all coordinators."""
+"""Conversions of the own log's errors for producers, in addition to the runtime's for all coordinators."""
 
 
 class Answer(NamedTuple):
@@ -69,7 +69,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         self._marking = Marking(self._runtime, markers, defer)
 
     def close(self) -> None:
-        """Stop; unwritten outcomes are written after the next start."""
+        """Stop; markers that are not written yet are written after the next start."""
         super().close()
         self._marking.close()
 
@@ -78,7 +78,10 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Identity | None
     ) -> Answer | Awaitable[Answer]:
-        """InitProducerId with a transactional id. After aborting an open transaction: CONCURRENT_TRANSACTIONS."""
+        """Handle InitProducerId with a transactional id.
+
+        Fails with CONCURRENT_TRANSACTIONS if this aborts an open transaction; the producer then retries.
+        """
         if not transactional_id:
             return Answer(ErrorCode.INVALID_REQUEST)
         if not 0 < timeout_ms <= self.config.max_timeout_ms:
@@ -123,7 +126,7 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
     def end(
         self, transactional_id: str, producer: Identity, commit: bool, client_version: int
     ) -> Answer | Awaitable[Answer]:
-        """EndTxn: answered once the outcome is in the log; the markers follow."""
+        """Handle EndTxn; the answer waits until the outcome is in the log, but not for the markers."""
         if not transactional_id:
             return Answer(ErrorCode.INVALID_REQUEST)
         passed("txn.ending")
@@ -147,14 +150,14 @@ class TransactionCoordinator(CoordinatorService[TransactionShard]):
         return then(answer, lambda answer: answer.code)
 
     def adopt(self, known: Transaction) -> ErrorCode | Awaitable[ErrorCode]:
-        """Set an idle id to the state known by its producer."""
+        """Set an idle transactional id to the state that its producer knows."""
         answer = self._run(known.transactional_id, lambda shard, _now: shard.adopt(known))
         return then(answer, lambda answer: answer.code)
 
     # -- queries
 
     def find(self, transactional_id: str) -> Transaction:
-        """Return the transaction of an id; raises ApiError."""
+        """Return the transaction of a transactional id; raises ApiError."""
         if self._closed:
             raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if not transactional_id:

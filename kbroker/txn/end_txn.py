@@ -11,8 +11,8 @@ Version 1 (EndTxn up to 4). The epoch must be the current one, or PRODUCER_FENCE
     CompleteAbort    INVALID_TXN_STATE    done already
     Empty            INVALID_TXN_STATE    INVALID_TXN_STATE
 
-Version 2 (EndTxn since 5, KIP-890). Each end begins a new epoch, so a retry has the previous epoch (or the last epoch
-of the previous id, if the epochs were exhausted). Any other epoch is PRODUCER_FENCED.
+Version 2 (EndTxn since 5, KIP-890). Each end of a transaction begins a new epoch, so a retry has the previous epoch
+(or, if the epochs were exhausted, the last epoch of the previous producer id). Any other epoch is PRODUCER_FENCED.
 
     state            commit, retry   commit, current     abort, retry    abort, current
     Ongoing          fenced          prepare             fenced          prepare
@@ -46,7 +46,7 @@ class Verdict(Enum):
 
 
 def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_version: int, *, busy: bool) -> Verdict:
-    """Decide about an EndTxn; raises ApiError. `busy` means that a change, or the markers, are being written."""
+    """Decide about an EndTxn; raises ApiError. `busy` means that a change of state, or markers, are being written."""
     if client_version >= BUMPS_EPOCH_SINCE:
         return _judge_v2(txn, producer_id, epoch, commit, busy)
     if txn.producer_id != producer_id:
@@ -63,7 +63,7 @@ def judge(txn: Transaction, producer_id: int, epoch: int, commit: bool, client_v
 
 
 def _judge_v2(txn: Transaction, producer_id: int, epoch: int, commit: bool, busy: bool) -> Verdict:
-    # First, so that a running change can end: it may be changing to another producer id.
+    # First, since a running change may assign another producer id, on which the checks below depend.
     if busy:
         raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
     after_overflow = txn.prev_producer_id == producer_id and epoch == LAST_CLIENT_EPOCH and txn.producer_epoch == 0

@@ -1,8 +1,8 @@
 """Transactions that are open in a partition's log, but unknown to any coordinator.
 
-Owns when to look for them, the search, and the warning. They never end by themselves, and readers of committed records
-wait for them. Their cause: the end of `__transaction_state` was lost (power, a repair), or the directory was adopted
-without it. Never ends one: a broker cannot know whether its records should become visible.
+Owns the time of the search, the search, and the warning. Such transactions never end by themselves, and read_committed
+consumers wait for them. Their cause: the end of `__transaction_state` was lost (power, a repair), or kbroker took over
+a data directory without it. Never ends one: a broker cannot know whether its records should become visible.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _CHECKED_AT_ONCE = 1_000
 NAMED = 20
-"""How many are named individually."""
+"""How many hanging transactions the log names individually."""
 
 
 class Hanging(NamedTuple):
@@ -34,7 +34,7 @@ class Hanging(NamedTuple):
 
 
 class HangingSearch:
-    """Searches once, when all known transactions are loaded. Only for a broker that knows them all.
+    """Searches once, when all known transactions are loaded. Only for a broker that knows all transactions.
 
     `led` returns the partitions led here, with their producers; `bootstrap_servers` the address for the commands in a
     warning.
@@ -62,9 +62,9 @@ class HangingSearch:
 async def find_hanging(
     led: Iterable[tuple[TopicPartition, ProducerState]], known: Callable[[], Iterable[Transaction]]
 ) -> list[Hanging]:
-    """Return the open transactions in the partitions `led` here, by their producers, that are not among those `known`.
+    """Return the open transactions in the partitions `led` here whose producers are not among those `known`.
 
-    Candidates are collected in pieces and then checked again, all at one moment.
+    Candidates are collected in pieces, and then all checked again in one step.
     """
     seem_open = []
     for partition, producers in led:
@@ -94,7 +94,7 @@ async def find_hanging(
 
 
 def warn_of(hanging: list[Hanging], bootstrap_servers: str) -> None:
-    """Log where readers will wait, and the command that ends the wait."""
+    """Log the offsets at which consumers will wait, and the command that ends the wait."""
     verb, where = "kbroker transaction", f"--bootstrap {bootstrap_servers}"
     for each in hanging[:NAMED]:
         log.warning(

@@ -1,9 +1,9 @@
 """Sends the markers that end transactions to the leaders of their partitions, until all are written.
 
-Owns when markers are sent, and the size of the pieces, which keeps the loop responsive with any number of partitions or
-transactions there are; the meaning of a leader's response; and the log of refused markers. Never decides an outcome,
-and stores none: the shard gets each round's progress, and requests the rest again, so a marker lost in a crash is
-written afterwards. The bytes of a marker: coordination/encoding.py.
+Owns the time at which markers are sent, and the size of the pieces, which keeps the loop responsive with any number of
+partitions or transactions. Also owns the meaning of a leader's response, and the log lines about refused markers. Never
+decides an outcome, and stores none: the shard receives each round's progress and requests the remaining markers again,
+so a marker lost in a crash is written afterwards. The bytes of a marker: coordination/encoding.py.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Marker(NamedTuple):
 
 
 class Target(Protocol):
-    """A broker that writes markers to partitions it leads."""
+    """A broker that appends markers to the partitions that it leads."""
 
     def write(self, marker: Marker) -> Answers | Awaitable[Answers]:
         """Append a marker to its partitions; return an error code for each."""
@@ -56,8 +56,8 @@ class Target(Protocol):
 class Progress(NamedTuple):
     """The progress of a round of markers.
 
-    `fenced` are partitions that know a newer producer and will never accept the marker; `failed` gives the reason of
-    other refusals. Partitions in none of these are retried as well.
+    `fenced` are partitions that know a newer producer and will never accept the marker. `failed` has the error codes of
+    other refusals. Partitions without any result are retried as well.
     """
 
     done: frozenset[TopicPartition] = frozenset()
@@ -66,7 +66,7 @@ class Progress(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The partitions of one part of a round of markers, and its progress, now or later."""
+    """One part of a round of markers: its partitions and its progress, or an awaitable of the progress."""
 
     partitions: frozenset[TopicPartition]
     progress: Progress | Awaitable[Progress]
@@ -107,10 +107,10 @@ class MarkerWriter:
 
 
 def _judge(marker: Marker, answers: Answers) -> Progress:
-    """Return the progress. Everything but fencing is retried: a decided outcome must be carried out.
+    """Return the progress. All errors except fencing are retried: a decided outcome must be carried out.
 
-    Each partition is judged separately: a newer producer on one proves nothing about the others, where readers may wait
-    for this marker.
+    Each partition is judged separately: a newer producer on one partition proves nothing about the others, where
+    consumers may wait for this marker.
     """
     done, fenced, failed = set(), set(), {}
     for partition in marker.partitions:
@@ -130,7 +130,7 @@ PIECE = 20
 
 
 class _Name(NamedTuple):
-    """A transaction, by its coordinating partition and its id."""
+    """The name of a transaction: its coordinating partition and its transactional id."""
 
     partition: int
     transactional_id: str
@@ -166,9 +166,9 @@ class Marking:
         self._defer = defer
         self._jobs: deque[_Job] = deque()
         self._queued: set[_Name] = set()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in order: a simulated world ends them in this order
+        self._tasks: dict[asyncio.Task[None], None] = {}  # ordered, so that simulations cancel them in this order
         self._logged: dict[_Name, set[ErrorCode]] = {}
-        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the ending that they should mark
+        self._in_flight: dict[int, set[TopicPartition]] = {}  # by the `ending` that the markers belong to
 
     def close(self) -> None:
         """Stop waiting for responses."""
@@ -186,12 +186,12 @@ class Marking:
             self._defer(self._work)
 
     def _work(self) -> None:
-        """Work for a while, then give way to others: after a crash there may be thousands."""
+        """Work for a while, then give way to others: after a crash there may be thousands of rounds."""
         if for_a_while(self._work_on_first):
             self._defer(self._work)
 
     def _work_on_first(self) -> bool:
-        """Go on with the first round; return whether any is left."""
+        """Continue with the first round; return whether any round is left."""
         job = self._jobs[0]
         try:
             over = self._send_piece(job)
@@ -211,7 +211,7 @@ class Marking:
             shard, epoch = self._runtime.shard(partition), self._runtime.epoch(partition)
         except ApiError:
             self._logged.pop(job.name, None)
-            return True  # the id's current coordinator continues
+            return True  # the transaction's current coordinator continues
         txn = shard.transactions.get(transactional_id)
         if txn is None or not txn.is_prepared:
             self._logged.pop(job.name, None)
@@ -272,7 +272,7 @@ class Marking:
         passed("txn.marked")
 
         def failed(code: ErrorCode, _message: str | None) -> None:
-            if code is ErrorCode.UNKNOWN_SERVER_ERROR:  # the shard handles the errors of its log, not its own faults
+            if code is ErrorCode.UNKNOWN_SERVER_ERROR:  # the shard handles errors of its log, but not bugs of its own
                 self._try_again(name)
 
         self._runtime.run(
@@ -310,4 +310,4 @@ class Marking:
 
 
 def _ignore(_code: ErrorCode, _message: str | None) -> None:
-    """Ignore a failure: the partition is no longer coordinated here."""
+    """Ignore a failure: this broker no longer coordinates the partition."""

@@ -1,7 +1,7 @@
-"""Requests to transaction coordinators on other brokers about partitions, before an append to them (KIP-890).
+"""Asks coordinators on other brokers, before an append, whether the partition is in the transaction (KIP-890).
 
-Owns the batching into requests (AddPartitionsToTxn v5), one at a time to each broker, and the error for a missing
-response (AddPartitionsToTxnManager). Never retries: the producer does.
+Owns the batching into requests (AddPartitionsToTxn v5), one request at a time to each broker, and the error for a
+missing response (AddPartitionsToTxnManager). Never retries: the producer does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VERSION: Final = 5
 _AT_ONCE: Final = 200
 """Transactions in a request."""
 _REQUESTS_AT_ONCE: Final = 20
-"""Transactions whose results are delivered before others have a turn."""
+"""Transactions whose results are delivered in one turn."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
@@ -61,7 +61,7 @@ class OtherCoordinators:
         self._asking: dict[int, asyncio.Task[None]] = {}
 
     def is_here(self, transactional_id: str) -> bool:
-        """Whether this broker coordinates an id."""
+        """Whether this broker coordinates a transactional id."""
         return self._coordinator_of(transactional_id) == self._node_id
 
     def ask(
@@ -69,8 +69,8 @@ class OtherCoordinators:
     ) -> Codes | Awaitable[Codes]:
         """Return an error code for each partition: NONE if it is in the transaction, or was added to it.
 
-        COORDINATOR_NOT_AVAILABLE without a known coordinator, NETWORK_EXCEPTION without a response. Of two queued
-        requests about one id only the one with the newer epoch is sent.
+        The code is COORDINATOR_NOT_AVAILABLE if no coordinator is known, NETWORK_EXCEPTION if there is no response. Of
+        two queued requests with one transactional id, only the one with the newer epoch is sent.
         """
         wanted = tuple(partitions)
         node_id = self._coordinator_of(transactional_id)
@@ -81,7 +81,7 @@ class OtherCoordinators:
         if earlier is not None:
             if earlier.producer.epoch > producer.epoch:
                 return dict.fromkeys(wanted, ErrorCode.INVALID_PRODUCER_EPOCH)
-            # With the same epoch it is the producer's retry.
+            # A request with the same epoch is the producer's retry.
             fenced = earlier.producer.epoch < producer.epoch
             earlier.finish(ErrorCode.INVALID_PRODUCER_EPOCH if fenced else ErrorCode.NETWORK_EXCEPTION)
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """Markers for partitions that other brokers lead.
 
 Owns the batching of markers into requests (WriteTxnMarkers v1, as the brokers of Apache Kafka 3.9 use it), one at a
-time to each broker; markers queued meanwhile go into the next one (TransactionMarkerChannelManager). Never retries: the
-caller gets each result, and looks up the leader again.
+time to each broker; markers queued meanwhile go into the next one (TransactionMarkerChannelManager). Never retries:
+each result is returned to the caller, which looks up the leader again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 500
 """Partitions in a request: building it, and processing its response, blocks the loop for a millisecond."""
 
 _REQUESTS_AT_ONCE: Final = 20
-"""Transactions whose results are delivered before others have a turn."""
+"""Transactions whose results are delivered in one turn."""
 
 
 class _Queued(NamedTuple):
@@ -76,7 +76,7 @@ class PeerMarkers:
     def _take(self) -> list[_Queued]:
         """Take the markers of one request.
 
-        Its response is by producer: a producer's second marker needs another request.
+        The response has one result per producer, so a second marker of a producer needs another request.
         """
         taken: list[_Queued] = []
         by_producer: dict[int, Marker] = {}
@@ -124,7 +124,7 @@ class MarkerTargets:
         self._peers: dict[int, PeerMarkers] = {}
 
     def of(self, node_id: int) -> Target | None:
-        """Return the target of a broker id, None if it is not known to live."""
+        """Return the target of a broker id, None if the broker is not known to be alive."""
         if node_id == self._node_id:
             return self._here
         if not self._by_node.knows(node_id):
@@ -162,7 +162,7 @@ def _request(markers: Iterable[Marker]) -> WriteTxnMarkersRequest:
 
 
 async def _finish(sent: Iterable[_Queued], codes: dict[tuple[int, TopicPartition], ErrorCode]) -> None:
-    """Deliver the codes, some at a time: each may complete a transaction, which is then written."""
+    """Deliver the codes, some at a time: each may complete a transaction and thus cause an append."""
     for number, (marker, answer) in enumerate(sent, 1):
         if number % _REQUESTS_AT_ONCE == 0:
             await asyncio.sleep(0)

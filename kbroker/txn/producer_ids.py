@@ -2,8 +2,9 @@
 
 Owns the current block, and the next one. Never reuses an id: the rest of a block is lost with a restart. A node alone
 reserves the next block when half of this one is used: the reservation is on disk before it is needed, so no request
-waits for it. A node of a cluster requests it when nine tenths are used (RPCProducerIdManager), and no request waits for
-it: without one, a request for an id fails with COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
+waits for it. A node of a cluster requests the next block from the controller when nine tenths are used
+(RPCProducerIdManager). No request waits for that either: if there is no block, a request for an id fails with
+COORDINATOR_LOAD_IN_PROGRESS, and the client retries.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _NOTHING: Final = range(0)
 class ProducerIds:
     """The supply of a node alone.
 
-    `reserve(count)` returns the first id of a new block; `skip(least)` prevents later blocks below `least`, for ever;
-    `settle()` returns when the reservation is durable.
+    `reserve(count)` returns the first id of a new block; `skip(least)` excludes ids below `least` from all later
+    blocks; `settle()` returns when the reservation is durable.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class ProducerIds:
     def avoid(self, used: int) -> None:
         """Never supply an id up to `used`: a log contains it, which another broker may have written."""
         if used >= CREDIBLE_IDS:
-            return  # or the ids would soon be exhausted
+            return  # no broker assigned it; skipping to it would exhaust the ids
         if used >= self._end:
             self._skip(used + 1)
             self._spare = -1
@@ -93,7 +94,7 @@ class ProducerIdBlocks:
         self._peers = peers
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._current = _NOTHING  # the rest of it
+        self._current = _NOTHING  # the unused rest of the current block
         self._prefetch_at = -1  # the id at which the next block is requested
         self._spare: range | None = None
         self._asking: asyncio.Task[None] | None = None
@@ -128,7 +129,7 @@ class ProducerIdBlocks:
     def _ask_for_more(self) -> None:
         controller = self._controller_id()
         if self._asking is not None and controller >= 0 and controller != self._asked:
-            # The previous controller may be frozen. A block that it has allocated after all stays unused.
+            # The previous controller may have hung. If it allocates a block after all, that block stays unused.
             self._asking.cancel()
             self._asking = None
         if self._asking is None and not self._spare and self._clock.monotonic_ms() >= self._not_before_ms:
@@ -143,7 +144,7 @@ class ProducerIdBlocks:
         except PeerUnavailable as error:
             log.warning("the controller gave no producer ids: %s", error)
         finally:
-            if self._asking is asyncio.current_task():  # otherwise another controller was asked meanwhile
+            if self._asking is asyncio.current_task():  # else a request to another controller has replaced this one
                 self._asking = None
                 if self._spare is None:
                     self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS

@@ -1,6 +1,6 @@
 """The transaction coordinator's records in `__transaction_state`: encoding and decoding.
 
-Owns the bytes of keys (record type 0) and values. Values have version 1 once transaction.version is 1, otherwise
+Owns the bytes of keys (record type 0) and values. Values have version 1 if transaction.version is at least 1, otherwise
 version 0, which has fewer fields (KIP-890). Never touches the state.
 """
 

@@ -1,11 +1,11 @@
 """One partition of `__transaction_state` as a state machine: the transactional ids that it coordinates.
 
 Owns every decision about a transaction; unused_ids.py decides which ids expire. Pure: no I/O, nothing asynchronous, and
-no marker is written here. Once an outcome is in the log, `on_prepared` is called, and `marked` gets the progress of the
-markers.
+no marker is written here. Once an outcome is in the log, the shard calls `on_prepared`; the sender of the markers
+reports their progress to `marked`.
 
 A decision changes nothing until its record is in the log and committed; meanwhile the id is busy, and every other
-request gets CONCURRENT_TRANSACTIONS. If the append fails, nothing has happened: no epoch and no state changes.
+request gets CONCURRENT_TRANSACTIONS. If the append fails, neither epoch nor state changes.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _CHECKED_AT_ONCE = 2_000
 _ROOM_NEEDED = 61 + 25 + 128
 """Bytes around a key and value in a batch, and the most by which a decided transaction may exceed an open one."""
 _ABORTS_PER_MS = 4
-"""This rate leaves the event loop time for others if thousands of transactions time out together."""
+"""The maximum rate of aborts: if thousands of transactions time out together, the loop still has time for others."""
 _TIMEOUTS = ("timeouts",)
 _ENDINGS = itertools.count(1)
 
 
 class Identity(NamedTuple):
-    """A producer id and its epoch as an answer; -1 and -1 without one."""
+    """A producer id and its epoch, as in a response; -1 and -1 without one."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_EPOCH
@@ -83,9 +83,9 @@ def transaction_config(config: BrokerConfig) -> TransactionConfig:
 class TransactionShard:
     """The transactions of one partition.
 
-    `ids` supplies producer ids; `level` returns the finalized transaction.version; `on_prepared` is called with each id
-    whose outcome is in the log, also after loading; `room` returns the largest batch size, and `marker_retry_ms` is the
-    pause before refused markers are due again.
+    `ids` supplies producer ids. `level` returns the finalized transaction.version. `on_prepared` is called with each
+    transactional id whose outcome is in the log, also after loading. `room` returns the maximum size of a batch.
+    `marker_retry_ms` is the pause before refused markers are sent again.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TransactionShard:
         self._pending: set[str] = set()
         self._ongoing: set[str] = set()
         self._given_up: dict[str, frozenset[TopicPartition]] = {}  # partitions that will never take the marker
-        self._to_time: deque[str] = deque()  # ids that the search for overdue ones has not checked yet
+        self._to_time: deque[str] = deque()  # ids that the search for overdue transactions has yet to check
         self._unused = UnusedIds(
             config.expiration_interval_ms, config.id_expiration_ms, self.transactions, self._pending, self._forget
         )
@@ -116,7 +116,7 @@ class TransactionShard:
     # -- replay
 
     steps_over_unreadable = True
-    """Kafka also serves such a partition, but without the records after the first unreadable one."""
+    """Kafka serves such a partition, too, but without all records after the first unreadable one."""
 
     def replay(self, offset: int, producer_id: int, key: bytes, value: bytes | None) -> None:  # noqa: ARG002
         transactional_id = records.read_key(key)
@@ -167,7 +167,7 @@ class TransactionShard:
         transactional_id = new.transactional_id
         record = records.transaction_record(new, self._level())
         if new.state is ONGOING and len(record.key) + len(record.value or b"") + _ROOM_NEEDED > self._room():
-            # Fail like the append: if it succeeded, the record that ends the transaction might be too large.
+            # Fail as a too large append does: otherwise the record that ends the transaction might be too large.
             log.warning("the transaction of %s has too many partitions for a record", transactional_id)
             raise ApiError(ErrorCode.MESSAGE_TOO_LARGE)
         out = Outcome(reply=reply, records=[record], replay=False)
@@ -202,10 +202,10 @@ class TransactionShard:
     def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: Identity | None, now_ms: int
     ) -> Outcome:
-        """Give a producer its epoch, which fences every other producer; reply Identity.
+        """Give a producer its epoch, which fences every other producer; reply with an Identity.
 
-        `expected` is the producer's own claim. An open transaction is aborted first: the caller then gets
-        CONCURRENT_TRANSACTIONS, and retries.
+        `expected` is the identity that the producer claims. An open transaction is aborted first: in that case the
+        request fails with CONCURRENT_TRANSACTIONS, and the producer retries.
         """
         if transactional_id in self._pending:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -235,7 +235,7 @@ class TransactionShard:
         """Add partitions to the transaction, which begins if none is open."""
         txn = self._owned(transactional_id)
         if transactional_id in self._pending:
-            # First: the producer may already use an id that is still being written to the log.
+            # First: the producer may already use a producer id that is still being written to the log.
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
         if txn.is_prepared:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -259,7 +259,7 @@ class TransactionShard:
         }
 
     def end(self, transactional_id: str, producer: Identity, commit: bool, client_version: int, now_ms: int) -> Outcome:
-        """Commit or abort; reply Identity: the producer's next one, since version 2."""
+        """Commit or abort the transaction; reply with an Identity: from version 2 on, the producer's next one."""
         txn = self._owned(transactional_id)
         verdict = judge(txn, *producer, commit, client_version, busy=self._is_busy(txn))
         answers = client_version >= BUMPS_EPOCH_SINCE
@@ -274,7 +274,7 @@ class TransactionShard:
         return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:
-        """Abort an open transaction against its producer's will; no producer gets the new epoch."""
+        """Abort an open transaction without a request of its producer; no producer gets the new epoch."""
         level = self._level()
         if level >= BUMPS_EPOCH_SINCE:
             return self._move(txn.prepared(False, level, self._id_after(txn), now_ms), NO_IDENTITY)
@@ -286,7 +286,7 @@ class TransactionShard:
         return self._abort(txn, now_ms) if txn.state is ONGOING else Outcome()
 
     def adopt(self, known: Transaction) -> Outcome:
-        """Set an idle id to the state `known`, which is idle, too."""
+        """Set an idle transactional id to the state `known`, which is idle, too."""
         txn = self._owned(known.transactional_id)
         if self._is_busy(txn) or txn.state is ONGOING:
             raise ApiError(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -306,10 +306,10 @@ class TransactionShard:
         now_ms: int,
         fenced: frozenset[TopicPartition] = frozenset(),
     ) -> Outcome:
-        """Note the written markers of `job`; the transaction is complete once none is left.
+        """Note the written markers of `job`; the transaction is complete once no marker is left.
 
-        `fenced` will never accept the marker. The others are still retried, and then the transaction stays in its
-        state: a newer producer has taken it over.
+        The partitions in `fenced` will never accept the marker. The other partitions are still retried. After that the
+        transaction stays in its state, since a newer producer has taken it over.
         """
         txn = self.transactions.get(job.transactional_id)
         if txn is None or not txn.is_prepared or txn.ending != job.ending:
@@ -331,7 +331,7 @@ class TransactionShard:
     # -- time
 
     def on_timer(self, key: Hashable, now_ms: int) -> Outcome:
-        """Find transactions that have waited too long; the work itself is done id by id, so that each is one record."""
+        """Find overdue transactions; a timer of its own handles each of them, so that each is one record."""
         match key:
             case ("timeouts",):
                 return self._find_overdue(now_ms)

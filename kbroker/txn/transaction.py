@@ -84,11 +84,11 @@ BUMPS_EPOCH_SINCE: Final = 2
 class Transaction:
     """One transactional id. Times in ms; `start_ms` is -1 without a transaction.
 
-    `partitions` are the added ones, and while the outcome is being written those without a marker yet. `last_epoch` is
+    `partitions` are the added ones; once the outcome is decided, only those that have no marker yet. `last_epoch` is
     the epoch for a retry of InitProducerId; as in Kafka it is not in the log. `next_producer_id` takes over when the
     end of a transaction exhausts the epochs. `client_version` is the producer's transaction version. `ending`
-    distinguishes one decided end from every other in this process, which before version 2 may have the same epoch; it
-    is kept in memory only.
+    identifies a decided end of a transaction within this process, since before version 2 several ends may have the same
+    epoch. It is kept in memory only.
     """
 
     transactional_id: str
@@ -111,7 +111,7 @@ class Transaction:
         return self.producer_epoch >= LAST_CLIENT_EPOCH
 
     def is_overdue(self, now_ms: int) -> bool:
-        """Whether its transaction has exceeded the producer's timeout."""
+        """Whether the transaction has exceeded the producer's timeout."""
         return self.timeout_ms != _NEVER and self.start_ms + self.timeout_ms < now_ms
 
     @property
@@ -124,9 +124,9 @@ class Transaction:
         return self.client_version >= BUMPS_EPOCH_SINCE
 
     def may_be(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer that claims this id and epoch may still be the owner.
+        """Whether a producer with this id and epoch may still own the transactional id.
 
-        The previous id with its last epoch is a retry of the request that replaced it.
+        The previous producer id with its last epoch means a retry of the request that replaced this id.
         """
         return (
             self.producer_epoch == NO_EPOCH
@@ -159,7 +159,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, timeout_ms: int, now_ms: int, *, retryable: bool) -> Transaction:
-        """Return the result of InitProducerId with exhausted epochs; `retryable` if the caller named its own."""
+        """Return the result of InitProducerId with exhausted epochs; `retryable` if the request named a producer id."""
         return self._to(
             EMPTY,
             producer_id=producer_id,
@@ -182,7 +182,7 @@ class Transaction:
         )
 
     def prepared(self, commit: bool, client_version: int, next_producer_id: int, now_ms: int) -> Transaction:
-        """Return the transaction with its outcome decided. From version 2 on its markers have a new epoch."""
+        """Return the transaction with a decided outcome. From version 2 on, its markers have a new epoch."""
         epoch, last = self.producer_epoch, self.last_epoch
         if client_version >= BUMPS_EPOCH_SINCE:
             epoch, last = min(self.producer_epoch + 1, MAX_EPOCH), self.producer_epoch
@@ -197,7 +197,7 @@ class Transaction:
         )
 
     def fenced(self, now_ms: int) -> Transaction:
-        """Return the transaction aborted by the coordinator, before version 2: with an epoch that no producer gets."""
+        """Return the transaction, aborted by the coordinator before version 2: with an epoch that no producer gets."""
         return self._to(
             PREPARE_ABORT,
             producer_epoch=min(self.producer_epoch + 1, MAX_EPOCH),

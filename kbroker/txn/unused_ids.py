@@ -1,7 +1,7 @@
-"""The expiration of transactional ids that were not used for long (transactional.id.expiration.ms).
+"""The expiration of transactional ids that have long been unused (transactional.id.expiration.ms).
 
-Owns when to search for them, which ones are unused, and how many are deleted in one batch of tombstones. Never touches
-an id with a pending write or an open transaction.
+Owns the time of each search, the definition of an unused id, and the number of ids deleted by one batch of tombstones.
+Never deletes an id with a pending write or an open transaction.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EXPIRE: Final = ("expire",)
 
 
 class UnusedIds:
-    """The search for unused ids in a shard's `transactions`; `pending` are busy, including those being deleted."""
+    """The search for unused ids in a shard's `transactions`; ids in `pending` are busy, or already being deleted."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class UnusedIds:
         return Schedule(_EXPIRE, self._interval_ms)
 
     def expire(self, now_ms: int) -> Outcome:
-        """Delete ids that were not used for long, in batches of moderate size."""
+        """Delete ids that have long been unused, in batches of moderate size."""
         if not self._left:
             self._left.extend(self._transactions)
             self._tombstone_bytes = _TOMBSTONE_BYTES
@@ -63,7 +63,7 @@ class UnusedIds:
         def settled(code: ErrorCode, _now_ms: int) -> Outcome:
             self._pending.difference_update(names)
             if code in _TOO_LARGE and len(batch) > 1:
-                # The topic's limit may be anything: retry with half of it.
+                # The topic may have any size limit: retry with half of the batch.
                 self._tombstone_bytes = max(sum(len(record.key) for _, record in batch) // 2, 1)
                 self._left.extendleft(reversed(names))
             elif code in _TOO_LARGE:

@@ -171,7 +171,8 @@ def test_offsets_that_members_read_stay(anywhere, topic):
     consumer.commit(asynchronous=False)
     done = anywhere("group", "delete-offsets", group, "--topic", topic)
     assert done.status == 1
-    assert done.err.count("GROUP_SUBSCRIBED_TO_TOPIC") == 2
+    assert f"in {group}: {topic} 0, 1: " in done.err
+    assert done.err.count("GROUP_SUBSCRIBED_TO_TOPIC") == 1
     consumer.close()
 
 
@@ -393,3 +394,13 @@ def test_several_groups_are_deleted(anywhere, topic):
     ]
     assert anywhere.ok("group", "delete", *pattern).lines == [f"deleted {each}" for each in groups[1:]]
     assert "give either the names of groups or --pattern or --all-groups" in anywhere("group", "delete").err
+
+
+def test_a_question_that_nobody_answers_names_the_remedy(anywhere, topic):
+    group = f"g-{topic}"
+    anywhere.ok("group", "reset", group, "--topic", topic, "--to-offset", "5", "--execute")
+    done = anywhere("group", "delete", "--pattern", group, stdin=b"")
+    assert done.status == 1
+    assert f"delete {group}? [y/N]" in done.err
+    assert done.err.rstrip().endswith("nothing was changed; --yes does it without asking")
+    assert group in anywhere.ok("group", "list").text

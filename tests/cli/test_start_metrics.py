@@ -124,7 +124,7 @@ def test_without_the_extra_clients_are_not_asked_for_metrics(
     with caplog.at_level("INFO", "kbroker.cli.beside"):
         assert _pushed(SystemClock()) is None
     assert [each.getMessage() for each in caplog.records] == [
-        f"clients are not asked for their metrics, for which an extra is missing: {how_to_install('telemetry')}"
+        f"clients push no metrics, because an extra is missing: {how_to_install('telemetry')}"
     ]
 
 

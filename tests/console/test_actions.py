@@ -56,7 +56,7 @@ def test_records_are_written_and_deleted(web):
     words = web.do("produce", topic="written", key="k", value='{"a": 1}', headers="h=1\nI=2").words
     assert "The record is at offset 0 of partition 0." in words
     web.do("produce", topic="written", key="gone", tombstone="1")
-    web.do("produce", topic="written", value="no key", no_key="1", partition="0")
+    web.do("produce", topic="written", value="no key", partition="0")
     first = web.page("/topics/written/records/0/0").words
     assert '"a": 1' in first
     assert "h 1 I 2" in first

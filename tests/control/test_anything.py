@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kbroker import Broker
-from kbroker.changes import Field
 from kbroker.control.application import OPERATIONS
 from kbroker.control.operations import Operation
+from kbroker.fields import Field
 from tests.control.conftest import Http
 
 NAMES = st.sampled_from(["orders", "a/b", "ü", "..", "a b", "__consumer_offsets", "%", "x" * 300, "\x00"])

@@ -30,7 +30,7 @@ from kbroker.pipeline.storage.files import refuse_pattern
 @click.option("--every", metavar="TIME", help="Continue forever, with a batch per interval, such as 1m.")
 @click.option("--format", "file_format", type=click.Choice(FORMATS), default="parquet", show_default=True)
 @click.option("--partition-by", type=click.Choice(["date", "date,hour"]), default="date", show_default=True)
-@click.option("--allow-gaps", is_flag=True, help="Go on behind offsets that were deleted, and note the gap.")
+@click.option("--allow-gaps", is_flag=True, help="Continue after offsets that were deleted, and note the gap.")
 @click.option("--batch-records", type=click.IntRange(1), default=1_000_000, show_default=True, help="In a batch.")
 @click.option("--group", default="kbroker-archive", show_default=True, help="The group that shows the progress.")
 @spark_options

@@ -245,7 +245,7 @@ async def tail(console: Console, request: Request) -> Response:
 def produce(console: Console, values: Values) -> Done:
     """Write a record."""
     topic = values.needed("topic", "the topic")
-    key = None if values.flag("no_key") else values.raw("key").encode("utf-8", "surrogateescape")
+    key = values.raw("key").encode("utf-8", "surrogateescape") or (b"" if values.flag("empty_key") else None)
     value = None if values.flag("tombstone") else values.raw("value").encode("utf-8", "surrogateescape")
     headers = []
     for line in values.raw("headers").splitlines():

@@ -5,8 +5,8 @@ rebuilding of a batch without the dropped records. Never reads or writes a file.
 
 A batch keeps its base offset, last offset, producer, sequence, epoch and codec, whichever records are dropped.
 Tombstones, and markers of transactions without remaining records, are dropped in two steps (KIP-534). The first pass
-that meets one writes the time until which it stays into its batch as base timestamp, and sets bit 6 of the attributes.
-A pass after that time drops it.
+that finds one in a batch sets bit 6 of the batch's attributes (the delete horizon), and writes the time of expiry into
+its base timestamp. The first pass after that time drops the record.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from kbroker.protocol.records import (
 
 HORIZON_BIT: Final = 0x40
 _INVERTED: Final = bytes((1, 0)) + bytes(254)
-_REPORTED: Final = 3  # unreadable batches that are named in the broker's log
+_REPORTED: Final = 3  # how many unreadable batches the broker's log names
 _U64: Final = 2**64 - 1
 _I64: Final = 2**63
 
@@ -45,12 +45,12 @@ Buffer = bytes | memoryview
 
 
 class LastBatch:
-    """Which batch holds the producer state that the log has to keep (Kafka's LastRecord)."""
+    """Recognises a producer's last batch, which the log keeps for the producer's state (Kafka's LastRecord)."""
 
     __slots__ = ("_epoch", "_last_offset")
 
     def __init__(self, last_offset: int | None, epoch: int) -> None:
-        """`last_offset` of its last data batch; None where only a marker of `epoch` is known."""
+        """`last_offset` is that of the producer's last data batch; None if only a marker of `epoch` is known."""
         self._last_offset = last_offset
         self._epoch = epoch
 
@@ -61,7 +61,7 @@ class LastBatch:
 
 
 def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> bytes:
-    """Return a batch's records uncompressed; raises Malformed, also for more than a producer could send.
+    """Return a batch's uncompressed records; raises Malformed, also if they are larger than any producer could send.
 
     A batch may have been produced before its topic was compacted, when its records were not checked.
     """
@@ -99,13 +99,13 @@ class BatchFilter:
         self.keyless = 0
         """Dropped records without a key: they were appended before the topic was compacted."""
         self.unreadable: list[str] = []
-        """Errors of batches that stay unchanged because their records cannot be read; the first few."""
+        """The first few errors of batches that stay unchanged because their records cannot be read."""
         self.unreadable_count = 0
 
     def apply(self, batch: memoryview, header: BatchHeader, keep_place: bool) -> Buffer | None:
         """Return the replacement of a batch, None to drop it; raises Malformed.
 
-        With `keep_place` an empty batch stays if no record does, so that its last offset is not lost.
+        With `keep_place`, a batch that loses all records stays as an empty batch, so that its last offset is not lost.
         """
         control = header.is_control
         horizon = header.base_timestamp if header.attributes & HORIZON_BIT else None
@@ -135,7 +135,7 @@ class BatchFilter:
 
     def _filtered(self, batch: memoryview, header: BatchHeader, horizon: int | None) -> Buffer | None:
         offsets = self._offsets
-        beyond = header.last_offset >= offsets.end  # not in the table: all of it stays
+        beyond = header.last_offset >= offsets.end  # the table does not cover the batch: all records stay
         if not beyond and offsets.is_superseded(header.base_offset):
             return None
         try:
@@ -188,7 +188,7 @@ def without_record(batch: memoryview, header: BatchHeader, offset: int, max_mess
 def _rebuilt(
     header: BatchHeader, data: bytes, runs: Sequence[Part], keeps: Sequence[bytes], horizon_ms: int | None = None
 ) -> bytes:
-    """Return a batch of the kept records of another; with `horizon_ms` its tombstones expire at that time."""
+    """Return a batch with only the kept records; with `horizon_ms`, its tombstones expire at that time."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     append_time = attributes & TIMESTAMP_TYPE_BIT
     max_timestamp = header.max_timestamp
@@ -213,7 +213,7 @@ def _rebuilt(
 
 
 def _emptied(header: BatchHeader) -> bytes:
-    """Return a batch without records that keeps a batch's place, as Kafka writes it."""
+    """Return an empty batch in place of a batch without remaining records, as Kafka writes it."""
     attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     return _built(header, attributes, -1, header.max_timestamp, 0, b"")
 
@@ -236,7 +236,7 @@ def _and(first: bytes, second: bytes) -> bytes:
 
 
 def _restamped(record: bytes, shift: int) -> bytes:
-    """Return a record whose timestamp is relative to another base, `shift` ms earlier."""
+    """Return a record with its timestamp delta changed for a base timestamp that is `shift` ms earlier."""
     _, body = read_varint(record, 0)
     end = body + 1
     while record[end] > 0x7F:
@@ -267,4 +267,4 @@ def check_batch(batch: memoryview, header: BatchHeader) -> None:
     if header.crc != compute_crc(batch):
         raise Malformed(f"batch at offset {header.base_offset} has a wrong CRC")
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise Malformed(f"batch at offset {header.base_offset} has a header that makes no sense")
+        raise Malformed(f"batch at offset {header.base_offset} has an invalid header")

@@ -1,7 +1,7 @@
-"""Which part of a log can be cleaned, and how urgent that is.
+"""The part of a log that can be cleaned, and the urgency of the cleaning.
 
-Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: where the dirty part begins, which segments must
-not be touched yet, the dirty ratio, and which log is cleaned first. Never changes a log.
+Owns the rules of LogCleanerManager.cleanableOffsets and LogToClean: the start of the dirty part, the segments that must
+not be cleaned yet, the dirty ratio, and the choice of the log to clean first. Never changes a log.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Cleanable:
     log: PartitionLog
     first_dirty: int
     upper: int
-    """Base of the first segment that must not be touched."""
+    """Base offset of the first segment that must not be cleaned."""
     clean_bytes: int
     dirty_bytes: int
     overdue: bool
-    """Whether max.compaction.lag.ms requires cleaning, at any ratio."""
+    """Whether max.compaction.lag.ms requires cleaning, whatever the dirty ratio."""
 
     @property
     def ratio(self) -> float:
@@ -39,11 +39,11 @@ class Cleanable:
 
     @property
     def is_due(self) -> bool:
-        """Whether it is dirty enough, or has been dirty for too long."""
+        """Whether the log is dirty enough, or has been dirty for too long."""
         return self.dirty_bytes > 0 and (self.overdue or self.ratio > self.log.config.min_cleanable_dirty_ratio)
 
     def precedes(self, other: Cleanable | None) -> bool:
-        """Whether it is due and precedes another log: the log with the larger dirty share is cleaned first."""
+        """Whether this log is due, and is cleaned before `other`: the log with the larger dirty share goes first."""
         return self.is_due and (other is None or self.ratio > other.ratio)
 
 

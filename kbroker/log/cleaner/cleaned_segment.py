@@ -1,8 +1,8 @@
-"""The new segment that replaces the cleaned ones, while it is written.
+"""A segment being written that will replace the cleaned segments.
 
 Owns its files, which end in `.cleaned` until the broker swaps them in, and their indexes. Never chooses the segment's
-records. All files are addressed from the partition's open directory, which stays valid when a topic deletion renames
-the directory.
+records. All files are addressed through a descriptor of the partition's directory, which stays valid if a topic
+deletion renames the directory.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class CleanedSegment:
     def finish(self, aborted: Sequence[AbortedTxn], modified_ns: int) -> int:
         """Write and fsync everything; returns the number of bytes of the last write to the log. Raises OSError.
 
-        The files get the modification time of the segment they replace, which is the age of records without a
+        The files get the modification time of the segment they replace: it determines the age of records without a
         timestamp.
         """
         written = self.flush()

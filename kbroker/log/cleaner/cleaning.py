@@ -1,4 +1,4 @@
-"""One round of cleaning a log: read the dirty part, then rewrite all segments without superseded records.
+"""One round of cleaning a log: read the dirty part, then rewrite all segments, leaving out superseded records.
 
 Owns the order of the work (Kafka's Cleaner.doClean) and the grouping of segments. Never replaces a segment: it leaves
 `.cleaned` files, group after group, and the broker swaps them in. A damaged batch ends the round with Malformed, since
@@ -24,7 +24,7 @@ from kbroker.log.files import CLEANED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_IND
 from kbroker.log.segment.index_files import MAX_RELATIVE_OFFSET
 from kbroker.protocol.records import BatchHeader
 
-_SEGMENTS_A_GROUP: Final = 64  # each costs the broker's loop a few renames at the swap
+_SEGMENTS_A_GROUP: Final = 64  # for each, the swap costs the broker's loop a few renames
 _MAX_TIMESTAMP: Final = struct.Struct(">q")
 _COUNT: Final = struct.Struct(">i")
 
@@ -77,7 +77,7 @@ class Cleaning:
         self.unreadable, self.unreadable_count = rules.unreadable, rules.unreadable_count
 
     def _remove_leftovers(self) -> None:
-        # After a crash a `.cleaned` file would undo the swap of any later segment.
+        # A start after a crash would undo the swap of all segments beyond a leftover `.cleaned` file.
         for name in os.listdir(self._directory_fd):
             if name.endswith(CLEANED_SUFFIX):
                 with contextlib.suppress(FileNotFoundError):
@@ -121,7 +121,8 @@ class Cleaning:
             for base, size in group:
                 final = last_size if base == last_base else -1
                 for position, header, batch in self._reader.forward(base, size):
-                    # A group keeps its last offset: from it recovery determines which segments the group replaced.
+                    # The cleaned group keeps its last offset, from which recovery determines the segments that the
+                    # group replaced.
                     kept = rules.apply(batch, header, position + header.size == final)
                     if kept is batch:
                         self._spent(cleaned.append(batch, header.last_offset, _timestamp_of(header)))

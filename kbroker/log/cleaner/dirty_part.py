@@ -1,10 +1,10 @@
-"""The first pass of a round: which batch holds the last record of each key, in the dirty part.
+"""The first pass of a round: find the batch with the last record of each key in the dirty part.
 
 Owns how far into the log the table of keys reaches. Never writes a file.
 
-The dirty part is read backwards. A batch then holds the last record of those of its keys that were not seen before, so
-a set of seen keys is all that has to be kept. That costs far less memory and memory access than a last place for every
-key, which changes again and again where keys repeat.
+The dirty part is read backwards. If a batch has a key that was not seen before, it holds the last record of that key.
+So the pass only keeps a set of seen keys. A table with the last place of every key would cost far more memory and
+memory accesses: repeated keys would change their places again and again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_GROWTHS: Final = 5
 
 
 def read_dirty_part(job: CleaningJob, reader: SegmentReader) -> OffsetMap:
-    """Return the table of keys, whose `end` is where the round ends; raises Malformed, OSError."""
+    """Return the table of keys; the round ends at the table's `end`. Raises Malformed, OSError."""
     with contextlib.suppress(Malformed):
         return _DirtyPart(job, reader, use_index=True).read()
     # The log itself may be intact: a wrong index misleads a backward reader.
@@ -51,12 +51,13 @@ class _DirtyPart:
         self._size = place
 
     def read(self) -> OffsetMap:
-        """Fill a table backwards from a place chosen so that the table neither overflows nor stays mostly empty.
+        """Fill a table backwards, from a place chosen so that the table neither overflows nor stays mostly empty.
 
-        Read backwards, the table fills with the end of the log, but a round has to begin with its start. A table that
-        got full is therefore useless, except that it shows how many bytes of the log fit. The next try takes that many
-        from the front, and at least a quarter less than the one before. If the front has fewer keys, the place moves on
-        again, a few times at most. So one or two tries suffice where keys are evenly spread.
+        A round has to clean the beginning of the dirty part, whereas reading backwards fills the table with its end
+        first. A table that became full is therefore discarded; it only shows how many bytes of the log fit. The next
+        try covers about that many bytes of the beginning, and at least a quarter less than the last try. If the
+        beginning turns out to have fewer keys, further tries cover more of it, a few at most. If keys are evenly
+        spread, one or two tries suffice.
         """
         offsets, full_at = self._fill(self._size)
         if full_at is None:
@@ -69,7 +70,7 @@ class _DirtyPart:
             offsets, full_at = self._fill(limit)
             if full_at is not None:
                 too_far = limit
-                # No key is added twice: a part that fitted once fits again.
+                # The table has each key once, so a part of the log that has fitted fits again.
                 limit = _shortened(first, limit, full_at) if fitting == first else fitting
                 continue
             fitting = limit
@@ -79,7 +80,7 @@ class _DirtyPart:
             limit = min(first + (limit - first) * 4, (limit + too_far + 1) // 2)
 
     def _fill(self, limit: int) -> tuple[OffsetMap, int | None]:
-        """Return a table of the batches that begin before a place; if it got full, also how many bytes of them fit."""
+        """Return a table of the batches that begin before `limit`; if it is full, also how many bytes of them fit."""
         job = self._job
         offsets = OffsetMap(job.first_dirty, max(job.upper, job.first_dirty), job.map_bytes)
         for place, base, size in reversed(self._segments):
@@ -106,7 +107,7 @@ class _DirtyPart:
         return offsets.add(data, runs, header.base_offset)
 
     def _first_place(self) -> int:
-        """Return where the first dirty batch begins."""
+        """Return the place at which the first dirty batch begins."""
         place, base, size = self._segments[0]
         for position, header, _ in self._reader.forward(base, size):
             if header.last_offset >= self._job.first_dirty:
@@ -115,6 +116,6 @@ class _DirtyPart:
 
 
 def _shortened(first: int, end: int, fitted: int) -> int:
-    """Return a new end after a table got full between `first` and `end`: only the last `fitted` bytes of it fitted."""
-    fitted = fitted * 15 // 16  # the same number of bytes elsewhere may hold slightly more keys
+    """Return a new end: of the part from `first` to `end`, only the last `fitted` bytes fitted into a table."""
+    fitted = fitted * 15 // 16  # other parts of the log may hold slightly more keys per byte
     return first + max(min(fitted, (end - first) * 3 // 4), 1)

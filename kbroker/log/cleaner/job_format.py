@@ -14,18 +14,18 @@ from kbroker.log.segment.transaction_index import AbortedTxn
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """The segments to clean, and all that their files do not contain; offsets absolute, sizes in bytes, times in ms."""
+    """The segments to clean, and facts their files do not contain; offsets absolute, sizes in bytes, times in ms."""
 
     directory: str
     segments: list[tuple[int, int]]
     """(base offset, size) of every segment below `upper`, in order; their files do not change."""
     first_dirty: int
     upper: int
-    """Base of the first segment that must not be touched."""
+    """Base offset of the first segment that must not be cleaned."""
     aborted: list[AbortedTxn]
     """Aborted transactions that have records below `upper`."""
     producers: list[tuple[int, int | None, int]]
-    """(producer id, last offset of its last data batch if it has one, epoch) of the producers that are live."""
+    """(producer id, last offset of its last data batch if it has one, epoch) of the live producers."""
     now_ms: int
     delete_retention_ms: int
     segment_bytes: int
@@ -37,7 +37,7 @@ class CleaningJob:
     """The topic's bound on a batch, which also bounds its unpacked size."""
 
     def encode(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}  # asdict copies every tuple of a list
+        return {each.name: getattr(self, each.name) for each in fields(self)}  # asdict would copy each tuple in a list
 
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> CleaningJob:

@@ -1,9 +1,9 @@
 """Chooses the next log of a directory to clean, and applies the results.
 
 Owns the running jobs, the clean offset of each log (`cleaner-offset-checkpoint`), and the list of logs that cannot be
-cleaned. Never reads a record, and has no clock: `tick` does the due work, on the event loop. A job's results count only
-for exactly the segments of the job: a log that was deleted, truncated or otherwise changed meanwhile keeps its
-segments.
+cleaned. Never reads a record, and has no clock: `tick` does the due work, on the event loop. The results of a job are
+applied only if the log still has exactly the job's segments. A log that was deleted, truncated or otherwise changed
+meanwhile stays as it is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Running:
     left_bytes: int = 0
     end_offset: int = -1
     noted: Future[None] | None = None
-    """Done once the checkpoint on disk records that the log may have holes; before that there must be none."""
+    """Done once the checkpoint on disk records that the log may have holes; before that the log must not have holes."""
     abandoned: bool = False
     ended: bool = False
     result: dict[str, Any] = field(default_factory=dict)
@@ -93,8 +93,8 @@ class Cleaner:
     def load(self) -> None:
         """Read the clean offset of each log.
 
-        Entries of missing logs are dropped; a truncated log is dirty from its start.
-        For recovery an entry also means that a log may have holes, so it stays as long as its log exists.
+        Entries of missing logs are dropped; a truncated log is dirty from its start. For recovery an entry also means
+        that the log may have holes, so the entry stays as long as the log exists.
         """
         found = checkpoints.read_offsets(self._file.path)
         for key, offset in found.items():
@@ -102,7 +102,7 @@ class Cleaner:
             if log is not None:
                 self._cleaned_to[key] = offset if offset <= log.log_end_offset else log.log_start_offset
         if not checkpoints.is_whole(self._file.path, found):
-            # The damaged file may have named any of them.
+            # The damaged file may have had an entry for any of the logs.
             for key, log in self._logs.items():
                 self._cleaned_to.setdefault(key, log.log_start_offset)
         if self._cleaned_to != found:
@@ -113,7 +113,7 @@ class Cleaner:
         self._write(self._file.begin(), self._lines())
 
     def save_by_thread(self) -> Future[None]:
-        """Do so on a thread: the event loop must not wait for the disk because of a compaction."""
+        """Write the clean offsets on a thread: the event loop must not wait for the disk because of a compaction."""
         return self._writer().submit(self._write, self._file.begin(), self._lines())
 
     def _lines(self) -> list[str]:
@@ -148,7 +148,7 @@ class Cleaner:
         return bool(self._running)
 
     def forget(self, key: Key) -> bool:
-        """Drop the state and the job of a deleted log; True if `save` has something to write."""
+        """Drop the state and the job of a deleted log; return whether `save` has something to write."""
         self.uncleanable.pop(key, None)
         self._failures.pop(key, None)
         self._truncations.pop(key, None)
@@ -192,7 +192,7 @@ class Cleaner:
     async def _dirtiest(self, now_ms: int) -> Cleanable | None:
         best = None
         dirtiest = 0.0
-        for key in list(self._logs):  # only the keys: pairs of tens of thousands would take some milliseconds
+        for key in list(self._logs):  # only keys: a list of all pairs would take milliseconds
             await turn
             log = self._logs.get(key)
             if log is None:
@@ -257,7 +257,7 @@ class Cleaner:
         """Process a worker's new messages one after the other."""
         if job.ended or (job.noted is not None and not job.noted.done()):
             return
-        has_ended = job.worker.has_ended  # read first: all messages sent before the exit have then arrived
+        has_ended = job.worker.has_ended  # read first: if the worker has ended, `receive` returns the rest
         job.messages += job.worker.receive()
         while job.messages and not job.ended:
             if not self._is_wanted(job):
@@ -301,7 +301,7 @@ class Cleaner:
         log = job.log
         first = log.segments.index_of(old[0])
         if job.abandoned or first < 0 or log.segments[first : first + len(old)] != old:
-            self._abandon(job)  # retention or DeleteRecords was faster
+            self._abandon(job)  # retention or DeleteRecords came first
             return
         try:
             log.replace_segments(old, now_ms)
@@ -349,7 +349,7 @@ class Cleaner:
         self._end(job, now_ms)
 
     def _lost(self, job: _Running, now_ms: int) -> None:
-        """Handle the death of a worker; the log is unchanged, and is cleaned again."""
+        """Handle the death of a worker: the log is unchanged, and will be cleaned again."""
         if not job.abandoned:
             self._failures[job.key] += 1
             logger.error("%s-%d: the compaction process %d has died", *job.key, job.worker.pid)

@@ -1,9 +1,9 @@
 """The last batch of each key, in the dirty part of a log.
 
 Owns the table, its memory bound, and how far into the log it reaches (Kafka's OffsetMap). Keys are kept whole, not
-hashed, so that two keys are never confused. Batches are added from last to first. The table is a set of the keys seen,
-and for each batch a list of its keys that no later batch holds. The rewrite of the batch determines the last record of
-each key. Never reads a file.
+hashed, so that two keys are never confused. Batches are added from last to first. The table consists of a set of all
+seen keys and, for each batch, a list of the keys that no later batch holds. If a batch has several records of a key,
+the rewrite of the batch finds the last one. Never reads a file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class OffsetMap:
         self._kept_bytes = 0
 
     def end_at(self, offset: int) -> None:
-        """Exclude everything at or beyond `offset`: nothing of it has been added."""
+        """Exclude the offsets from `offset` on; no batch there has been added."""
         self.end = offset
 
     def add(self, data: bytes, runs: Sequence[Part], base_offset: int) -> bool:
@@ -80,7 +80,7 @@ class OffsetMap:
     def _table_bytes(self, count: int) -> int:
         """Return the size of the set with `count` more keys: it grows when three fifths of its slots are taken."""
         total = len(self._seen) + count
-        slots = 1 << (sys.getsizeof(self._seen) // _SLOT_BYTES).bit_length() - 1  # a power of two, and a little more
+        slots = 1 << (sys.getsizeof(self._seen) // _SLOT_BYTES).bit_length() - 1  # rounded down to a power of two
         if total * 5 >= (slots - 1) * 3:
             slots = 1 << (2 * total).bit_length()
         return slots * _SLOT_BYTES
@@ -90,7 +90,7 @@ class OffsetMap:
         return base_offset >= self.start and base_offset not in self._newest
 
     def keep(self, data: bytes, runs: Sequence[Part], base_offset: int) -> list[bytes]:
-        """Return for each run 1 for the records to keep and 0 for the others; records without a key are dropped."""
+        """Return bytes for each run: 1 for a record to keep, 0 for one to drop; records without a key are dropped."""
         if base_offset + runs[-1].last_delta < self.start:
             return [self._not_newer(data, run) for run in runs]
         keeps = self._last_in_batch(data, runs, base_offset)
@@ -114,7 +114,7 @@ class OffsetMap:
         return self._last_of_repeated(data, runs, newest)
 
     def _last_of_repeated(self, data: bytes, runs: Sequence[Part], newest: Sequence[bytes]) -> list[bytes]:
-        """Return the same for a batch that contains a key more than once."""
+        """Return what `_last_in_batch` returns, for a batch that contains a key more than once."""
         count = 0
         places: dict[bytes, int] = {}
         for run in runs:

@@ -1,8 +1,8 @@
 """The batches of a closed segment, forwards or backwards, each checked.
 
-Owns how segments are read for the cleaner: in chunks, with every byte counted. A batch that is damaged, or does not
-follow the one before it, is Malformed in either direction. Never drops a batch, and never trusts an index without
-checking the log.
+Owns the reading of segments for the cleaner: in chunks, with every byte counted. In either direction, a batch that is
+damaged, or that does not follow the batch before it, raises Malformed. Never drops a batch, and never trusts an index
+without checking the log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class SegmentReader:
         """Yield the result of `forward`, from the last batch to the first; raises Malformed, OSError.
 
         The beginnings of batches can only be found from the front. With `use_index` most of them are read from the
-        segment's index; a wrong index makes the log look Malformed. Where the index has no entries, headers are walked.
+        segment's index; a wrong index can then cause Malformed for an intact log. Where the index has no entries,
+        headers are walked.
         """
         fd = self._open(base, LOG_SUFFIX)
         try:
@@ -153,7 +154,7 @@ class SegmentReader:
         return memoryview(data)
 
     def _read_chunk(self, fd: int, position: int, size: int) -> memoryview:
-        """Read a chunk, or one whole batch where that is larger."""
+        """Read a chunk, or one whole batch if the batch is larger."""
         chunk = self._read(fd, position, min(self._chunk, size - position))
         needed = HEADER_SIZE
         if len(chunk) >= LOG_OVERHEAD:
@@ -181,4 +182,4 @@ def _check_order(last: BatchHeader | None, header: BatchHeader, base: int, posit
     """Raise Malformed unless a batch may follow `last`, or start its segment."""
     next_offset, epoch = (base, -1) if last is None else (last.last_offset + 1, last.leader_epoch)
     if header.base_offset < next_offset or header.leader_epoch < epoch:
-        raise Malformed(f"batch at position {position} of segment {base} does not follow on from the last")
+        raise Malformed(f"batch at position {position} of segment {base} does not follow the previous one")

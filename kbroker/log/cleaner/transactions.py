@@ -38,7 +38,7 @@ class CleanedTransactions:
     def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
         self._pending = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
         self._aborted: dict[int, AbortedTxn] = {}
-        self._seen: set[int] = set()  # producers of aborted transactions with a batch seen
+        self._seen: set[int] = set()  # producers with an aborted transaction of which a batch was seen
         self._committed: set[int] = set()
         self.retained: list[AbortedTxn] = []
         """Aborted transactions with at least one batch seen, in the order of their markers; the caller empties it."""
@@ -65,7 +65,7 @@ class CleanedTransactions:
         producer_id = header.producer_id
         txn = None if marker.commit else self._aborted.pop(producer_id, None)
         if txn is None:
-            # A commit, or an abort that is in no index: then only the marker itself shows it.
+            # A commit, or an abort that no index contains: only the marker shows such an abort.
             obsolete = producer_id not in self._committed
             self._committed.discard(producer_id)
             return obsolete

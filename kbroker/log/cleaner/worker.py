@@ -1,8 +1,8 @@
 """The process that cleans logs: `python -m kbroker.log.cleaner.worker`, started by the broker.
 
 Owns its two pipes, the throttle, and one job at a time. Never renames the broker's files: it writes `.cleaned` files
-beside them. When the broker ends, killed or not, the worker's input ends, and so does the process, even in the middle
-of a job. The next job or the next start removes the leftovers.
+beside them. When the broker ends, even if it is killed, the worker's input pipe closes, and the worker exits, even in
+the middle of a job. The next job or the next start removes the leftovers.
 
     in    {"clean": CleaningJob, "rate": bytes/s}  {"rate": bytes/s}  {"abort": true}  {"sync": true}
     out   {"group": [bases], "before": bytes, "after": bytes}...
@@ -41,7 +41,7 @@ class Throttle:
     def change(self, rate: float) -> None:
         """Use another rate from now on, without any debt."""
         self._rate = rate
-        self._due = 0.0  # when the time for all bytes so far is over
+        self._due = 0.0  # the time at which the rate allows further bytes
 
     def spend(self, size: int, now: float) -> float:
         """Count `size` bytes; returns how many seconds to wait."""
@@ -49,7 +49,7 @@ class Throttle:
         return self._due - now
 
 
-_NICENESS = 5  # the broker answers first; on an idle machine this changes nothing
+_NICENESS = 5  # the broker has precedence; on an idle machine the niceness has no effect
 
 
 class Aborted(Exception):  # noqa: N818 - an outcome
@@ -137,7 +137,7 @@ class Worker:
             )
 
     def _spend(self, size: int) -> None:
-        """Count bytes read or written, wait if they were too many, and process the broker's messages meanwhile."""
+        """Count bytes read or written; if the rate is exceeded, wait, and process the broker's messages meanwhile."""
         now = time.monotonic()
         until = now + self._throttle.spend(size, now)
         while True:
@@ -170,7 +170,7 @@ class Worker:
 def main() -> None:
     """Serve the broker at the other end of the standard streams."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the broker, which ends this process
-    gc.disable()  # no cycles here, but millions of objects that a collection would walk over
+    gc.disable()  # there are no cycles, but a collection would visit millions of objects
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
     out = os.dup(1)

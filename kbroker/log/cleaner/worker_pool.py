@@ -1,8 +1,8 @@
 """The broker's side of the worker processes.
 
-Owns the settings of compaction, which the cleaner reads at each turn, so that they may change while it runs; and their
-processes and pipes: their number, their start when there is work, their end when there is none. Never blocks
-the loop: pipes are read and written without waiting, and polling detects an ended process.
+Owns the settings of compaction. The cleaner reads them at each turn, so they may change while it runs. Also owns the
+worker processes and their pipes: the number of workers, their start when there is work, and their end when there is
+none. Never blocks the loop: it reads and writes pipes without waiting, and polls for ended processes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cleaner_settings(config: BrokerConfig) -> CleanerSettings:
     )
 
 
-_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # where the worker finds this very package
+_ROOT = os.path.abspath(f"{os.path.dirname(__file__)}/../../..")  # where the worker imports this package from
 _IDLE_MS = 30_000
 _PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux, which the fcntl module does not name everywhere
@@ -123,7 +123,7 @@ class WorkerProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has ended; all its messages are received once `receive` then returns an empty list."""
+        """Whether the process has ended. Its last messages may still wait: call `receive` until it returns none."""
         return self._ended or self._process.poll() is not None
 
     def end(self) -> None:
@@ -157,7 +157,7 @@ class WorkerPool:
         return total / max(self.settings.threads, 1)
 
     def acquire(self) -> WorkerProcess:
-        """Return a worker that is the caller's until `release`, started if necessary; raises OSError."""
+        """Return a worker for the caller alone until `release`; starts one if necessary. Raises OSError."""
         worker = self._idle.pop() if self._idle else WorkerProcess()
         self._busy.append(worker)
         return worker

@@ -1,8 +1,8 @@
 """The checkpoints of a log directory: the recovery points, log starts and high watermarks of its logs, on disk.
 
-Owns when each is written and for which logs, and the deleted partitions that a file may still name. Never changes a
-log, and knows no format (checkpoints.py does). Periodic checkpoints are collected in pieces, since there may be
-thousands of logs, and written by the flusher's thread.
+Owns the times at which each checkpoint is written, the logs that it contains, and the deleted partitions that a file
+may still name. Never changes a log, and knows no format (checkpoints.py does). Periodic checkpoints are collected in
+pieces, since there may be thousands of logs, and written by the flusher's thread.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Checkpointer:
     """Writes the checkpoints of the logs in `logs`; intervals in ms.
 
     `cleaned` is the fourth checkpoint, the cleaner's, which may name a deleted partition as well. `report` is called
-    with the error of a failed write; while `in_use` returns false nothing is written.
+    with the error of a failed write. Nothing is written while `in_use` returns false.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Checkpointer:
         ]
         self._written_ms = [0] * len(self._writers)
         self._stale: dict[Key, object] = {}  # deleted partitions that a checkpoint on the disk may still name
-        self._stale_cleaned = False  # whether the cleaner's may
+        self._stale_cleaned = False  # whether the cleaner's checkpoint may name one
         self._forgetting: deque[tuple[dict[Key, object], list[Future[None]]]] = deque()
 
     def _file(self, name: str) -> CheckpointFile:
@@ -155,12 +155,12 @@ class Checkpointer:
     # -- deleted partitions -----------------------------------------------------------------------------------
 
     def deleted(self, key: Key, *, was_cleaned: bool) -> None:
-        """Note a partition that has left `logs`, and whether the cleaner had an entry for it."""
-        self._stale[key] = object()  # a new one if it is created and deleted once more
+        """Note that a partition has left `logs`, and whether the cleaner had an entry for it."""
+        self._stale[key] = object()  # a new object after each deletion of the partition
         self._stale_cleaned |= was_cleaned
 
     def forget(self, key: Key) -> None:
-        """Remove a deleted partition from all checkpoints: one of the same name is about to be created."""
+        """Remove a deleted partition from all checkpoints: a partition of the same name is about to be created."""
         if key in self._stale:
             self.write_all()
             self._cleaned.save()
@@ -196,7 +196,7 @@ def _recovery_point(log: PartitionLog) -> int:
 
 
 def _log_start(log: PartitionLog) -> int | None:
-    # A start at a segment's base can be derived from the files, so only the others need a line.
+    # A log start at a segment's base offset can be derived from the files, so only other log starts need a line.
     return log.log_start_offset if log.log_start_offset > log.segments.bases[0] else None
 
 

@@ -36,7 +36,7 @@ class Chores:
         self._due = [now_ms + min(interval, delay_ms) for interval, _ in self._chores]
 
     async def run(self, now_ms: int, logs: dict[Key, PartitionLog]) -> None:
-        """Do the due chores; a log that leaves `logs` meanwhile is skipped from then on."""
+        """Do the due chores; skips a log that leaves `logs` meanwhile."""
         for index, (interval, chore) in enumerate(self._chores):
             if now_ms < self._due[index]:
                 continue

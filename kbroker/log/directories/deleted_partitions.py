@@ -1,13 +1,14 @@
 """Deleted partitions: first their directories are renamed, later they are removed.
 
-Owns them from the deletion until the files are removed, and the thread that removes files and directories: removing one
-file may wait for the disk, and there may be tens of thousands of them. Never decides that a partition is deleted, nor
-that another file is removed: nothing refers to the paths given here any more. Never removes a file that does not belong
-to a log: its directory stays, with that file.
+Owns deleted partitions until their files are removed, and the thread that removes files and directories: removing one
+file may wait for the disk, and there may be tens of thousands of files. Never decides that a partition is deleted or a
+file removed: callers only pass paths that are no longer in use. Never removes a file that does not belong to a log:
+such a file stays, and so does its directory.
 
 A topic may have thousands of partitions, so only the first few are renamed at once, the others in pieces. A directory
-never keeps a name that a new partition needs: `finish` is called before one of that name is created. The next start
-removes the rest of deleted topics after a crash (`take`); it gets their ids as long as `pending` is true.
+never keeps a name that a new partition needs: `finish` is called before the new partition is created. After a crash,
+the next start removes the remaining directories of deleted topics (`take`). Callers therefore keep the ids of deleted
+topics as long as `pending` is true.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class Departures:
             self.discard(renamed, now_ms)
 
     def discard(self, path: str, now_ms: int) -> None:
-        """Have a directory removed that is already renamed."""
+        """Have an already renamed directory removed."""
         self._renamed.append((now_ms, path))
 
     def finish(self, key: Key) -> None:
@@ -167,7 +168,7 @@ class Departures:
         self._renamed.append((now_ms + log.config.file_delete_delay_ms, path))
 
     def finish_some(self, most: int) -> OSError | None:
-        """Do so for at most `most`; return one of the errors."""
+        """Rename at most `most` directories of deleted partitions; return one of the errors, if any."""
         failure = None
         for key in list(self._leaving)[:most]:
             try:

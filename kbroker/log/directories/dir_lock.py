@@ -1,7 +1,7 @@
 """The lock of a data directory: `.lock`, held as long as a process uses the directory.
 
-Owns taking both kinds of lock: flock, as every kbroker does, and the record lock that Apache Kafka takes through Java.
-On Linux neither sees the other, so both are held. Never writes to the file.
+Owns taking both kinds of lock: flock, which every kbroker takes, and the record lock that Apache Kafka takes through
+Java. On Linux neither kind of lock conflicts with the other, so both are held. Never writes to the file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def lock_directory(directory: str) -> int:
 
 
 def in_use(directory: str) -> LogDirError:
-    """Return the error for a locked directory; it names the process where the system shows it."""
+    """Return the error for a locked directory; it names the process if the system reports it."""
     found = os.stat(f"{directory}/{NAME}")
     holder = _holder(found)
     which = f" (pid {holder})" if holder else ""
@@ -39,7 +39,7 @@ def in_use(directory: str) -> LogDirError:
 
 
 def _lock_records(fd: int) -> None:
-    """Take the record lock on the open file if possible: a process-wide lock is lost with any close of the file."""
+    """Take a record lock of the open file, if possible: any close of the file would release a process-wide lock."""
     if hasattr(fcntl, "F_OFD_SETLK"):
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     else:
@@ -47,10 +47,11 @@ def _lock_records(fd: int) -> None:
 
 
 def _holder(found: os.stat_result) -> int | None:
-    """Return the process that holds a lock on a file, where the system shows it (Linux: /proc/locks).
+    """Return the process that holds a lock on a file, if the system reports it (Linux: /proc/locks).
 
     A line is "1: FLOCK ADVISORY WRITE 4711 fe:00:1234 0 EOF", device numbers in hex. The record lock of an open file
-    has no process (-1), nor has one of another pid namespace (0). A waiting one has "->" after the number.
+    shows no process (-1), and neither does a lock from another pid namespace (0). A waiting one has "->" after the
+    number.
     """
     wanted = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     try:

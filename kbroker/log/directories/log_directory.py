@@ -7,7 +7,7 @@ answers a request and has no clock and no timer: `tick` is called from outside a
     <topic>-<partition>/  <topic>-<partition>.<uuid>-delete/  <topic>-<partition>.<uuid>-stray/
 
 A partition's directory that belongs to no topic of the cluster is left unchanged, and never opened. If a new topic of
-the same name needs the place, the directory is moved aside (-stray) and kept, as in Kafka: old data never turns up in
+the same name needs the place, the directory is moved aside (-stray) and kept, as in Kafka: old data never appears in
 the new topic. The remains of a topic that is known to be deleted are removed.
 """
 
@@ -87,10 +87,10 @@ class LogDirectory:
         files: OpenFiles | None = None,
         in_cluster: bool = False,
     ) -> None:
-        """Prepare; the caller ticks and closes a `cleaner_pool` that is passed in.
+        """Prepare. A caller that passes a `cleaner_pool` also has to tick and close it.
 
         `files` bounds the open files of all directories that share it. If `in_cluster`, a full disk is a failure like
-        others (disk_errors.py).
+        any other (disk_errors.py).
         """
         self.directory = os.path.abspath(directory)
         self.node_id = node_id
@@ -145,9 +145,9 @@ class LogDirectory:
     # -- opening and closing ----------------------------------------------------------------------------------
 
     def open(self, cluster_id: str = "") -> None:
-        """Lock the directory and check that it is ours; raises LogDirError. Other files in it may be read after that.
+        """Lock the directory and check that it is ours; raises LogDirError. Read its other files only after this.
 
-        `cluster_id` applies if none is known yet.
+        `cluster_id` is written if the directory has none yet.
         """
         self.cluster_id = self.cluster_id or cluster_id
         os.makedirs(self.directory, exist_ok=True)
@@ -177,7 +177,7 @@ class LogDirectory:
         if self.was_clean:
             # The mark is removed before loading: a crash while loading must not look like a clean stop.
             remove_quietly(self._path(checkpoints.CLEAN_SHUTDOWN))
-        sync_directory(self.directory)  # after a kill, also the names of new files
+        sync_directory(self.directory)  # after a kill, this also makes new file names durable
         if self.was_clean:
             passed("load.unmarked")
         self._now_ms = now_ms
@@ -238,7 +238,7 @@ class LogDirectory:
         progress.end()
         self.cleaner.load()
         if not self.logs.keys() >= stored.keys:
-            self.checkpoint()  # an entry of a missing partition would apply to a new one of its name
+            self.checkpoint()  # an old entry would apply to a new partition of that name
 
     def _is_known(self, belongs: Belongs, deleted: Container[bytes], key: Key, path: str) -> bool:
         topic_id = checkpoints.read_topic_id(path)
@@ -253,7 +253,7 @@ class LogDirectory:
     # -- failure ----------------------------------------------------------------------------------------------
 
     def report(self, error: OSError) -> None:
-        """Handle a failed read, write or flush; an error that is not temporary takes the directory offline."""
+        """Handle a failed read, write or flush; unless the error is temporary, the directory goes offline."""
         self.room.on_error(error)
         if self.failure or not ends_directory(error, in_cluster=self._in_cluster):
             return
@@ -280,14 +280,14 @@ class LogDirectory:
     def close(self, clean: bool = True, now_ms: int = 0) -> None:
         """Close everything; a clean close writes the mark that makes the next start a short one.
 
-        A directory that was not fully loaded is left unchanged, so that a failed start loses nothing. There is no mark
-        if a log had failed: its files have to be checked.
+        A directory that was not fully loaded is left unchanged, so that a failed start loses nothing. If a log has
+        failed, no mark is written: the next start has to check its files.
         """
         self._now_ms = max(now_ms, self._now_ms)
         self.cleaner.close()
         if self._own_pool is not None:
             self._own_pool.close()
-        self._later.clear()  # snapshots, which every log takes when it is closed; checkpoints, which follow
+        self._later.clear()  # closing does this work: each log takes a snapshot, checkpoints follow
         if self._loaded and not self.failure:
             whole(self._departures.finish_all())
         self._flusher.close(self._now_ms)
@@ -327,7 +327,7 @@ class LogDirectory:
     # -- partitions -------------------------------------------------------------------------------------------
 
     def takes(self, made: MadeAhead) -> bool:
-        """Rename a directory made ahead to its partition's name, if it lies here and the name is free."""
+        """Rename a directory made ahead to its partition's name, if it is in this directory and the name is free."""
         key = made.new.key
         if made.directory != self.directory or key in self.logs:
             return False
@@ -346,7 +346,7 @@ class LogDirectory:
     def get_or_create(
         self, topic: str, partition: int, topic_id: uuid.UUID | None, config: LogConfig, now_ms: int | None = None
     ) -> PartitionLog:
-        """Return a partition's log, created if missing; raises OSError; `sync` makes it durable.
+        """Return a partition's log, created if missing; `sync` makes the creation durable. Raises OSError.
 
         Files of another topic of that name are moved aside. A new log holds no descriptor until it is used.
         """
@@ -373,8 +373,8 @@ class LogDirectory:
     def sync(self) -> None:
         """Make the partitions created since the last call survive a power loss.
 
-        The flushing thread does it: a busy disk takes tens of milliseconds. `tick` handles the result. A flush of a log
-        before that brings its name to disk itself.
+        The flusher's thread does the work, since a busy disk takes tens of milliseconds; `tick` handles the result. If
+        a log is flushed earlier, its flush also makes the directory's name durable.
         """
         self._syncing.append(self.sync_by_thread())
 
@@ -386,7 +386,7 @@ class LogDirectory:
                 self.report(error)
 
     def sync_by_thread(self) -> Future[None]:
-        """Do so on a thread."""
+        """Sync the directory on the flusher's thread."""
         return self._flusher.pool.submit(sync_directory, self.directory)
 
     @property
@@ -402,7 +402,8 @@ class LogDirectory:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions out of use at once; their files are removed `file.delete.delay.ms` later.
 
-        Of very many only the first few are renamed when this returns. An OSError is raised once all of these are tried.
+        If there are very many, only the first few have been renamed when this returns. An OSError is raised after each
+        of these was tried.
         """
         time_ms = self._now_ms if now_ms is None else now_ms
         for key in keys:
@@ -426,16 +427,17 @@ class LogDirectory:
         return self._new_path(topic, partition, FUTURE_SUFFIX)
 
     def take_over(self, log: PartitionLog) -> None:
-        """Make a log that was built in a future directory of this directory the partition's log.
+        """Put a log from a future directory into service as the partition's log.
 
-        Raises OSError, and then only one thing has changed: files of another topic of that name are moved aside.
+        Raises OSError. In that case only one thing may have changed: files of another topic of that name are moved
+        aside.
         """
         path = partition_path(self.directory, log.topic, log.partition)
-        self._departures.finish((log.topic, log.partition))  # or it would take this one's directory for its own
-        log.segments.release_idle(force=True)  # open indexes know their files by name
+        self._departures.finish((log.topic, log.partition))  # a late rename would hit the new directory
+        log.segments.release_idle(force=True)  # open indexes refer to their files by name
         self.logs[log.topic, log.partition] = log
         try:
-            self.save_log_starts()  # first, or a crash would show deleted records again
+            self.save_log_starts()  # first: otherwise deleted records would reappear after a crash
             passed("move.copied")
             if os.path.exists(path):
                 os.rename(path, self._new_path(log.topic, log.partition, STRAY_SUFFIX))
@@ -476,7 +478,7 @@ class LogDirectory:
     # -- due work ---------------------------------------------------------------------------------------------
 
     def do_later(self, work: Work) -> None:
-        """Queue work that `due` does in pieces; nothing is lost without it."""
+        """Queue work that `due` does in pieces; if the work is never done, nothing is lost."""
         self._later.append(work)
 
     def tick(self, now_ms: int) -> None:
@@ -503,7 +505,7 @@ class LogDirectory:
     async def _do_later(self) -> None:
         """Do the queued work.
 
-        Work queued meanwhile waits for the next call, or a log that rolls often would hold up all.
+        Work queued meanwhile waits for the next call: otherwise a log that rolls often would delay the work of all.
         """
         try:
             self._checkpointer.settle_forgotten()
@@ -521,7 +523,7 @@ class LogDirectory:
             self._remover.remove(paths)
 
     async def _apply_retention(self, log: PartitionLog, now_ms: int) -> None:
-        if not self.cleaner.is_busy(log):  # with `compact,delete`, one after the other, as in Kafka
+        if not self.cleaner.is_busy(log):  # with `compact,delete`, never both at once, as in Kafka
             await log.delete_old_segments(now_ms)
         log.segments.release_idle(force=False)
 

@@ -4,8 +4,8 @@ Owns placement (fewest partitions first), the handling of a failed directory, an
 a segment: each directory's `LogDirectory` handles its own.
 
 A directory that cannot be opened, or that fails later, goes offline with its partitions, and the others continue to
-serve (KIP-112). Two failures are fatal: that of a directory that holds the metadata, as on a node that is alone, and
-that of all directories.
+serve (KIP-112). Two failures are fatal: the failure of the directory with the metadata, which only a node alone has,
+and the failure of all directories.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 
 _MAX_NAME = 255
 _MAKERS = 4
-"""Threads that make files: making one may wait for the file system's journal, and all threads wait for the same one."""
+"""Threads that make files. A thread may have to wait for the file system's journal; more threads would not help."""
 _MAX_AHEAD = 5_000
-"""Partitions of one call whose files are made ahead."""
+"""Maximum of partitions in one call whose files are made ahead."""
 _MAX_PREFERRED = 10_000
-"""Missing partitions whose directory is remembered: a client may name any number."""
+"""Maximum of missing partitions whose directory is remembered: a client may name any number."""
 
 
 def unusable(directory: str, error: OSError) -> LogDirError:
@@ -50,7 +50,7 @@ def unusable(directory: str, error: OSError) -> LogDirError:
 
 
 class LogEvents:
-    """The reactions of the logs' owner; none here."""
+    """Callbacks to the owner of the logs; here they do nothing."""
 
     def logs_failed(self, text: str) -> None:
         """Handle a failure after which the broker cannot go on."""
@@ -68,13 +68,13 @@ class LogEvents:
 class LogManager:
     """Every log of a broker, by (topic, partition). First call `open`, then `load`, then everything else.
 
-    `events` are the reactions of its owner.
+    `events` are callbacks to its owner.
     """
 
     def __init__(
         self, managers: Sequence[LogDirectory], metadata_directory: str, *, keeps_metadata: bool = True
     ) -> None:
-        """`keeps_metadata`: whether its directory holds the metadata, without which a broker cannot go on."""
+        """`keeps_metadata`: whether `metadata_directory` holds metadata without which the broker cannot go on."""
         self._keeps_metadata = keeps_metadata
         self.managers = list(managers)
         self.metadata = next(m for m in managers if m.directory == os.path.abspath(metadata_directory))
@@ -202,11 +202,11 @@ class LogManager:
         try:
             self.move(*key, directory)
         except (ApiError, OSError) as error:
-            # For example, a cordoned directory: the partition is complete where it is.
+            # For example, the target is cordoned. The partition is complete in its old directory.
             logger.warning("%s-%d was being moved to %s and stays where it is: %s", *key, directory, error)
 
     def _settle_doubles(self) -> None:
-        """Keep one of two equal copies: the broker ended between the two renames that end a move."""
+        """Keep one of two equal copies, left by a broker that ended between the two renames at the end of a move."""
         homes: dict[Key, LogDirectory] = {}
         for manager in self.online:
             for key, log in list(manager.logs.items()):
@@ -293,7 +293,8 @@ class LogManager:
                 manager.discard(made.path, 0)
 
     def _open_to_new(self) -> list[LogDirectory]:
-        # If all are cordoned, a partition that had been placed before still needs a directory (as in Kafka).
+        # Even if all directories are cordoned, a partition assigned to this broker earlier needs a directory (as in
+        # Kafka).
         found = [manager for manager in self.online if not self.is_cordoned(manager.directory)] or self.online
         return [manager for manager in found if not manager.room.lacking] or found
 
@@ -318,8 +319,8 @@ class LogManager:
     def delete_all(self, keys: Iterable[Key], now_ms: int | None = None) -> None:
         """Take partitions out of use at once; their files are removed later.
 
-        An OSError is raised after all others are removed. Partitions in a failed directory stay: a broker whose last
-        directory has failed is about to end, and still holds it.
+        If a partition cannot be deleted, an OSError is raised, but only after all others are deleted. Partitions in a
+        failed directory stay in the table: if a broker's last directory has failed, the broker is about to end.
         """
         keys = list(keys)
         failure: OSError | None = None
@@ -442,8 +443,8 @@ class LogManager:
         try:
             move.target.take_over(log)
         except OSError:
-            # Otherwise the entry would apply to a new partition of that name, which would then never be compacted up to
-            # there.
+            # Otherwise the entry would apply to a new partition of that name, whose log would never be compacted up to
+            # that offset.
             move.target.cleaner.forget(key)
             raise
         # The copy is the log now. Even after a later failure nothing may be appended to the old log.
@@ -488,7 +489,7 @@ class LogManager:
 
 
 def _extent(log: PartitionLog) -> tuple[int, int]:
-    """Rank copies of a log: the longer one, then the one with the higher log start."""
+    """Return a sort key for copies of a log: the longer copy wins, then the one with the higher log start."""
     return log.log_end_offset, log.log_start_offset
 
 
@@ -498,7 +499,7 @@ def _make_all(job: Sequence[tuple[str, NewPartition]], stopped: threading.Event)
     for directory, new in job:
         if stopped.is_set():
             break
-        # The creator of the log gets the same error.
+        # The later creation of the log raises the same error.
         with contextlib.suppress(OSError, ValueError):
             made = make_ahead(directory, new)
             if made is not None:

@@ -1,7 +1,7 @@
 """The owner of a log directory: `meta.properties`.
 
-Owns reading, checking and signing it. Never changes a directory of another owner. Never rewrites a file that is
-damaged, or missing where there is data: the new cluster id would be a different one.
+Owns reading, checking and writing it. Never changes a directory of another owner. Never writes a file where the old one
+is damaged, or is missing although there is data: its cluster id would differ from the old one.
 
     version=1, node.id, cluster.id, directory.id     or, of a broker on ZooKeeper, version=0 and broker.id
 """
@@ -51,7 +51,7 @@ def check_properties(found: Mapping[str, str]) -> str:
     needed = "broker.id" if version == "0" else "node.id"
     node = found.get("node.id", found.get(needed, ""))
     if not (node.isascii() and node.isdigit()):
-        raise ValueError(f"{needed} is missing or no number")
+        raise ValueError(f"{needed} is missing or not a number")
     if version == "1" and not found.get("cluster.id"):
         raise ValueError("cluster.id is missing")
     if "directory.id" in found:
@@ -66,13 +66,13 @@ def write_properties(path: str, properties: Mapping[str, str]) -> None:
 
 
 def _is_fresh(directory: str) -> bool:
-    """Whether a directory shows no sign of use by a broker."""
+    """Whether no broker has used a directory yet."""
     used = any(name.startswith("__metadata.") or name.endswith("-offset-checkpoint") for name in os.listdir(directory))
     return not used and not entries_of(directory).partitions
 
 
 def take_identity(directory: str, node_id: int, cluster_id: str) -> tuple[str, str]:
-    """Check the owner of a directory, and sign an unsigned one; returns (cluster id, directory id).
+    """Check the owner of a directory, and write the owner into a new one; returns (cluster id, directory id).
 
     Raises LogDirError, OSError.
     """

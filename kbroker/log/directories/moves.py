@@ -1,13 +1,12 @@
 """The move of one partition to another log directory while it is in use (KIP-113).
 
 Owns the copy: a thread, shared by all moves, follows the log until little is left; the rest is copied while the event
-loop waits.
-Never takes a log into or out of service: log_manager.py does.
+loop waits. Never puts a log into service or takes one out of service: log_manager.py does.
 
 The copy has the same files, byte for byte, so checked batches stay checked. A sealed segment does not change; the
 active one only grows. A segment that is deleted, rolled or compacted meanwhile is detected, and copied again or
-dropped. The thread only reads the log: a list of segments, and each one's size, which the event loop replaces in one
-step.
+dropped. Of the log's state, the thread only reads the list of segments and each segment's size; the event loop replaces
+each of them in one step.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from kbroker.log.segment.segment import Segment
 _CHUNK = 4 * 1024 * 1024
 _ASK_AGAIN_SECONDS = 0.5
 _SMALL = 1024 * 1024
-"""How much may be left for the event loop to copy: that takes some 2 ms."""
+"""How many bytes may be left for the event loop to copy, which takes some 2 ms."""
 
 
 class SourceError(OSError):
@@ -120,15 +119,15 @@ class Move:
         self.stop()
         self._stopped.clear()
         try:
-            log.roll(now_ms)  # then the indexes of all data are complete on disk
+            log.roll(now_ms)  # this completes the indexes of all data on disk
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         self._copy_all(self._parts(), _unlimited)
         for segment in log.segments:
             if segment.base_offset >= self._first_open:
-                self._copy_beside(segment)  # the thread may have copied before sealing wrote these files
+                self._copy_beside(segment)  # sealing may have changed these files after the copy
         if log.recovery_point > self._synced_to:
-            self._sync()  # durable data must stay durable; the rest is flushed when due
+            self._sync()  # flushed data must be durable in the copy, too
         keep = {segment.base_offset for segment in log.segments}
         for base in self._copied.keys() - keep:
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
@@ -177,7 +176,7 @@ class Move:
     def _chase(self) -> None:
         """Copy until little is left, sync that, and copy the data appended meanwhile."""
         self._catch_up()
-        end = self.log.log_end_offset  # before the sizes are read, so that they reach at least as far
+        end = self.log.log_end_offset  # read before the segments' sizes, which then cover it
         self._copy_all(self._parts(), self._rate)
         self._sync()
         self._synced_to = end
@@ -248,7 +247,7 @@ def _copy(part: _Part, stopped: threading.Event, rate: Callable[[], float]) -> N
             raise _SegmentReplaced from error
         raise SourceError(error.errno, error.strerror) from error
     if part.segment.deleted:
-        raise _SegmentReplaced  # and another file may have its name
+        raise _SegmentReplaced  # its name may belong to another file now
     fd = os.open(part.path + LOG_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.ftruncate(fd, part.position)
@@ -269,7 +268,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
         copied = os.sendfile(fd, source.fd, position, size)
     except OSError:
         try:
-            os.pread(source.fd, size, position)  # determines which of the two failed
+            os.pread(source.fd, size, position)  # fails if the source was the cause
         except OSError as error:
             raise SourceError(error.errno, error.strerror) from error
         raise
@@ -279,7 +278,7 @@ def _copy_some(fd: int, source: FileHandle, part: _Part, position: int) -> int:
 
 
 def _pay(size: int, began: float, stopped: threading.Event, rate: Callable[[], float]) -> None:
-    """Wait until `size` bytes have used their time since `began`; the rate may change meanwhile."""
+    """Wait until the rate allows `size` bytes since the time `began`; the rate may change meanwhile."""
     while (left := size / max(rate(), 1) - (time.monotonic() - began)) > 0:
         if stopped.wait(min(left, _ASK_AGAIN_SECONDS)):
             return

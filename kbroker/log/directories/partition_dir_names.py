@@ -1,8 +1,8 @@
 """The directories of partitions in a log directory, by name.
 
-Owns how a partition's name becomes a path, which entries are partitions, which are moving, deleted or set aside, and
-the owner of a partition's directory. Names are read from other brokers' requests, ZooKeeper and files. An invalid topic
-name never becomes a path, and links are not followed, so nothing outside the log directory is opened, renamed or
+Owns the path of a partition's directory, the kinds of directories (in use, moving, deleted or set aside), and the check
+of the topic to which a directory belongs. Names are read from other brokers' requests, ZooKeeper and files. An invalid
+topic name never becomes a path, and links are not followed, so nothing outside the log directory is opened, renamed or
 deleted. Never reads a log.
 """
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Entries(NamedTuple):
-    """The entries of a log directory: paths, with (topic, partition) where the name contains it."""
+    """The entries of a log directory: paths, with the (topic, partition) if the name contains it."""
 
     partitions: list[tuple[Key, str]]
     futures: list[tuple[Key, str]]
@@ -59,7 +59,7 @@ def entries_of(directory: str) -> Entries:
 
 
 def partition_of(name: str) -> Key | None:
-    """Return the (topic, partition) in a directory's name, None if it is no partition's."""
+    """Return the (topic, partition) in a directory's name, None if the name is not that of a partition."""
     topic, dash, number = name.rpartition("-")
     if not dash or topic_name_fault(topic) or not number.isascii() or not number.isdigit():
         return None
@@ -107,7 +107,7 @@ class NewPartition(NamedTuple):
 
 
 class MadeAhead(NamedTuple):
-    """The files of an empty log at `path`, which has the name of a deleted one until it is used."""
+    """The files of an empty log at `path`. Until the log is used, `path` has the name of a deleted partition."""
 
     new: NewPartition
     directory: str
@@ -115,7 +115,7 @@ class MadeAhead(NamedTuple):
 
 
 def make_ahead(directory: str, new: NewPartition) -> MadeAhead | None:
-    """Make a directory with the files of an empty log, to be renamed; None if the partition exists. For any thread.
+    """Make a directory with an empty log's files, for a later rename; None if the partition exists. For any thread.
 
     After an OSError nothing is left.
     """

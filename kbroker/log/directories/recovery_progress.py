@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class RecoveryStopped(Exception):  # noqa: N818 - nothing went wrong
-    """The recovery was asked to end; the logs that it has not reached are unchanged."""
+    """The recovery was stopped; the logs that it has not reached are unchanged."""
 
 
 class RecoveryProgress:
@@ -61,7 +61,7 @@ class RecoveryProgress:
             )
 
     def stop(self) -> None:
-        """End the recovery after the segments being read; safe from any thread."""
+        """End the recovery once the current segments are read; safe from any thread."""
         self._stopped = True
 
     @property
@@ -106,7 +106,7 @@ def bytes_to_recover(directories: Iterable[tuple[str, int]]) -> int:
 
 
 def run_all(tasks: Iterable[tuple[K, Callable[[], T]]], threads: int) -> Iterator[tuple[K, T]]:
-    """Run named tasks by `threads` threads and yield their results, in the order of `tasks`.
+    """Run named tasks on `threads` threads and yield their results, in the order of `tasks`.
 
     Raises the exception of the first task that fails; tasks that have not begun by then are skipped.
     """

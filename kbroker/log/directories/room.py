@@ -1,9 +1,9 @@
 """Whether the disk of a log directory has room.
 
-Owns the answer: a write that fails because the disk is full sets it, and then a thread checks the disk once a second
-until it has room. A successful write cannot reset it: there may be no more writes. A single broker continues without
-room, and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it. Never refuses a
-write itself.
+Owns the state "disk full": a write that fails for that reason sets it, and a thread then checks the disk once a second
+until there is room. A successful write does not reset the state, because there may be no more writes. A single broker
+continues without room, and only refuses writes (disk_errors.py); readiness, metrics and the creation of topics show it.
+Never refuses a write itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Room:
             return
         if self._checking is not None and self._checking.done():
             checked, self._checking = self._checking, None
-            if checked.exception() is None and checked.result():  # a disk that fails has no room either
+            if checked.exception() is None and checked.result():  # a failing disk counts as full
                 self.lacking = False
                 logger.info("%s: the disk has room again", self._directory)
         elif self._checking is None and now_ms - self._checked_ms >= _CHECK_MS:

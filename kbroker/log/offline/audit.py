@@ -35,7 +35,7 @@ class Finding(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """The amount that an audit has checked; records as counted in the headers of their batches."""
+    """Counts of what an audit has checked; records are counted by the headers of their batches."""
 
     partitions: int = 0
     files: int = 0

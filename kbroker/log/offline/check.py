@@ -1,8 +1,8 @@
 """Audit a data directory, or one partition of it, without changing a byte.
 
-Owns the order of the checks and the meaning of the mark of a clean stop. With it every fault is reported as one.
-Without it the next start reads each log from its recovery point on, and faults that this start will repair are reported
-as such. Never repairs (repair.py does), and works on the files of Apache Kafka 3.9 and 4.x as well.
+Owns the order of the checks and the meaning of the mark of a clean stop. With the mark, every fault is reported as a
+fault. Without it, the next start reads each log from its recovery point on, and faults that the start will repair are
+reported as repairable. Never repairs (repair.py does), and works on the files of Apache Kafka 3.9 and 4.x as well.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _OFFSET_CHECKPOINTS = (
 )
 _OF_A_DIRECTORY = (*_OFFSET_CHECKPOINTS, meta_properties.META_PROPERTIES)
 _OF_A_PARTITION = (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA)
-_CHECKS = 3  # at files that a broker writes to
+_CHECKS = 3  # of a partition that a broker may be writing to
 _OF_A_SEGMENT = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 
 Key = tuple[str, int]
@@ -59,7 +59,7 @@ class NoLogDir(Exception):  # noqa: N818 - its text is the reason, in one line
 
 @dataclass(slots=True)
 class DataDir:
-    """The content of the files beside the partitions; offsets by checkpoint's name and partition."""
+    """The content of the files beside the partitions' directories; offsets by checkpoint name and partition."""
 
     path: str
     clean: bool
@@ -110,10 +110,10 @@ def audit(
 ) -> Iterator[Finding]:
     """Yield every fault. Raises NoLogDir, OSError.
 
-    `pause` is for a directory that a broker uses: it is called between checks of the same place.
+    `pause` is for a directory that a broker uses: it is called between repeated checks of a partition.
 
-    `before_recovery` predicts the recovery, even with the mark of a clean stop, after which none is due. `checked` is
-    counted up on the way.
+    `before_recovery` predicts the effects of a recovery, even if the mark of a clean stop means that none is due.
+    `checked` counts what has been checked so far.
     """
     checked = checked or Checked()
     partitions = partitions_of(directory)
@@ -124,7 +124,7 @@ def audit(
     if above == directory:
         yield from findings
         yield from parse_properties(os.path.join(above, meta_properties.META_PROPERTIES))
-        if pause is None:  # else the checkpoints may be some seconds behind the deletion of a topic
+        if pause is None:  # a broker's checkpoints may name a topic deleted seconds ago
             yield from _strangers(state, set(partitions.values()))
         checked.files += sum(name in _OF_A_DIRECTORY for name in os.listdir(above))
     for path, key in partitions.items():
@@ -137,9 +137,9 @@ def audit(
 def _lasting(
     path: str, check: Callable[[Checked], Iterator[Finding]], checked: Checked, pause: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Yield the findings that every check of a partition repeats: a batch being written is complete at the next check.
+    """Yield the findings that all checks of a partition have in common: a batch being written is complete later.
 
-    Yields nothing if the partition is deleted meanwhile.
+    Yields nothing if the partition is deleted between the checks.
     """
     lasting: dict[tuple[str, int | None], Finding] | None = None
     for number in range(_CHECKS):

@@ -1,4 +1,4 @@
-"""Walk the segments of a partition and check every batch: whole, sound, in order, with a correct CRC.
+"""Walk the segments of a partition and check that every batch is whole, sound and in order, with a correct CRC.
 
 Owns the walk over the `.log` files and the state between batches: the next offset, the open transactions. Each batch's
 records are read, too: a CRC shows that they are unchanged since they were produced, not that they are readable. Never
@@ -102,7 +102,7 @@ class PartitionWalk:
 
         `resting` means that no broker was writing to it any more.
 
-        The generator's value is whether it was read to its end: if not, recovery drops all segments after it.
+        Returns whether the segment was read to its end: if not, recovery drops all segments after it.
         """
         path = offset_name(self.directory, base, LOG_SUFFIX)
         if base < self.next_offset:
@@ -158,7 +158,7 @@ class PartitionWalk:
         return True
 
     def _sound(self, window: Window, file: OpenFile, position: int, base: int) -> BatchHeader:
-        """Return the header of the batch at `position`; raises Bad wherever recovery would stop."""
+        """Return the header of the batch at `position`; raises Bad for a batch at which recovery would stop."""
         left = file.size - position
         if left < HEADER_SIZE:
             raise Bad(f"{left} bytes are no batch")
@@ -167,9 +167,9 @@ class PartitionWalk:
         except Malformed as error:
             raise Bad(str(error)) from error
         if header.size > left:
-            raise Bad(f"the batch has {header.size} bytes, of which {left} are there")
+            raise Bad(f"the batch has {header.size} bytes, but only {left} are left in the file")
         if header.base_offset < self.next_offset:
-            raise Bad(f"offset {header.base_offset} where {self.next_offset} is the least", header.size)
+            raise Bad(f"offset {header.base_offset} is below {self.next_offset}, the next offset", header.size)
         if header.last_offset_delta < 0 or header.record_count < 0:
             raise Bad(f"{header.record_count} records up to offset delta {header.last_offset_delta}", header.size)
         if header.last_offset - base > MAX_RELATIVE_OFFSET:

@@ -1,9 +1,9 @@
 """Read the small files of a data directory strictly: content that a broker ignores is a finding here.
 
 Owns the checks of checkpoints, of their consistency with the log beside them, of partition.metadata, meta.properties
-and producer snapshots; compares the leader epochs of a partition's batches, which the log's reader passes, with each
-other and with its leader-epoch-checkpoint. Every parser raises ValueError with the fault as its text; an absent file
-counts as empty.
+and producer snapshots. Also compares the leader epochs of a partition's batches with each other and with its
+leader-epoch-checkpoint; the log's reader passes the epochs. Every parser raises ValueError with the fault as its text;
+an absent file counts as empty.
 """
 
 from __future__ import annotations

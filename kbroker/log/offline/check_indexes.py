@@ -1,9 +1,10 @@
 """Compare a segment's indexes with its log, batch by batch.
 
 Owns the checks of `.index`, `.timeindex` and `.txnindex`. Never reads the log itself: the reader of the log passes each
-batch to `IndexChecks.batch`. An index with one wrong entry is wrong as a whole, so each is reported once.
+batch to `IndexChecks.batch`. An index with one wrong entry is wrong as a whole, so each index is reported at most once.
 
-The unused end of an index is zeros while its segment is written, in kbroker's files as in Kafka's preallocated ones.
+While a segment is being written, the unused end of its indexes consists of zeros, in kbroker's files as in Kafka's
+preallocated files.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ def used_entries(file: OpenFile, entry: struct.Struct) -> Iterator[tuple[int, tu
         if not any(fields):
             other = file.first_nonzero(position)
             if other is not None:
-                raise Untrue(other, "an entry stands behind unused space")
+                raise Untrue(other, "an entry follows unused space")
             return
         yield position, fields
     if file.size % entry.size:
-        raise Untrue(file.size - file.size % entry.size, f"the last {file.size % entry.size} bytes are no whole entry")
+        raise Untrue(file.size - file.size % entry.size, f"the last {file.size % entry.size} bytes are a partial entry")
 
 
 class _Cursor:
@@ -62,7 +63,7 @@ def _entries(file: OpenFile, index: type[OffsetIndex | TimeIndex], base: int) ->
         relative, other = fields[index.offset_column], fields[1 - index.offset_column]
         if fields[0] <= last[0] or fields[1] < last[1] + index.least_step or relative > MAX_RELATIVE_OFFSET:
             name = "timestamp" if index.offset_column else "position"
-            raise Untrue(place, f"offset {base + relative}, {name} {other} is not beyond the entry before")
+            raise Untrue(place, f"offset {base + relative}, {name} {other} is not beyond the previous entry")
         last = fields
         yield place, base + relative, other
 
@@ -101,7 +102,7 @@ class _OffsetCheck:
 
 
 class _TimeCheck:
-    """Each entry points to a batch with its timestamp, which no earlier batch reaches."""
+    """Each entry points to a batch with its timestamp; all earlier batches have smaller timestamps."""
 
     def __init__(self, file: OpenFile, path: str, base: int) -> None:
         self.path = path
@@ -146,7 +147,7 @@ class TxnCheck:
         """Ignore the batch: the header alone does not show how a transaction ends."""
 
     def marker(self, offset: int, producer_id: int, expected: AbortedTxn | None, certain: bool) -> None:
-        """Check an abort marker; `expected` is its entry according to the log, which is complete only if `certain`."""
+        """Check an abort marker. `expected` is the entry according to the log; it is complete only if `certain`."""
         entry = self._current
         if entry is not None and entry[1].last_offset < offset:
             raise Untrue(entry[0], f"no transaction was aborted at offset {entry[1].last_offset}")
@@ -185,7 +186,7 @@ def _txn_entries(file: OpenFile, base: int) -> Iterator[tuple[int, AbortedTxn]]:
         previous = entry.last_offset
         yield place, entry
     if file.size % TXN_ENTRY.size:
-        raise Untrue(file.size - file.size % TXN_ENTRY.size, "the last bytes are no whole entry")
+        raise Untrue(file.size - file.size % TXN_ENTRY.size, "the last bytes are a partial entry")
 
 
 class IndexChecks:
@@ -216,7 +217,7 @@ class IndexChecks:
 
     @contextmanager
     def _judging(self, suffix: str, path: str) -> Iterator[None]:
-        """Turn an Untrue inside into a finding, and check that index no more."""
+        """Turn an Untrue that the block raises into a finding, and stop checking that index."""
         try:
             yield
         except Untrue as error:
@@ -235,7 +236,7 @@ class IndexChecks:
                 check.marker(offset, producer_id, expected, certain)
 
     def close(self, size: int, *, whole: bool, resting: bool) -> None:
-        """Finish; `whole` means that all of the log's `size` bytes were walked, so that no entry may be left.
+        """Finish. `whole` means that all of the log's `size` bytes were walked; then no index entry may be left.
 
         `resting` means that no broker writes to the segment any more.
         """

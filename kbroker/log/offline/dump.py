@@ -51,7 +51,7 @@ _ENDS: Final = {ABORT_MARKER: "ABORT", COMMIT_MARKER: "COMMIT"}
 
 
 class UnknownFile(Exception):  # noqa: N818 - its text is the reason, in one line
-    """A file's name is not that of any file of a log directory."""
+    """A file whose name matches no kind of file in a log directory."""
 
 
 def dump_order(directory: str) -> list[str]:
@@ -60,7 +60,7 @@ def dump_order(directory: str) -> list[str]:
     Raises NoLogDir for any other directory, OSError.
     """
     if list(partitions_of(directory)) != [directory]:
-        raise NoLogDir(f"{directory} is no directory of a partition; name one of those in it")
+        raise NoLogDir(f"{directory} is no directory of a partition; name one of the partitions in it")
     names = os.listdir(directory)
     of_segments = [name for name in names if name.endswith(_SUFFIXES) and offset_of(name) is not None]
     beside = [name for name in (checkpoints.LEADER_EPOCHS, checkpoints.PARTITION_METADATA) if name in names]
@@ -214,7 +214,7 @@ def _offset_index(file: OpenFile, base: int) -> Iterator[str]:
         yield f"{file.path} is empty."
     for place, (relative, position) in file.entries(OFFSET_ENTRY):
         if relative == 0 and place:
-            return  # the space from here on is unused
+            return  # from here on the index is unused
         yield f"offset: {base + relative} position: {position}"
 
 

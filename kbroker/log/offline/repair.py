@@ -44,7 +44,8 @@ class Repaired(NamedTuple):
 def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Repaired]:
     """Repair a data directory or one partition of it; the records at `dropped` offsets are removed, too.
 
-    Raises NoLogDir, LogDirError, OSError, and NoSuchRecord, after which the records before that one are removed.
+    Raises NoLogDir, LogDirError, OSError, and NoSuchRecord. In the last case, the records listed before the missing one
+    have been removed.
     """
     done: list[Repaired] = []
     partitions = partitions_of(directory)
@@ -94,7 +95,7 @@ def repair(directory: str, now_ms: int, dropped: Sequence[int] = ()) -> list[Rep
 
 
 def _drop_record(log: PartitionLog, offset: int, now_ms: int) -> None:
-    """Rewrite a segment without one record, as compaction does; a batch that becomes empty keeps its place."""
+    """Rewrite a segment without one record, as compaction does; a batch that becomes empty stays as an empty batch."""
     if not log.log_start_offset <= offset < log.log_end_offset:
         raise NoSuchRecord(f"{log.directory} has the offsets {log.log_start_offset} to {log.log_end_offset - 1}")
     segment = log.segments[log.segments.index_at(offset)]

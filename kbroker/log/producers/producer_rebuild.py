@@ -42,7 +42,7 @@ def apply_to_producers(
     read_batch: Callable[[], bytes | memoryview],
     on_completed: Callable[[CompletedTxn], None] | None = None,
 ) -> None:
-    """Apply a batch of the log; only a control batch is read beyond its header."""
+    """Apply a batch of the log; reads only the header, except for a control batch."""
     if header.producer_id >= 0:
         if not header.is_control:
             producers.apply_batch(header, header.base_offset)
@@ -58,14 +58,14 @@ def apply_to_producers(
 def rebuild_producers(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
 ) -> None:
-    """Bring the producers to `end_offset`: from the newest valid snapshot, and the log from there on."""
+    """Rebuild the producers as of `end_offset`, from the newest valid snapshot and the log after it."""
     whole(rebuild_in_pieces(producers, snapshots, segments, end_offset))
 
 
 async def rebuild_in_pieces(
     producers: ProducerState, snapshots: Snapshots, segments: Sequence[Segment], end_offset: int
 ) -> None:
-    """Do so in pieces; nothing may be appended in between."""
+    """Do the same as `rebuild_producers` in pieces; nothing may be appended in between."""
     lowest = segments[0].base_offset if segments else end_offset
     found = snapshots.newest(end_offset)
     begin = max(found[0], lowest) if found else lowest
@@ -76,9 +76,10 @@ async def rebuild_in_pieces(
 
 
 async def _recall_batches(producers: ProducerState, segments: Sequence[Segment], end: int) -> None:
-    """Add the earlier batches right before `end` to the one batch per producer that a snapshot at `end` contains.
+    """Add earlier batches of each producer to a snapshot at `end`, which has only the last batch of each.
 
-    So a producer may retry any of its last batches after a restart, too, if they are in the last megabyte.
+    After a restart, a producer may therefore still retry any of its last batches, if they are in the last megabyte
+    before `end`.
     """
     segment = next((segment for segment in reversed(segments) if segment.base_offset < end), None)
     if not producers.entries or segment is None:

@@ -1,8 +1,9 @@
 """The `<offset>.snapshot` files, which contain a partition's state of each producer.
 
 Owns the format, and which snapshots exist: one at the base of each segment, and the newest. Never validates a batch. An
-unreadable snapshot is removed, since the log has the same information, only slower to read. The exception is deleted
-segments: the newest snapshot that is surely on disk (`unsynced` lists the others) then stays until a newer one is.
+unreadable snapshot is removed, since the log has the same information, only slower to read. Deleted segments are the
+exception: only snapshots still contain their producers. So the newest snapshot that is surely on disk (`unsynced` lists
+the others) stays until a newer one is on disk.
 
     version i16 (1) | CRC-32C u32 of the rest | count i32 | entries of
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64 |
@@ -105,7 +106,7 @@ class Snapshots:
         self.offsets = sorted(offset for offset in map(offset_of, names) if offset is not None)
         self.unsynced: set[int] = set()
         """The snapshots that a flush still has to sync."""
-        self._outlived: set[int] = set()  # at no segment's base; removed once a newer one is on disk
+        self._outlived: set[int] = set()  # not at a segment's base; removed once a newer one is on disk
 
     def move(self, directory: str) -> None:
         self._directory = directory
@@ -127,10 +128,10 @@ class Snapshots:
             self.unsynced.add(offset)
 
     async def take_in_pieces(self, taking: SnapshotTaking, is_wanted: Callable[[], bool]) -> bool:
-        """Write a snapshot in pieces; it counts once it is complete, which is the result. Raises OSError.
+        """Write a snapshot in pieces; return whether it was completed. Raises OSError.
 
-        It is given up as soon as `is_wanted` returns false. Neither that nor a crash loses anything: the next start
-        only reads more of the log, from an older snapshot on.
+        The snapshot is abandoned as soon as `is_wanted` returns false. Neither this nor a crash loses data: the next
+        start only has to read more of the log, from an older snapshot on.
         """
         path, offset = self._path(taking.offset), taking.offset
         temporary = path + ".tmp"
@@ -210,8 +211,8 @@ class Snapshots:
     def forget_with_segments(self, offsets: Iterable[int]) -> list[str]:
         """Drop the snapshots at the bases of deleted segments; returns their files, for the caller to remove.
 
-        The newest one on disk stays, and so do newer ones: only that one contains the producers without any remaining
-        records, until another one is on disk.
+        The newest snapshot on disk stays: until a newer one is on disk, it alone contains the producers without
+        remaining records. Newer snapshots stay, too.
         """
         newest = self.newest_synced
         files = []

@@ -6,8 +6,9 @@ offset of a snapshot. Never asks a coordinator: the handlers do. Never touches a
 a check: check first, append, then apply, so that a failed append leaves no trace.
 
 One guard (`Verification`) stands for one transaction of one producer, between the question to the transaction
-coordinator and the append. It is dropped when the transaction begins here, and when a marker arrives. An answer older
-than the marker then has no guard, so a late batch cannot open a transaction that the coordinator does not know.
+coordinator and the append. It is dropped when the transaction begins here, and when a marker is appended. The
+coordinator's answer from before the marker then has no guard any more, so a late batch cannot open a transaction that
+the coordinator does not know.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kbroker.protocol.errors import ErrorCode
 from kbroker.protocol.records import TRANSACTIONAL_BIT, BatchHeader, EndTxnMarker
 
 UNCHECKED: Final = object()
-"""Passed without verification: it is switched off, or the caller is not a client."""
+"""Passed as the guard if there is no verification: it is switched off, or the caller is not a client."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +45,7 @@ class Verification:
             self.lowest_sequence = sequence
 
     def check_sequence(self, header: BatchHeader, *, known: bool) -> None:
-        """Refuse a batch that would overtake an earlier one that will be retried; raises AppendError.
+        """Raise AppendError for a batch that would overtake an earlier one, which the producer will retry.
 
         A producer of version 2 that the partition does not know begins with sequence 0 (KAFKA-14920).
         """
@@ -63,8 +64,9 @@ _numbers: Final = count(1)
 class SnapshotTaking:
     """The producers of one log at the time of creation, at `offset`.
 
-    A snapshot of very many producers is taken in pieces while they continue to produce: one that is about to change is
-    copied before it does, the others in their turn. The order of producers in a snapshot has no meaning.
+    A snapshot of very many producers is taken in pieces while they continue to produce: a producer that is about to
+    change is copied before the change, the others one after the other. The order of producers in a snapshot has no
+    meaning.
     """
 
     __slots__ = ("_changing", "_entries", "count", "number", "offset")
@@ -97,7 +99,7 @@ class SnapshotTaking:
 
 RETAINED_BATCHES: Final = 5
 CREDIBLE_IDS: Final = 1 << 62
-"""Producer ids below this may be a broker's; clients made up the others, which are not checked."""
+"""A broker may have assigned a producer id below this. Clients made up all others; these are not checked."""
 
 _NO_COORDINATOR_EPOCH: Final = -1
 
@@ -120,7 +122,7 @@ class ProducedBatch(NamedTuple):
 
 
 def produced_batch(header: BatchHeader, base_offset: int) -> ProducedBatch:
-    """Return the remembered part of a batch at `base_offset`."""
+    """Return the fields of a batch at `base_offset` that are kept in memory."""
     delta = header.last_offset_delta
     return ProducedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp)
 
@@ -166,9 +168,10 @@ class ProducerEntry:
 _MAX_EPOCH: Final = 32767
 _AT_ONCE: Final = 1000
 MAX_VERIFICATIONS: Final = 1000
-"""Guards kept on a partition.
+"""Maximum of guards kept on a partition.
 
-Nearly all are used or dropped at once. The oldest is dropped, as a client may name any id.
+Nearly all are used or dropped at once. Beyond this number the oldest is dropped, since a client may send any number of
+ids.
 """
 
 
@@ -191,7 +194,7 @@ class ProducerState:
         self.first_unstable = -1
         """The first offset of the earliest transaction that is open or whose marker is not replicated.
 
-        -1 without one.
+        -1 without such a transaction.
         """
         self.taking: SnapshotTaking | None = None
         """The snapshot that is being taken in pieces, if any."""
@@ -222,8 +225,8 @@ class ProducerState:
     ) -> Verification | None:
         """Return the guard for the append of a batch that may open a transaction.
 
-        None if the transaction is open already. Raises AppendError for a stale epoch. The caller then asks the
-        coordinator whether the partition is in the transaction, and passes the guard to the append.
+        Returns None if the transaction is already open. Raises AppendError for a stale epoch. With a guard, the caller
+        asks the coordinator whether the partition is in the transaction, and then passes the guard to the append.
         """
         entry = self.entries.get(producer_id)
         if entry is not None:
@@ -272,8 +275,8 @@ class ProducerState:
     def _check_guard(self, entry: ProducerEntry | None, header: BatchHeader, guard: object) -> Verification | None:
         """Refuse a batch that would open an unverified transaction; return the guard that is held.
 
-        Between the coordinator's answer and this append the transaction may have ended, and its guard has been dropped.
-        Otherwise the partition would have a transaction that no marker will ever end (KIP-890).
+        If the transaction ended between the coordinator's response and this append, its guard was dropped. Without this
+        check the partition would have a transaction that no marker will ever end (KIP-890).
         """
         held = self._verifications.get(header.producer_id)
         if entry is not None:
@@ -345,12 +348,12 @@ class ProducerState:
         return CompletedTxn(header.producer_id, entry.current_txn_first_offset, offset, not marker.commit)
 
     def stable_after(self, completed: CompletedTxn) -> int:
-        """Return the last stable offset after the end of a transaction, once its marker is replicated."""
+        """Return the last stable offset that will apply once the marker of a transaction is replicated."""
         others = (first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id)
         return next(others, completed.last_offset + 1)
 
     def apply_marker(self, header: BatchHeader, marker: EndTxnMarker, offset: int) -> None:
-        """Note the end of a transaction whose marker was appended at `offset`."""
+        """Note that a transaction has ended with a marker at `offset`."""
         completed = self.preview_marker(header, marker, offset)
         entry = self.entries.get(header.producer_id)
         if entry is None:

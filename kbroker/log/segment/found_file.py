@@ -1,7 +1,7 @@
 """The proven part of a segment's file that existed at the start.
 
-Owns that knowledge for one segment, and how it shrinks with the file. Never reads the file: checks_at_first_read.py
-compares its batches.
+Owns the record of what is proven for one segment, and reduces it when the file is cut. Never reads the file:
+checks_at_first_read.py compares its batches.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FoundFile:
         self.unproven = size
         """The headers up to here have not all been compared with each other."""
         self.end_proven = False
-        """Whether the last batch has been."""
+        """Whether the last batch has been found intact and at the right place."""
         self._spans: Spans | None = None
 
     def cut(self, size: int) -> None:

@@ -32,7 +32,7 @@ class _IndexFile:
 
     entry: ClassVar[struct.Struct]
     offset_column: ClassVar[int]
-    least_step: ClassVar[int]  # by which the second column rises from entry to entry
+    least_step: ClassVar[int]  # the least rise of the second column between two entries
     spare: ClassVar[int]  # entries that are kept free
 
     def __init__(self, path: str, base_offset: int, max_bytes: int) -> None:
@@ -45,7 +45,7 @@ class _IndexFile:
             self._map = mmap.mmap(fd, size) if size else None
         finally:
             os.close(fd)
-        self.count = self._capacity = size // self.entry.size  # the capacity is that of the file's current size
+        self.count = self._capacity = size // self.entry.size  # entries that fit in the file's current size
         self._odd = size % self.entry.size != 0  # the file's length shows that it is broken
 
     @property
@@ -127,7 +127,7 @@ class _IndexFile:
         self._odd = False
 
     def keep(self, count: int) -> None:
-        """Drop all entries after the first `count`, also from the file, where they might be taken for valid ones."""
+        """Drop all entries after the first `count`, also from the file: they might later be taken for valid ones."""
         if count < self.count:
             assert self._map is not None
             begin, end = count * self.entry.size, self.count * self.entry.size

@@ -3,9 +3,10 @@
 Owns `<base offset>.log` and, through their own modules, `.index`, `.timeindex` and `.txnindex`. Never checks a batch's
 content, and never decides when to roll, delete or truncate.
 
-The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything but appending
-to an open segment is done lazily: an idle segment holds no descriptor and no mapping, and open_files.py decides which
-segments have to close theirs. Code that needs a file while another one may be opened keeps its handle, not its number.
+The log file is a plain sequence of batches as they were sent (see kbroker.protocol.records). Everything except
+appending to an open segment is done lazily: an idle segment holds no descriptor and no mapping, and open_files.py
+decides which segments have to close theirs. Code that uses a file while another one may be opened keeps the file's
+handle, not its descriptor's number.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Segment:
         """Decides how many segments may have files open."""
         self.deleted = False
         """Whether the segment has left its log, and its files are renamed."""
-        self._used = False  # since the last check; an append does not note it, but changes the size
+        self._used = False  # since the last check; an append only changes the size
         self._checked_size = 0
         self._handle: FileHandle | None = None
         self._inode = 0  # of the log file, once it is marked for deletion
@@ -148,7 +149,7 @@ class Segment:
     # -- writing ----------------------------------------------------------------------------------------------
 
     def append(self, buffers: tuple[bytes | memoryview, ...], size: int, last_offset: int, timestamp: int) -> None:
-        """Write one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment unchanged.
+        """Append one batch of `size` bytes that ends with `last_offset`; OSError leaves the segment unchanged.
 
         `timestamp` is the batch's largest. If even cutting off a partial write fails, the error has `unrepaired` set,
         and nothing may be appended any more.
@@ -219,9 +220,9 @@ class Segment:
         return None
 
     def shows(self, position: int, size: int, offset: int) -> bool:
-        """Whether the file still has the batch that `find` returned for `offset` among those of this process.
+        """Whether the file still has the batch that `find` returned for `offset`, a batch written by this process.
 
-        The batch may begin after `offset`, where a leader's compaction has left a hole.
+        The batch may begin after `offset` if the leader's compaction has left a hole.
         """
         head = os.pread((self._handle or self.handle).fd, _HEAD.size, position)
         if len(head) < _HEAD.size:
@@ -254,7 +255,7 @@ class Segment:
         if entry is None:
             return 0, None
         header = read_header(self.handle, entry[1], self.size)
-        # A batch that begins at or before the offset is a valid start, with any other content of the entry.
+        # A batch that begins at or before the offset is a valid start, whatever else the index entry contains.
         if header is not None and self.base_offset <= header.base_offset <= offset:
             return entry[1], header
         self._rebuild_indexes()
@@ -262,7 +263,7 @@ class Segment:
         return (entry[1] if entry else 0), None
 
     def offset_beyond(self, position: int) -> int:
-        """Return an offset after everything before `position`, as near as the index allows."""
+        """Return an offset larger than all offsets before `position`, as near as the index allows."""
         index = self._offset_index()
         slot = index.last_at_most(position, 1) + 1
         return self.base_offset + (index.get(slot)[0] if slot < index.count else MAX_RELATIVE_OFFSET)
@@ -315,7 +316,7 @@ class Segment:
         if not self.indexes.is_open:
             handle = self.handle
             self.files.opened(self)
-            # A segment written since its creation, and without index entries yet, has everything in memory.
+            # If this process created the segment and has not added an index entry yet, everything is in memory.
             if self.tail_start != self.base_offset:
                 self.indexes.complete(handle, self.size)
         return self.indexes.open()
@@ -342,8 +343,8 @@ class Segment:
     def become_active(self, known_end: int = 0) -> int:
         """Prepare for appending; returns the offset after the last whole batch, and sets `ends_whole`.
 
-        `known_end` is that offset according to a clean stop, 0 without one. It decides if the last batch claims another
-        offset, which no CRC covers, but has the right length.
+        `known_end` is that offset according to a clean stop, 0 without one. If the last batch has the right length but
+        claims another offset, which no CRC covers, `known_end` counts.
         """
         end = self.base_offset
         whole = 0
@@ -373,7 +374,7 @@ class Segment:
         """Open and check everything that `truncate_to` needs: a failure here changes nothing."""
         found = self.find(offset)
         if found is not None:
-            self._checked_indexes()  # with their entries for the remaining part, which stays valid
+            self._checked_indexes()  # with entries for the remaining part, which stay valid
             _ = self.handle
         return found
 
@@ -440,11 +441,11 @@ class Segment:
 
     def _mark(self, suffixes: tuple[str, ...]) -> list[str]:
         self.release()
-        again = self.deleted  # the last attempt stopped half-way
+        again = self.deleted  # an earlier attempt renamed only some files
         if not again:
             with contextlib.suppress(OSError):
                 self._inode = os.stat(self.path()).st_ino
-        self.deleted = True  # first: a reader on another thread that finds another file can then detect the reason
+        self.deleted = True  # set first: it tells a reader on another thread why its file has changed
         renamed: list[str] = []
         for suffix in suffixes:
             path = self.path(suffix)

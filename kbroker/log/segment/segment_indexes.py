@@ -1,7 +1,7 @@
 """The offset index and the time index of one segment, kept consistent with its log file.
 
-Owns when they are opened, compared with the log, completed, emptied and rebuilt, which batches get an entry, and the
-segment's largest timestamp, which is read from the time index. Never changes the log.
+Decides when the indexes are opened, compared with the log, completed, emptied and rebuilt, and which batches get an
+entry. Owns the segment's largest timestamp, which is read from the time index. Never changes the log.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SegmentIndexes:
         self._interval = interval
         self._max_bytes = max_bytes
         self._open: tuple[OffsetIndex, TimeIndex] | None = None
-        self._closed: tuple[int, int] | None = None  # number of entries of each when closed complete
+        self._closed: tuple[int, int] | None = None  # entries of each when both were closed complete
         self._indexed = 0  # position of the batch with the last entry
         self.full = False
         self.damaged = False
@@ -77,7 +77,7 @@ class SegmentIndexes:
             try:
                 offsets, times = self._open or self.open()
             except OSError:
-                return  # for example no descriptor: the batch is written, and the next one tries again
+                return  # no descriptor, for example: the batch is written, and the next append tries again
             offsets.append(last_offset, position)
             times.maybe_append(self.max_timestamp, self.max_offset)
             self._indexed = position
@@ -116,7 +116,8 @@ class SegmentIndexes:
         offsets.keep(offsets.last_at_most(size - 1, 1) + 1)
         times.keep(times.last_at_most(offset - 1 - self._base, 1) + 1)
         self._closed = None
-        # For each entry of the first, the second has the largest timestamp up to it: only later batches are read again.
+        # The time index knows the largest timestamp up to each entry of the offset index: only later batches are read
+        # again.
         self.max_timestamp, self.max_offset = times.last or (-1, self._base)
         last = offsets.last
         self._note_from(last[1] if last else 0, file, size)
@@ -159,7 +160,7 @@ class SegmentIndexes:
     # -- lifecycle --------------------------------------------------------------------------------------------
 
     def note_largest(self) -> None:
-        """End the time index with the largest timestamp, which Kafka takes for the segment's."""
+        """Append the segment's largest timestamp to the time index: Kafka reads it from the last entry."""
         self.open()[1].maybe_append(self.max_timestamp, self.max_offset)
 
     def close(self) -> None:
@@ -179,7 +180,7 @@ class _Trust(NamedTuple):
 
     start: int
     newest: tuple[int, int] | None
-    """The largest timestamp up to there, and its offset; None if the indexes are wrong or empty."""
+    """The largest timestamp up to `start`, and its offset; None if the indexes are wrong or empty."""
     damaged: bool = False
     """Whether a batch that does not match its CRC was found."""
 

@@ -99,7 +99,7 @@ class TxnIndex:
         return entries
 
     def create(self) -> None:
-        """Create the file if it is missing: an absent one would have to be rebuilt."""
+        """Create the file if it is missing: otherwise it would have to be rebuilt from the log."""
         os.close(open_descriptor(self._path, os.O_WRONLY | os.O_CREAT))
         self.missing, self.proven = False, True
 

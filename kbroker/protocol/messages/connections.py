@@ -65,7 +65,8 @@ class ApiVersionsResponse:
 
 # SaslHandshake (key 17): choose a SASL mechanism (KIP-43); never flexible.
 #
-# After version 0 bare tokens follow, each behind its size; after version 1 they follow in SaslAuthenticate (KIP-152).
+# After version 0 bare tokens follow, each preceded by its size; after version 1 they follow in SaslAuthenticate
+# (KIP-152).
 
 
 @message(key=17, versions="0-1")

@@ -4,7 +4,7 @@ from kbroker.protocol.schema import Uuid, f, i8, i16, i32, message, struct
 
 # ConsumerGroupHeartbeat (key 68): join, stay in, and leave a consumer group (KIP-848).
 #
-# Null or -1 means "as before". A member epoch of 0 joins, -1 leaves, -2 leaves for a while.
+# Null or -1 means "as before". A member epoch of 0 joins, -1 leaves, -2 leaves temporarily (static members).
 
 
 @struct
@@ -100,7 +100,7 @@ class ConsumerGroupDescribeResponse:
 
 # The contents of JoinGroup and SyncGroup from consumers (protocol type "consumer"): subscriptions and assignments.
 #
-# Before each is an int16, its version.
+# An int16, its version, precedes each of them.
 
 
 @struct

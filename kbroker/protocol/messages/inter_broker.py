@@ -4,7 +4,7 @@ from kbroker.protocol.schema import Uuid, f, i8, i16, i32, i64, message, struct
 
 # LeaderAndIsr (key 4): the leaders and followers of the partitions that a broker hosts.
 #
-# From the first version with topic ids on (KIP-516); `partition_epoch` is the version of the partition's znode.
+# Only the versions with topic ids are declared (KIP-516); `partition_epoch` is the version of the partition's znode.
 
 
 @struct
@@ -111,8 +111,8 @@ class StopReplicaResponse:
 
 # UpdateMetadata (key 6): the live brokers, and the changes of partitions.
 #
-# Partitions are merged into the broker's metadata; the live brokers replace those in it. A leader of -2 means that the
-# topic is being deleted.
+# Partitions are merged into the receiver's metadata; the live brokers replace its list of live brokers. A leader of -2
+# means that the topic is being deleted.
 
 
 @struct
