@@ -63,7 +63,7 @@ _WHERE = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would accept any name, also one that does not exist
+if not TYPE_CHECKING:  # with it, a type checker would accept names that do not exist
 
     def __getattr__(name: str) -> Any:
         """Load an embedder's name on first access, so that `import kbroker` costs nothing."""
@@ -72,5 +72,5 @@ if not TYPE_CHECKING:  # a type checker would accept any name, also one that doe
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """Return all names, loaded or not."""
+        """Return all names, even those not loaded yet."""
         return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""The time for everything below the server: an interface, so that tests and embedders can advance it.
+"""The clock of all parts of a broker: an interface, so that tests and embedders can advance the time.
 
 Owns the meaning of the two clocks, and the real clock. Never sleeps.
 """

@@ -1,7 +1,8 @@
 """The cluster as a value: brokers, topics, partitions, configs, access control lists, delegation tokens.
 
-Owns `ClusterState` and its parts. Never decides (controller/topic_plans.py) and never stores (a MetadataStore does);
-handlers read one immutable state for the length of a request. A topic id is 16 bytes; a leader of -1 means none.
+Owns `ClusterState` and its parts. Never decides about placement (controller/topic_plans.py does) and never stores (a
+MetadataStore does). A handler reads one immutable state for the whole of a request. A topic id is 16 bytes; a leader of
+-1 means none.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _FIELDS = {
     "ips": "ip_configs",
     "client-metrics": "client_metrics_configs",
 }
-"""The fields that hold the configs of each kind."""
+"""The field that holds the configs of each kind."""
 CONFIG_KINDS = tuple(_FIELDS)
-"""The kinds with dynamic configs, beside topics."""
+"""The kinds of entities with dynamic configs, other than topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class TopicState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """A broker's addresses by listener name; without named listeners, it is at `host` and `port`."""
+    """A broker's addresses by listener name; without named listeners, its address is `host` and `port`."""
 
     node_id: int
     host: str
@@ -64,10 +65,10 @@ class BrokerEndpoint:
     rack: str | None = None
     listeners: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     cordoned: bool = False
-    """Whether all its log directories refuse new partitions (KIP-1066)."""
+    """Whether all the broker's log directories refuse new partitions (KIP-1066)."""
 
     def by(self, listener: str) -> BrokerEndpoint | None:
-        """Return the address for clients of a listener; None if this broker does not have it."""
+        """Return the address for clients of a listener; None if this broker does not have the listener."""
         if not self.listeners:
             return self
         if listener not in self.listeners:
@@ -80,8 +81,8 @@ class BrokerEndpoint:
 class ClusterState:
     """The state that the whole cluster shares. `version` grows by one with every change.
 
-    `broker_configs` holds dynamic broker configs by node id, "" being the cluster-wide default; `group_configs` those
-    of groups by group id.
+    `broker_configs` holds dynamic broker configs by node id ("" for the cluster-wide default); `group_configs` holds
+    configs of groups by group id.
     """
 
     cluster_id: str
@@ -138,7 +139,7 @@ class ClusterState:
         return self.with_topics((topic,))
 
     def with_topics(self, topics: Iterable[TopicState]) -> ClusterState:
-        """Return the state with topics added or replaced; of several with one name, the last one counts."""
+        """Return the state with topics added or replaced; of several topics with one name, the last counts."""
         by_name, names = dict(self.topics), dict(self.topic_names)
         for topic in topics:
             by_name[topic.name] = topic
@@ -146,14 +147,14 @@ class ClusterState:
         return replace(self, version=self.version + 1, topics=by_name, topic_names=names)
 
     def with_all_configs(self, known: Callable[[str], Mapping[str, Mapping[str, str]]]) -> ClusterState:
-        """Return the state with all configs but those of topics; `known` returns those of one kind, by name."""
+        """Return the state with new configs of all kinds except topics; `known` returns a kind's configs, by name."""
         configs = {kind: known(kind) for kind in CONFIG_KINDS}
         quotas = quotas_in({kind: configs[kind] for kind in KINDS})
         new: dict[str, Any] = {_FIELDS[kind]: held for kind, held in configs.items()}
         return replace(self, quotas=quotas, **new)
 
     def with_configs(self, kind: str, name: str, configs: Mapping[str, str]) -> ClusterState:
-        """Return the state with new configs of an entity; a topic must exist. Empty configs remove all.
+        """Return the state with new configs of an entity; a topic must exist. Empty configs remove them.
 
         `kind` is "topics", "brokers", "groups", "users", "clients", "ips" or "client-metrics".
         """

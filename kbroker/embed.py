@@ -29,7 +29,7 @@ from kbroker.embed_security import Acl, Security
 from kbroker.network.loop_watch import new_event_loop
 from kbroker.testing.steered_clock import SteeredClock
 
-if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
+if TYPE_CHECKING:  # imported only for TLS, or for a test's tools
     from kbroker.cluster_state import ClusterState
     from kbroker.embed_security import Certificates
     from kbroker.testing.asking import Asking
@@ -54,11 +54,11 @@ TEST_DEFAULTS = {
     "transaction.state.log.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""The defaults of an embedded broker: in a test, a group's first rebalance need not wait."""
+"""The defaults of an embedded broker: a test's group must not wait for more members at its first rebalance."""
 
 
 class Embedded(ABC):
-    """The common interface of an embedded broker and a cluster of them: a test's tools, and `with`."""
+    """The common interface of an embedded broker and an embedded cluster: a test's tools, and `with`."""
 
     @abstractmethod
     def start(self) -> Self:
@@ -78,8 +78,8 @@ class Embedded(ABC):
     def faults(self) -> Faults:
         """The faults: `with broker.faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER): ...`.
 
-        Those of a cluster concern clients of all its brokers, with `broker=2` as another filter. `times` and `hits`
-        count the requests to all of them together, and a broker that starts later has the faults as well.
+        The faults of a cluster apply to requests to all its brokers; `broker=2` is a further filter. `times` and `hits`
+        count the requests to all brokers together. A broker that starts later has the same faults.
         """
         return self._steering().faults
 
@@ -87,7 +87,7 @@ class Embedded(ABC):
     def requests(self) -> Requests:
         """The clients' requests and their answers: the last 10,000, and at most 16 MB.
 
-        A cluster records those to all its brokers, from the first access on.
+        A cluster records the requests to all its brokers, from the first access on.
         """
         return self._steering().record()
 
@@ -108,8 +108,8 @@ class Embedded(ABC):
     def wait_for(self, holds: Callable[[Self], Result], timeout: float = 10.0) -> Result:
         """Check the broker, or the cluster, until a condition holds; return the result of `holds`.
 
-        Raises AssertionError after `timeout` seconds. Its message has the last error of `holds`, if that asserts or
-        accesses a missing topic or group.
+        Raises AssertionError after `timeout` seconds. If `holds` fails an assertion, or accesses a missing topic or
+        group, the message has its last error.
         """
         from kbroker.testing.waiting import hold
 
@@ -128,13 +128,13 @@ class Broker(Embedded):
     """An embedded broker.
 
     `config` takes Kafka's keys; `port` 0 takes a free one. `start` raises ConfigError, LogDirError or OSError, as the
-    command line would report them. An unknown key is a warning, with `strict` a ConfigError. A broker starts once. The
-    data is in `data_dir`, or in the directories of `log.dirs`. `clock` moves its time, unless the broker was given
-    another clock.
+    command line would report them. An unknown key causes a warning, or with `strict` a ConfigError. A broker can be
+    started only once. The data is in `data_dir`, or in the directories of `log.dirs`. A test moves the time with
+    `clock`, unless it passed another clock.
 
     With `tls` it listens with SSL and generates its own `certificates`. With `users` (passwords by name) it listens
-    with SASL and admits only them. With `acls` only the operations that they allow are permitted, except to the
-    config's `super.users`. Invalid values raise ValueError. `client_settings` returns the settings of clients.
+    with SASL and admits only these users. With `acls` it permits only the operations that they allow; the config's
+    `super.users` may do everything. Invalid values raise ValueError. `client_settings` returns the settings of clients.
 
     It records requests from its start on: see `requests`. With `requests=False` it records from the first access.
     """
@@ -197,16 +197,16 @@ class Broker(Embedded):
         """Keep the broker's content, for any number of calls of `restore`.
 
         The snapshot has topics with their records, groups with their offsets, transactional ids, configs, ACLs, users,
-        quotas, tokens, and the offset of the clock; it has no group members and no faults. It is deleted with the
-        broker, or when no reference to it is left. Raises OSError if the files cannot be kept.
+        quotas, tokens, and the clock's difference from the machine's time. It has no group members and no faults. It is
+        deleted with the broker, or when no reference to it is left. Raises OSError if the files cannot be kept.
         """
         return self._steering().snapshot()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Return to the state of a snapshot, without faults or requests; clients stay connected.
 
-        Transactions that were open then, or are open now, are aborted. Raises RuntimeError for a snapshot that was
-        removed, ValueError for a snapshot of another broker, OSError if there is no space for the files.
+        Transactions that were open at the snapshot, or are open now, are aborted. Raises RuntimeError for a removed
+        snapshot, ValueError for a snapshot of another broker, OSError if there is no space for the files.
         """
         self._steering().restore(snapshot)
 
@@ -255,8 +255,8 @@ class Broker(Embedded):
     ) -> ClientSettings:
         """Return the settings of a client: one of `users`, or a client with a new certificate of this common name.
 
-        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` have them by each client's names. Raises ValueError
-        for a client that the broker would not admit.
+        `.confluent_kafka`, `.kafka_python`, `.aiokafka` and `.java` return the settings under each client's names.
+        Raises ValueError for a client that the broker would not admit.
         """
         listeners = self.node.config.listeners
         addresses = [
@@ -275,7 +275,7 @@ class Broker(Embedded):
 
     @property
     def data_dir(self) -> str:
-        """The data directory; with several directories, the one with the metadata."""
+        """The data directory; with several directories, the directory with the metadata."""
         return self.node.logs.directory
 
     def start(self) -> Self:
@@ -314,7 +314,7 @@ class Broker(Embedded):
             self._steered.close()
         loop, thread = self._loop, self._thread
         if loop is None or thread is None or not thread.is_alive():
-            self._remove_private()  # also when the broker ended on its own
+            self._remove_private()  # even if the broker stopped by itself
             return
         with contextlib.suppress(RuntimeError):  # the loop is closed: another thread has stopped the broker
             loop.call_soon_threadsafe(self._stop.set)
@@ -352,7 +352,7 @@ class Broker(Embedded):
         node = self._node = await BrokerNode.start(
             config, self._clock, users=self._security.scram_users, acls=self._security.acls
         )
-        node.server.watch.level = logging.DEBUG  # other code of the test's process blocks the loop, which is normal
+        node.server.watch.level = logging.DEBUG  # in a test's process, other code normally holds up the loop
         if self._records:
             self._steering().record()
         self._ready.set()

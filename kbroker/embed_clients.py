@@ -1,4 +1,4 @@
-"""The settings of clients of an embedded broker, by the names that each client library has for them.
+"""The settings of clients of an embedded broker, by the names that each client library uses.
 
 Owns these names. Never connects.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
-"""The mechanisms of a broker with users."""
+"""The SASL mechanisms of a broker with users."""
 _MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",

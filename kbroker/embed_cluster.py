@@ -1,8 +1,8 @@
 """A cluster inside a Python process: `with Cluster(brokers=3) as cluster: cluster.bootstrap_servers`.
 
 Owns a thread with an event loop, on which all brokers of the cluster run, and the replacement for ZooKeeper: a tree of
-znodes in memory. The brokers work together as separate processes do, over sockets, each with its own logs. One thing
-differs: a killed broker leaves the cluster at once, because its session need not expire.
+znodes in memory. The brokers work together like separate processes: over sockets, each with its own logs. One thing
+differs: the session of a killed broker ends at once, so it leaves the cluster at once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kbroker.embed_security import Acl, Security
 from kbroker.network.loop_watch import new_event_loop
 from kbroker.security.sasl.scram_credential import USERS
 
-if TYPE_CHECKING:  # loaded for TLS, or for the tools of a test
+if TYPE_CHECKING:  # imported only for TLS, or for a test's tools
     from kbroker.embed_security import Certificates
     from kbroker.testing.asking_cluster import ClusterAsking
     from kbroker.testing.of_cluster import ClusterSteering
@@ -98,9 +98,9 @@ class ClusterBroker:
         self._cluster.run(self._with_tree(MemoryTree.heal))
 
     def expire_session(self) -> None:
-        """Expire its session, as ZooKeeper does after too long a silence: other leaders are elected.
+        """Expire its ZooKeeper session, like after zookeeper.session.timeout.ms of silence: other leaders are elected.
 
-        The broker learns of it at once, or when it is healed, and registers again.
+        The broker learns of the expiry at once, or after `heal` if it was cut off, and registers again.
         """
         self._cluster.run(self._with_tree(MemoryTree.expire))
 
@@ -113,7 +113,7 @@ class ClusterBroker:
         config = BrokerConfig(self._settings)
         self._node = await ClusterNode.start(config, tree=self._cluster.ensemble.connect())
         self._node.server.watch.level = logging.DEBUG  # as in embed.py
-        # Clients know the broker by its address, so it keeps the address.
+        # Clients know the broker by its address, so a restarted broker keeps its address.
         names = [each.name for each in config.listeners.bind]
         self._settings["listeners"] = ",".join(
             f"{name}://{address}" for name, address in zip(names, self._node.addresses, strict=True)
@@ -134,17 +134,17 @@ class NoSuchBroker(KeyError):  # noqa: N818 - an outcome
 
 
 class _Brokers(dict[int, ClusterBroker]):
-    """The brokers by node id; the indexes of a list would start at 0."""
+    """The brokers by node id; not a list, because its indexes would start at 0."""
 
     def __missing__(self, number: object) -> ClusterBroker:
         raise NoSuchBroker(f"there is no broker {number!r}; the cluster has {', '.join(map(str, self))}")
 
 
 class Cluster(Embedded):
-    """Several embedded brokers, numbered from 1. `config` takes Kafka's keys, for all of them.
+    """Several embedded brokers, numbered from 1. `config` takes Kafka's keys for all brokers.
 
     Without `data_dir` their data is in a private temporary directory, which is deleted with the cluster. `tls`, `users`
-    and `acls` are as in `Broker`; they also apply between the brokers, which have a user of their own for it.
+    and `acls` are as in `Broker`; they also apply between the brokers, which log in as a user of their own.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Cluster(Embedded):
         return ClusterAsking(Calling(self._loop, self._thread), self._running)
 
     def _running(self) -> dict[int, ClusterNode]:
-        """Return the running brokers, those that are not cut off from ZooKeeper first."""
+        """Return the running brokers; brokers that are cut off from ZooKeeper are last."""
         nodes = [each.node for each in self.brokers.values() if each.is_running]
         return {each.node_id: each for each in sorted(nodes, key=_is_cut)}
 
@@ -249,7 +249,7 @@ class Cluster(Embedded):
     def client_settings(
         self, user: str | None = None, *, mechanism: str = MECHANISMS[0], certificate: str | None = None
     ) -> ClientSettings:
-        """Return the settings of a client; as `Broker.client_settings`, for a cluster whose config has no listeners."""
+        """Return the settings of a client, like `Broker.client_settings`; only if the config has no listeners."""
         return self._security.client(self.bootstrap_servers, user, mechanism, certificate)
 
     def start(self) -> Self:
@@ -292,7 +292,8 @@ class Cluster(Embedded):
             await each._start()  # noqa: SLF001 - its other half
         for each in self.brokers.values():
             await each.node.knows_live(self.brokers, _PATIENCE_SECONDS)
-        # Create them now: after a broker was killed there are too few for all replicas, and no group could form.
+        # Create these topics now: after a broker is killed, there are too few brokers for their replicas, and no group
+        # could form.
         metadata = self.brokers[1].node.member
         for topic in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
             metadata.auto_create(topic)
@@ -334,7 +335,7 @@ class Cluster(Embedded):
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the cluster's loop, and wait for it. Raises RuntimeError if the cluster does not run."""
         if not self._thread.is_alive():
-            work.close()  # or Python warns that it was never awaited
+            work.close()  # otherwise Python warns that it was never awaited
             raise RuntimeError("the cluster is not running")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:

@@ -1,6 +1,6 @@
 """Users and ACLs of an embedded broker: `with Broker(tls=True, users={"alice": "secret"}, acls=[...]) as broker:`.
 
-Owns the settings of the broker and its clients for them, and the certificate files. Never starts anything.
+Owns the resulting settings of the broker and its clients, and the certificate files. Never starts anything.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _PROTOCOLS: Final = {
     (True, False): "SASL_PLAINTEXT",
     (True, True): "SASL_SSL",
 }
-"""The protocols by whether there are users, and TLS."""
+"""The security protocols by two conditions: whether there are users, and whether there is TLS."""
 _LISTENS_BY_SSL: Final = re.compile(r"(?i)(^|[,\s])(?!SASL_)\w+://")
-"""Matches a listener whose name is not a SASL protocol: it may use SSL."""
+"""Matches a listener whose name does not begin with SASL_, so that it may use SSL."""
 _UNQUOTABLE: Final = re.compile(r"[\x00-\x1f\x7f]|\$\{")
 
 
@@ -101,7 +101,7 @@ def _several(names: Names) -> tuple[str, ...]:
 
 
 class Security:
-    """The effect of `tls`, `users` and `acls` on an embedded broker, or on a cluster's brokers."""
+    """The users, ACLs, settings and certificates that follow from the arguments `tls`, `users` and `acls`."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Security:
             self.certificates = Certificates(self._host)
             found.update(self.certificates.settings)
             if self._has_users and not _LISTENS_BY_SSL.search(given.get("listeners", "")):
-                del found["ssl.client.auth"]  # clients log in, and are not asked for a certificate, as in Kafka
+                del found["ssl.client.auth"]  # clients log in with SASL, and need no certificate, as in Kafka
         if self._has_users:
             found["sasl.enabled.mechanisms"] = ",".join(MECHANISMS)
             found["sasl.jaas.config"] = self._plain_login()
@@ -257,7 +257,7 @@ def _own_name(taken: Mapping[str, str]) -> str:
 class Certificates:
     """A new certificate authority, the broker's certificate and those of its clients; all files are PEM.
 
-    They lie in a private directory, which is deleted with the broker.
+    They are in a private directory, which is deleted with the broker.
     """
 
     def __init__(self, host: str) -> None:
@@ -277,7 +277,7 @@ class Certificates:
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The broker's settings for them. Clients may present a certificate; without one they are ANONYMOUS."""
+        """The broker's settings for these files. Clients may present a certificate; without one they are ANONYMOUS."""
         return {
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self._server),

@@ -1,4 +1,4 @@
-"""How to install the optional parts of kbroker. Owns the text of every hint; never checks whether it is installed."""
+"""How to install the optional parts of kbroker. Owns the text of every hint; never checks what is installed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import sys
 
 
 def how_to_install(extra: str) -> str:
-    """Return the command that adds an extra of pyproject.toml. No package index has kbroker, so it needs a checkout.
+    """Return the command that installs an extra of pyproject.toml; it needs a checkout: no package index has kbroker.
 
-    In a virtual environment that is not activated the command names its Python: the shell's pip belongs to another.
+    If the virtual environment is not activated, the command names its Python: the shell's pip belongs to another
+    Python.
     """
     is_usual = sys.prefix == sys.base_prefix or os.environ.get("VIRTUAL_ENV") == sys.prefix
     pip = "pip" if is_usual else f"{sys.executable} -m pip"

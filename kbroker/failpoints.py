@@ -1,8 +1,8 @@
 """Named moments at which a test ends the process, as a crash would.
 
 Owns the names and their trigger. They mark the steps of changes that must happen entirely or not at all: files that are
-replaced, segments that are rolled, deleted, recovered or moved, transactions that end, archives that are written.
-Without this environment variable of the process they do nothing, and cost next to nothing:
+replaced, segments that are rolled, deleted, recovered or moved, transactions that end, archives that are written. If
+this environment variable is not set, they do nothing, and cost next to nothing:
 
     KBROKER_FAILPOINTS="atomic.renamed:3,roll.created:1"     end at the third, or first, pass of one of them
 """
@@ -65,7 +65,7 @@ _armed = _parse(os.environ.get(VARIABLE, ""))
 
 
 def passed(name: str) -> None:
-    """Pass a failpoint: if it is armed, the process ends here at the configured pass."""
+    """Count a pass of a failpoint; end the process if this is the configured pass."""
     if _armed and name in _armed:
         _armed[name] -= 1
         if _armed[name] == 0:

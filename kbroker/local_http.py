@@ -1,7 +1,7 @@
-"""Serving over HTTP: addresses, which of them only this machine reaches, and the socket.
+"""Serving over HTTP: addresses, the check whether only this machine can reach an address, and the socket.
 
-Owns reading HOST:PORT, which names in a request's Host header cannot belong to another site, and the packages that the
-control API and the web console need. Never imports a server, because the command line takes its addresses from here.
+Owns the parsing of HOST:PORT, the names in a Host header that cannot belong to another site, and the packages that the
+control API and the web console need. Never imports a server, because the command line imports this module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BACKLOG: Final = 128
 
 
 class NoPlace(Exception):  # noqa: N818 - an outcome
-    """The reason why nothing can be served at an address, in one line."""
+    """A server cannot use an address; the text is the reason, in one line."""
 
 
 def parse(text: str, option: str, example: str) -> tuple[str, int]:
@@ -46,8 +46,8 @@ def url_of(listening: socket.socket, scheme: str = "http") -> str:
 def listening(host: str, port: int, option: str, *, not_public: str | None) -> socket.socket:
     """Return a socket that listens at an address; port 0 takes a free one.
 
-    Raises NoPlace if other machines could connect (`not_public` is the reason why they must not; None: they may), if
-    the port is in use, and if this machine does not have the address.
+    Raises NoPlace if the port is in use, or if this machine does not have the address. With `not_public`, which is the
+    reason, also raises NoPlace if other machines could connect.
     """
     where = joined(host, port)
     try:
@@ -69,7 +69,7 @@ def listening(host: str, port: int, option: str, *, not_public: str | None) -> s
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service: its usual address, its packages, and why others must not reach it without permission."""
+    """A service: its default address, its packages, and why other machines must not reach it by default."""
 
     default: str
     extra: str
@@ -83,7 +83,7 @@ class Service:
             raise NoPlace(f"{user} needs {self.needs} not installed: {how_to_install(self.extra)}")
 
     def listening(self, host: str, port: int, option: str, *, public: bool) -> socket.socket:
-        """Return a listening socket; raises NoPlace, also for a public address without permission."""
+        """Return a listening socket; raises NoPlace, also if other machines could connect and `public` is false."""
         return listening(host, port, option, not_public=None if public else self.not_public)
 
 

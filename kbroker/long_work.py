@@ -1,17 +1,17 @@
-"""Long work on the event loop: coroutines that yield to other work, and few at once where they take memory.
+"""Long work on the event loop: coroutines that yield to other work; only a few run at once if they need memory.
 
-Owns `turn`, which yields; the runners of such coroutines; the length of a slice of time; and the queue of work that
-takes memory while it runs. Never decides which work is first: network/turns.py does so for connections.
+Owns `turn`, which yields; the runners of such coroutines; the length of a slice; and the queue of work that takes
+memory while it runs. Never decides which work is first: network/turns.py does so for connections.
 
 All work shares the event loop. Work that can take longer than about a millisecond (a list of a hundred thousand names,
-a batch of a million records) is a coroutine that awaits `turn` once per element.
-Its runner sends None until the slice of time is over, and continues in a later turn of the loop.
-Between two turns nothing else runs; across one, everything may have changed, so look up state again.
+a batch of a million records) is a coroutine that awaits `turn` once per element. Its runner sends None until the slice
+is over, and continues in a later turn of the loop. Between two `turn`s nothing else runs. During a `turn` everything
+may change, so look up state again after it.
 
 A connection runs its request this way (network/connection.py), without a task; a task uses `in_slices`. Therefore such
-a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group.
-Code that is no coroutine (a callback, a step of a state machine) works `for_a_while`. Work on a thread beside the loop
-rests as long as it works (`Pauses`), so that the loop gets the interpreter whenever it needs it.
+a coroutine may await futures, but nothing that needs the current task: no asyncio.timeout, no task group. Code that is
+no coroutine (a callback, a step of a state machine) uses `for_a_while`. Work on another thread rests for as long as it
+works (`Pauses`), so that the loop gets the interpreter when it needs it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from typing import Any, Generic, TypeVar, cast
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 SLICE_SECONDS = 0.001
-"""How long work runs before other work has a turn."""
+"""How many seconds work runs before other work has a turn."""
 SORTED_AT_ONCE = 2_000
-"""Names sorted between two turns: about a millisecond."""
+"""How many names are sorted between two turns, in about a millisecond."""
 WORK_BESIDE_SECONDS = 0.0005
-"""How long work on another thread runs before it rests for as long."""
+"""How many seconds work on another thread runs before it rests for as long."""
 
 
 class _Turn:
@@ -57,7 +57,7 @@ def whole(work: Coroutine[Any, Any, _T]) -> _T:
 
 
 def step(work: Coroutine[Any, Any, object]) -> bool:
-    """Run work to its next turn; return whether it has ended, now or before. For work that awaits nothing else."""
+    """Run work to its next turn; return whether it has ended (maybe earlier). Only for work that awaits only `turn`."""
     if getattr(work, "cr_frame", work) is None:
         return True
     try:
@@ -114,7 +114,7 @@ async def awaited(answer: _T | Awaitable[_T]) -> _T:
 
 
 def then(answer: _T | Awaitable[_T], finish: Callable[[_T], _U]) -> _U | Awaitable[_U]:
-    """Apply `finish` to an answer; at once, without an awaitable, if the answer is not one."""
+    """Apply `finish` to an answer: at once, or after an awaitable answer is complete; then return an awaitable, too."""
 
     async def later() -> _U:
         return finish(await cast("Awaitable[_T]", answer))
@@ -141,7 +141,7 @@ async def every(items: Iterable[_U], work: Callable[[_U], Coroutine[Any, Any, _T
 
 
 async def in_order(names: Iterable[str]) -> Iterator[str]:
-    """Return an iterator of the sorted names: pieces are sorted at once, and merged while they are consumed."""
+    """Return an iterator of the sorted names: pieces are sorted first, and merged while names are consumed."""
     left = iter(names)
     pieces = []
     while piece := sorted(islice(left, SORTED_AT_ONCE)):
@@ -194,9 +194,9 @@ class _Job(Generic[_T]):
 
 
 class FewAtOnce(Generic[_T]):
-    """Runs work, `most` pieces of it at a time, the others in the order of arrival.
+    """Runs at most `most` jobs at a time; others wait, and start in the order of their arrival.
 
-    A caller that waits does steps of the active jobs, so that no slice of time is spent on waiting.
+    A waiting caller runs steps of the active jobs, so that its slice is not wasted.
     """
 
     def __init__(self, most: int) -> None:
@@ -211,7 +211,10 @@ class FewAtOnce(Generic[_T]):
     async def run(
         self, begin: Callable[[], Coroutine[Any, Any, _T]], begun: Coroutine[Any, Any, _T] | None = None
     ) -> _T:
-        """Run the work of `begin` in its turn; `begun`, the same work already begun, is used if that is at once."""
+        """Run the work that `begin` makes when it may start.
+
+        `begun` is the same work, already started: it is used if the job may start at once.
+        """
         job = _Job(begin)
         if len(self._active) < self._most:
             job.work = begun or begin()
@@ -229,7 +232,7 @@ class FewAtOnce(Generic[_T]):
         try:
             return job.outcome()
         finally:
-            del job  # or an error, which refers to this frame, and the job would keep each other, with all their memory
+            del job  # otherwise an error would refer to this frame, and the frame to the job: a cycle keeps memory
 
     def _step(self) -> None:
         job = self._active[0]

@@ -1,7 +1,8 @@
-"""A partition that this broker hosts: its log, leadership, the high watermark, and the requests that wait for it.
+"""A partition that this broker hosts: its log, its leadership, its high watermark, and waiting requests.
 
-Owns `Partition`, which is all of it on a node alone (replica_manager/replicated_partition.py adds other replicas), and
-the choice of a consumer's replica. Never decides on leadership. All mutable state here belongs to the event loop.
+Owns `Partition`, which is complete for a node that is alone (replica_manager/replicated_partition.py adds other
+replicas), and the choice of a consumer's replica. Never elects a leader. All mutable state here belongs to the event
+loop.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class Waiter(Protocol):
     """A waiter for changes of a partition: a delayed Fetch."""
 
     def poke(self) -> None:
-        """Called when the partition's visible end, its leadership or its existence has changed."""
+        """Check again: the partition's visible end or its leadership has changed, or it was deleted."""
 
 
 class Readable(NamedTuple):
-    """An in-sync follower that has the requested offset; `caught_up_ms` is when it last had everything."""
+    """An in-sync follower that has the requested offset; `caught_up_ms` is the last time it had all records."""
 
     broker: int
     end_offset: int
@@ -42,8 +43,8 @@ class Readable(NamedTuple):
 class Partition:
     """One hosted partition. `leader` and `leader_epoch` are -1 and `leading` is False until the controller decides.
 
-    `alone`: no other replica is in sync, so that an append is committed at once. This class is a partition of a node
-    alone: no replica follows it, and everything is committed at once or never.
+    `alone`: no other replica is in sync, so that an append is committed at once. This class is for a node that is
+    alone: no replica follows, and an append is committed at once or never.
     """
 
     __slots__ = (
@@ -64,7 +65,7 @@ class Partition:
     )
 
     is_replicated = False
-    """Whether it may have replicas on other brokers (replica_manager/replicated_partition.py)."""
+    """Whether the partition may have replicas on other brokers (replica_manager/replicated_partition.py)."""
 
     def __init__(self, topic: str, topic_id: bytes, index: int, partition_log: PartitionLog) -> None:
         self.topic = topic
@@ -80,16 +81,16 @@ class Partition:
         self.min_isr = 1
         self._counted_to = 0
         self.traffic = Traffic()
-        """The counters that it adds to: its topic's once it is hosted."""
+        """The counters of its traffic; once the partition is hosted, those of its topic."""
         self.waiters: dict[Waiter, None] = {}
-        """In the order of arrival: a set of objects has another order in each run."""
+        """In the order of arrival; not a set, whose order would differ from run to run."""
 
     @property
     def key(self) -> tuple[str, int]:
         return self.topic, self.index
 
     def begin_counting(self) -> None:
-        """Count appends from now on, as this broker begins to lead."""
+        """Count appends from now on: this broker has become the leader."""
         self._counted_to = self.log.log_end_offset
 
     def count(self) -> None:
@@ -131,7 +132,7 @@ class Partition:
                 patient=origin is not CLIENT,
             )
         except TakesLonger:
-            raise  # the append is repeated, and counted then
+            raise  # the append is repeated, and only then counted
         except Exception as error:
             traffic.refused(error)
             raise
@@ -148,13 +149,13 @@ class Partition:
         raise ApiError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def when_committed(self, offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` once everything below `offset` is committed, or fails here; None if it was called at once."""
+        """Call `notify` once everything below `offset` is committed, or cannot be; None if it was called at once."""
         is_committed = self.log.high_watermark >= offset
         notify(ErrorCode.NONE if is_committed else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         return None
 
     def copied(self, offset: int) -> Awaitable[None] | None:
-        """Return an awaitable that ends once every possible leader has everything below an offset; None: it has."""
+        """Return None if all electable replicas have all below an offset, else an awaitable that ends then."""
         return None if self.log.high_watermark >= offset else self.committed(offset)
 
     def poke(self) -> None:
@@ -169,12 +170,12 @@ class Partition:
         return compare_epochs(epoch, self.leader_epoch)
 
     def check_epoch(self, epoch: int) -> ErrorCode:
-        """Do the same for a request to any replica, whichever broker leads."""
+        """Compare a client's leader epoch with the partition's, for a request that any replica may serve."""
         return self.check_leader_epoch(epoch)
 
     @property
     def knows_high_watermark(self) -> bool:
-        """Whether a new leader knows how much its predecessor has shown to consumers (Partition.scala)."""
+        """Whether a new leader knows its predecessor's high watermark (Partition.scala)."""
         return True
 
     # --- other replicas
@@ -190,32 +191,32 @@ class Partition:
         return self.log.log_start_offset
 
     def when_deleted(self, _offset: int, notify: Notify) -> GiveUp | None:
-        """Call `notify` once all live replicas have deleted the records below an offset; None: it was called then."""
+        """Call `notify` once all live replicas have deleted the records below an offset; None if called at once."""
         notify(ErrorCode.NONE)
         return None
 
     def check_follower(self, _broker: int, _leader_epoch: int) -> ErrorCode:
-        """Return the error if another broker may not follow because it has no replica."""
+        """Return an error if a broker has no replica of this partition, so that it may not follow."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def follower_fetched(self, _replica: int, _offset: int, _log_start_offset: int) -> ErrorCode:
-        """Note that a follower has everything before an offset; an error if it has no replica of this partition."""
+        """Record that a follower has everything below an offset; return an error if it has no replica here."""
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def may_send(self, _replica: int) -> bool:
-        """Whether a follower gets records now: one that is not in sync may be throttled."""
+        """Whether a follower gets records now: a follower that is not in sync may be throttled."""
         return True
 
     def count_sent(self, _replica: int, _size: int) -> None:
         """Count the bytes sent to a throttled follower."""
 
     def readable_followers(self, _offset: int) -> Sequence[Readable]:
-        """Return the followers from which a consumer may read at an offset: those in sync that have it."""
+        """Return the followers from which a consumer may read an offset: those that are in sync and have it."""
         return ()
 
 
 def nearest(rack: str, leader_rack: str | None, followers: Iterable[Readable], racks: Mapping[int, str]) -> int | None:
-    """Return the most advanced follower in the client's rack; None for the leader, if there is none or it is there.
+    """Return the most advanced follower in the client's rack; None if the leader should serve the client.
 
     (KIP-392; Apache Kafka: RackAwareReplicaSelector.)
     """

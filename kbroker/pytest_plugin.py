@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 3.0
 _REQUESTS = 20
-"""How many requests a failed test shows: the last ones, the last rare ones, and the last that met a fault."""
+"""How many requests a failed test shows of each kind: the last, the last rare ones, the last that met a fault."""
 _ALL_THE_TIME = frozenset({"ApiVersions", "ConsumerGroupHeartbeat", "Fetch", "Heartbeat", "Metadata"})
-"""The requests that clients send all the time: twenty of them would hide the commit that a test is about."""
+"""The requests that clients send all the time: they would hide rarer requests, like the commit that a test checks."""
 _OPTIONS = frozenset({"config", "tls", "users", "acls"})
 _STORMS = 10
 """How many storms a failed test shows."""
@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[Broker | ExternalBroker]:
-    """A running broker; `.bootstrap_servers` is what clients connect to."""
+    """A running broker; clients connect to `.bootstrap_servers`."""
     external = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if external:
         _require_reachable(external)
@@ -121,7 +121,7 @@ def kafka_clock(request: pytest.FixtureRequest) -> SteeredClock:
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """The faults of the clean broker: `kafka_faults.fail("Produce", ErrorCode.NOT_LEADER_OR_FOLLOWER)`.
 
-    In a test with `kafka_cluster` and without `kafka`, the faults of all the cluster's brokers.
+    In a test with `kafka_cluster` and without `kafka`, these are the faults of all the cluster's brokers.
     """
     owner: Broker | Cluster = request.getfixturevalue("kafka_cluster" if _has_cluster_alone(request) else "kafka")
     faults = owner.faults
@@ -144,12 +144,12 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 @pytest.fixture
 def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     """The name of a fresh topic with one partition, on the test's broker or cluster; deleted afterwards."""
-    # First the clean broker, if the test uses it: its reset would remove the topic.
+    # If the test uses the clean broker, request that fixture first: its reset would delete the topic.
     name = f"test-{uuid.uuid4().hex[:12]}"
     names = request.fixturenames
     if _has_cluster_alone(request) and "kafka_broker" not in names:
         cluster: Cluster = request.getfixturevalue("kafka_cluster")
-        yield cluster.topics.create(name).name  # the topic is deleted with the cluster
+        yield cluster.topics.create(name).name  # deleted with the cluster
         return
     steered = {"kafka_faults", "kafka_clock"} & set(names)
     is_clean = "kafka" in names or (steered and not _has_cluster_alone(request))
@@ -157,7 +157,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Iterator[str]:
     if not isinstance(kafka_broker, ExternalBroker):
         topic = kafka_broker.topics.create(name)
         yield name
-        with contextlib.suppress(KeyError):  # the test, or a reset, has deleted it
+        with contextlib.suppress(KeyError):  # the test, or a reset, has deleted the topic
             topic.delete()
         return
     with _clients_warnings_ignored():
@@ -188,7 +188,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def _requests_text(requests: Sequence[Request]) -> str:
-    """Return the last requests, the last that clients do not send all the time, and the last that met a fault."""
+    """Return the last requests, the last rare requests, and the last requests that met a fault."""
     met = [at for at, each in enumerate(requests) if each.fault is not None]
     rare = [at for at, each in enumerate(requests) if each.api not in _ALL_THE_TIME]
     last = range(max(len(requests) - _REQUESTS, 0), len(requests))
@@ -208,14 +208,14 @@ class _Used:
     before: tuple[Fault, ...]
 
     def storms(self) -> str:
-        """Return the calls that repeat the test's last storms, one a line."""
+        """Return the calls that repeat the test's last storms, one per line."""
         storms = [each for each in self.owner.faults.storms if each not in self.before]
         more = [f"... {len(storms) - _STORMS} before"] if len(storms) > _STORMS else []
         return "\n".join([*more, *(each.call_text() for each in storms[-_STORMS:])])
 
 
 def _has_cluster_alone(request: pytest.FixtureRequest) -> bool:
-    """Whether a test uses a cluster, and no clean broker beside it."""
+    """Whether a test uses a cluster without a clean broker."""
     return "kafka_cluster" in request.fixturenames and "kafka" not in request.fixturenames
 
 
@@ -276,7 +276,7 @@ def _clients_warnings_ignored() -> Iterator[None]:
 
 
 def _require_reachable(bootstrap_servers: str) -> None:
-    """Fail in one line if no address accepts a connection: a client would try for half a minute."""
+    """Fail with one line if no address accepts a connection: a client would retry for half a minute."""
     reasons = []
     for address in bootstrap_servers.split(","):
         host, _, port = address.strip().rpartition(":")

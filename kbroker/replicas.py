@@ -1,7 +1,7 @@
-"""The table of the partitions that this broker hosts, and on a node alone their part in the cluster's state.
+"""The table of hosted partitions; on a node that is alone, it follows the cluster's state.
 
-Owns which partitions are hosted, were lost or are hosted later. Never parses requests and never decides on leadership:
-it follows the controller's published state. All mutable state here belongs to the event loop.
+Owns which partitions are hosted, were lost, or will be hosted later. Never parses requests and never elects a leader:
+it follows the state that the controller publishes. All mutable state here belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ from kbroker.topic_metrics import TopicMetrics
 log = logging.getLogger(__name__)
 
 _NEVER_LATER = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Topics whose partitions a coordinator loads as soon as a change is published. Only their new partitions are hosted
-later, when the coordinator loads them if not before (`host_now`)."""
+"""Topics whose changes are not deferred, because a coordinator loads their partitions once a change is published.
+
+Only many new partitions are deferred; if the coordinator loads one earlier, `host_now` hosts it.
+"""
 AT_ONCE = 2
-"""New partitions hosted before a change of the cluster is published: each takes 0.2 to 1 ms."""
+"""How many new partitions are hosted before a change of the cluster is published; each takes 0.2 to 1 ms."""
 _SLICE, _SLICE_MS = 8, 1
-"""Most further partitions in one turn of the loop, and most ms: the files of one may take milliseconds."""
+"""The most deferred partitions that one turn of the loop hosts, and its most ms: one partition may take several."""
 _LARGE = 250
-"""A topic with more partitions is processed in slices, even if all of them are hosted."""
+"""A changed topic with more partitions is processed in slices, even if all its partitions are hosted already."""
 _SETTINGS_KEPT = 1000
-"""Most settings that are kept, one for each combination of topic configs; they take 0.1 ms to compute."""
+"""The most cached settings, one for each combination of topic configs; computing one takes 0.1 ms."""
 _OPENED_AT_ONCE = 8
-"""Each opened batch may take some ten megabytes."""
+"""The most batches that are decompressed at the same time; each may take some ten megabytes."""
 _RETRY_MS = 1000
-"""Pause before another try to host partitions for which a descriptor, or room on the disk, was missing."""
+"""The ms before the next try to host partitions for which a file descriptor or disk space was missing."""
 
 
 def log_config(config: BrokerConfig, topic: TopicState | None) -> LogConfig:
@@ -65,7 +67,7 @@ class Replicas:
         defer: Callable[[Callable[[], None]], object],
         is_elsewhere: Callable[[str, int], bool] = lambda _topic, _index: False,
     ) -> None:
-        """`defer(call)` calls later; `is_elsewhere` returns whether others have a partition that is missing here."""
+        """`defer` calls a function later; `is_elsewhere` returns whether a partition that is not hosted here exists."""
         self.node_id = node_id
         self.logs = logs
         self._settings = settings
@@ -73,7 +75,7 @@ class Replicas:
         self._clock = clock
         self._defer = defer
         self._later: dict[str, TopicState] = {}
-        self._refused: dict[str, TopicState] = {}  # topics with partitions that the disk refused
+        self._refused: dict[str, TopicState] = {}  # topics with partitions that an OSError kept from being hosted
         self._refused_keys: set[tuple[str, int]] = set()
         self._retry_ms = 0.0
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -86,7 +88,7 @@ class Replicas:
         self._offline: set[tuple[str, int]] = set()
         self.get = self._partitions.get
         self.openings: FewAtOnce[Any] = FewAtOnce(_OPENED_AT_ONCE)
-        """Batches whose records take longer than a moment to check."""
+        """The checks of batches that take too long for one step of the loop."""
         self._is_elsewhere = is_elsewhere
 
     def __iter__(self) -> Iterator[Partition]:
@@ -115,16 +117,16 @@ class Replicas:
 
     @property
     def offline_count(self) -> int:
-        """Number of partitions that were lost with their log directories."""
+        """The number of partitions that were lost with their log directories."""
         return len(self._offline)
 
     @property
     def unhosted_count(self) -> int:
-        """Number of topics with partitions that the disk refused, and that will be tried again."""
+        """The number of topics with partitions that could not be hosted and will be tried again."""
         return len(self._refused)
 
     def forget_settings(self) -> None:
-        """Forget computed settings, as defaults have changed."""
+        """Drop the cached settings, because defaults have changed."""
         self._known_settings.clear()
 
     def put(self, partition: Partition) -> None:
@@ -159,18 +161,18 @@ class Replicas:
                 partition.poke()
 
     def replace_log(self, key: tuple[str, int], partition_log: PartitionLog) -> None:
-        """Use another log, with the same data in another place."""
+        """Replace a partition's log with one in another directory that has the same data."""
         partition = self.get(key)
         if partition is not None:
             partition.log = partition_log
             partition.poke()
 
     def apply(self, old: ClusterState, new: ClusterState) -> dict[str, bytes]:
-        """Apply a change of the cluster: create, reconfigure, lead, delete; return the ids of deleted topics by name.
+        """Apply a change of the cluster: create, reconfigure, lead, delete; return deleted topics' ids by name.
 
-        Of many new partitions the first `AT_ONCE` are hosted before this returns. The others follow in slices, and the
-        loop serves requests in between; a large changed topic is processed so, too. Until then a partition answers
-        UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
+        Only `AT_ONCE` new partitions are hosted before this returns. Topics with more, and large changed topics, are
+        deferred: they are processed in slices, and the loop serves requests in between. Until a partition is hosted,
+        requests to it get UNKNOWN_TOPIC_OR_PARTITION, and clients retry.
         """
         deleted: dict[str, bytes] = {}
         if old.topics is new.topics:
@@ -231,11 +233,11 @@ class Replicas:
         return not self._later
 
     def when_hosted(self, call: Callable[[], object]) -> None:
-        """Call `call` once all deferred partitions are hosted, or were refused by the disk."""
+        """Call `call` once all deferred partitions are hosted, or could not be."""
         self._when_hosted.append(call)
 
     async def hosted_of(self, name: str) -> None:
-        """Host the deferred partitions of one topic, before those of others."""
+        """Host the deferred partitions of one topic before other deferred partitions."""
         while name in self._later:
             if next(iter(self._later)) != name:
                 self._later = {name: self._later.pop(name), **self._later}
@@ -258,20 +260,20 @@ class Replicas:
             del self._later[name], self._hosting[name]
 
     async def _host_each(self, topic: TopicState) -> None:
-        """Host a topic, one partition at a time. After the disk refuses one, `tick` tries the rest."""
+        """Host a topic, one partition at a time. If one cannot be hosted, `tick` tries the rest again later."""
         for index in range(len(topic.partitions)):
             if topic.name not in self._refused or (topic.name, index) in self._partitions:
                 self._host(topic, (index,), sync=False)
                 await turn
 
     def tick(self) -> None:
-        """Try again to host partitions that the disk refused."""
+        """Try again to host partitions that could not be hosted."""
         now_ms = self._clock.monotonic_ms()
         if self._refused and now_ms >= self._retry_ms:
             self._retry_ms = now_ms + _RETRY_MS
             if not self._later:
                 self._defer(self._catch_up)
-            self._later = self._refused | self._later  # deferred topics are newer than refused ones
+            self._later = self._refused | self._later  # a deferred topic's state is newer than a refused one's
             self._refused.clear()
 
     def close(self) -> None:
@@ -347,13 +349,13 @@ class Replicas:
             self._sync()
 
     def _sync(self) -> None:
-        """Sync the directories that were made since the last call to the disk."""
+        """Sync to the disk the directories that were created since the last call."""
         if self._unsynced:
             self._unsynced = False
             self.logs.sync()
 
     def _refuse(self, topic: TopicState, index: int, error: OSError) -> None:
-        """Note that a partition cannot be hosted now. In the cluster's state it exists all the same."""
+        """Record that a partition cannot be hosted now, although it exists in the cluster's state."""
         self._refused[topic.name] = topic
         if (topic.name, index) not in self._refused_keys:
             self._refused_keys.add((topic.name, index))
@@ -363,7 +365,8 @@ class Replicas:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
         except OSError as error:
-            # The first append notes it again, or is refused. Other partitions, and the start, must not fail with it.
+            # The first append stores the epoch again, or fails. An error here must not stop other partitions, or the
+            # start.
             log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
             partition.log.report_failure(error)
 
@@ -381,5 +384,5 @@ class Replicas:
         try:
             self.logs.delete_all((each.key for each in removed), self._clock.now_ms())
         except OSError as error:
-            # Their directories belong to no topic now, and are moved aside when a topic of the same name is created.
+            # The directories remain without a topic; they are moved aside when a topic of the same name is created.
             log.error("files of deleted topics could not be taken away: %s", error)

@@ -1,12 +1,12 @@
 """The traffic of topics on this broker, in integers that only grow.
 
-Owns the counters, one object for all partitions of a topic here, and the sums of topics that have left this broker.
-The code that serves requests adds to them; they are read only for metrics. Never reads a clock: the reader computes
-rates.
+Owns the counters (one object for all partitions of a topic on this broker), and the sums of topics that have left this
+broker. The code that serves requests adds to the counters; only metrics read them. Never reads a clock: the reader
+computes rates.
 
 The same events count as in Kafka (BrokerTopicStats): records appended as leader, by clients and by coordinators, and
-bytes sent in fetch responses. A duplicate batch that is already in the log counts as a batch with its bytes, but its
-records, unlike in Kafka, do not count.
+bytes sent in fetch responses. A duplicate batch that is already in the log counts as a batch, and its bytes count. Its
+records do not count, unlike in Kafka.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ _USUAL = frozenset(
         ErrorCode.CORRUPT_MESSAGE,
     }
 )
-"""The errors with which Kafka refuses a batch without counting it as failed. Kafka includes KAFKA_STORAGE_ERROR: the
-directory is then offline and counted as such; here it may be a full disk, with which the broker continues."""
+"""The errors with which Kafka refuses a batch without counting it as failed.
+
+In Kafka, KAFKA_STORAGE_ERROR is one of them, because the directory then goes offline, and is counted as offline. Here
+the cause may be a full disk, with which the broker continues, so the batch counts as failed.
+"""
 
 
 class Traffic:
@@ -45,12 +48,12 @@ class Traffic:
 
     def __init__(self) -> None:
         self.messages_in = 0
-        """Counted up to the last query: the log's end shows how many records were appended since (Partition.count)."""
+        """Records up to the last query; the log's end offset shows how many were appended since (Partition.count)."""
         self.bytes_in = 0
         self.produces = 0
-        """Batches to append, whether they were appended or not."""
+        """Batches that were to be appended, including refused ones."""
         self.failed_produces = 0
-        """Batches that were not appended, for none of Kafka's usual reasons."""
+        """Batches that were not appended, except after one of Kafka's usual errors."""
         self.bytes_out = 0
         """Bytes sent to consumers, including tools that compare replicas."""
         self.fetches = 0
@@ -58,7 +61,7 @@ class Traffic:
         self.failed_fetches = 0
         self.replicated_in = 0
         self.replicated_out = 0
-        """Bytes, from leaders and to followers."""
+        """Replicated bytes: `replicated_in` from leaders, `replicated_out` to followers."""
         self.hosted = 0
         """The number of the topic's partitions on this broker."""
 
@@ -69,7 +72,7 @@ class Traffic:
             self.failed_produces += 1
 
     def add(self, other: Traffic) -> None:
-        """Add another's numbers to these."""
+        """Add the numbers of another Traffic."""
         for name in COUNTED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
@@ -87,10 +90,10 @@ class TopicMetrics:
         """Fetches by other brokers, by version."""
         self.delayed_fetches = 0
         self.delayed_produces = 0
-        """Requests that currently wait: for records, and for other replicas."""
+        """Requests that are waiting now: fetches for records, produces for other replicas."""
 
     def host(self, topic: str) -> Traffic:
-        """Return a topic's counters, and count one more of its partitions on this broker."""
+        """Return a topic's counters, and count one more hosted partition of the topic."""
         found = self._by_topic.get(topic)
         if found is None:
             found = self._by_topic[topic] = Traffic()
@@ -108,9 +111,9 @@ class TopicMetrics:
             self._removed.add(found)
 
     def now(self) -> tuple[list[tuple[str, Traffic]], Traffic]:
-        """Return the topics on this broker, and the sums of those that have left it: each number is in one of the two.
+        """Return the topics on this broker, and the sums of topics that have left it: each number is in one of the two.
 
-        They may be read later, in pieces: the listed counters keep growing meanwhile, and still count only once.
+        The caller may read them later, in pieces: the listed counters keep growing meanwhile, but are in no sum.
         """
         removed = Traffic()
         removed.add(self._removed)

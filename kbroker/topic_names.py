@@ -1,4 +1,4 @@
-"""The legal names of topics, alone and beside each other, and the internal topics (Apache Kafka: Topic).
+"""The legal names of topics, names that collide with each other, and the internal topics (Apache Kafka: Topic).
 
 Owns these rules and their texts. Never knows which topics exist.
 """
@@ -29,7 +29,7 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def partition_fault(topic: str, partition: int) -> str | None:
-    """Return why a partition cannot exist, for a log message with the name cut and escaped; None if it can."""
+    """Return a text for the log, with the name cut and escaped, if a partition cannot exist; None if it can."""
     if topic_name_fault(topic) is not None:
         return f"no topic can be named {topic[:MAX_NAME_LENGTH]!r}"
     return f"topic {topic} can have no partition {partition}" if partition < 0 else None
@@ -43,7 +43,7 @@ def check_topic_name(name: str) -> None:
 
 
 class CollidingNames:
-    """The names of topics by their names in metrics, where '.' and '_' are the same.
+    """The names of topics by their names in Kafka's metrics, where '.' and '_' are the same.
 
     A lookup takes the same time for any number of topics.
     """
@@ -65,6 +65,6 @@ class CollidingNames:
             self._by_metric.pop(metric, None)
 
     def other(self, name: str, besides: Container[str] = ()) -> str | None:
-        """Return a topic whose name differs from `name` only in '.' and '_', and is not among `besides`."""
+        """Return a topic, not in `besides`, whose name differs from `name` only in '.' and '_'; else None."""
         held = self._by_metric.get(name.replace(".", "_"), ())
         return next((each for each in held if each != name and each not in besides), None)

@@ -13,7 +13,7 @@ from kbroker.embed import Broker
 
 
 class BrokerTestCase(unittest.TestCase):
-    """A broker for the tests of a class, created with its `broker_options` and reset before each of them."""
+    """A broker for the tests of a class, created with the class's `broker_options` and reset before each test."""
 
     broker: ClassVar[Broker]
     broker_options: ClassVar[Mapping[str, Any]] = {}
@@ -28,4 +28,4 @@ class BrokerTestCase(unittest.TestCase):
     def setUp(self) -> None:
         super().setUp()
         self.broker.reset()
-        self.broker.requests.clear()  # recording begins with the first test
+        self.broker.requests.clear()  # start to record with the first test

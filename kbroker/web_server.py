@@ -1,6 +1,6 @@
 """A web server in a thread with its own event loop: uvicorn, for the control API and the web console.
 
-Owns the thread, and the order of a stop: running requests and streams, then the server, then the socket. Without
+Owns the thread, and the order of a stop: first running requests and streams, then the server, then the socket. Without
 requests, uvicorn wakes up ten times a second.
 """
 
@@ -41,10 +41,11 @@ class WebServer:
         threads: int | None = None,
         tls: tuple[str, str] | None = None,
     ) -> None:
-        """`ending` is called in the loop when the server stops: it ends running requests.
+        """`ending` is called in the loop when the server stops, so that it ends running requests.
 
-        Further `connections` are answered with 503. `threads` serve `asyncio.to_thread`, Python's number by default.
-        `tls` are the files of the certificate and its key; raises OSError if they cannot be read.
+        More than `connections` at once are answered with 503. `threads` is the number of threads for
+        `asyncio.to_thread` (by default Python's). `tls` are the files of the certificate and its key; raises OSError if
+        they cannot be read.
         """
         self._socket = listening
         self._name = name
@@ -52,7 +53,7 @@ class WebServer:
         self._ending = ending
         self._threads = threads
         self.url = url_of(listening, "http" if tls is None else "https")
-        """Its address, as "http://127.0.0.1:9690"."""
+        """The server's URL, like "http://127.0.0.1:9690"."""
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -71,7 +72,7 @@ class WebServer:
             ssl_keyfile=None if tls is None else tls[1],
         )
         if tls is not None:
-            config.load()  # an unreadable certificate is reported before anything is served
+            config.load()  # read now, so that an unreadable certificate is reported before the server starts
         self._server = uvicorn.Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name=f"kbroker-{name.split(maxsplit=1)[0]}", daemon=True)
@@ -82,7 +83,7 @@ class WebServer:
         return self
 
     def stop(self) -> None:
-        """End running requests and the thread; not from a thread for which a request may wait."""
+        """End running requests and the thread. A thread for which a request may wait must not call this."""
         self._server.should_exit = True
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended on its own

@@ -67,7 +67,7 @@ def _acl(resource: DescribeAclsResource | DeleteAclsMatchingAcl, acl: AclDescrip
 
 
 def remove_acls(admin: Any, filters: Sequence[AclFilter]) -> tuple[list[Acl], list[str]]:
-    """Remove the ACLs that filters match; return those, and the errors of failed removals. Raises AdminError."""
+    """Remove the ACLs that filters match; return the removed ones, and errors of failed removals. Raises AdminError."""
     requested = [DeleteAclsFilter(*astuple(each)) for each in filters]
     answer = _answered(ask_any(admin, DeleteAclsRequest(filters=requested), DeleteAclsResponse))
     removed: list[Acl] = []

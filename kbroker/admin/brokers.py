@@ -19,11 +19,11 @@ from kbroker.protocol.messages.connections import ApiVersionsRequest, ApiVersion
 from kbroker.protocol.messages.inter_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 _WITH_FENCED: Final = 2
-"""The DescribeCluster version that includes fenced brokers: registered brokers that serve no clients."""
+"""The first DescribeCluster version with fenced brokers, which are registered but serve no clients."""
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the live brokers, with how many of `partitions` each leads and holds."""
+    """Return the live brokers, each with the number of `partitions` that it leads, and of those that it hosts."""
     cluster = admin.describe_cluster()
     leads = Counter(each["leader_id"] for each in partitions.values())
     has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])
@@ -48,7 +48,7 @@ def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> l
 
 
 def described_cluster(admin: Any, *, fenced: bool = False) -> dict[str, Any]:
-    """Return the cluster's id, its controller and the endpoints of its brokers, of fenced ones too if asked for.
+    """Return the cluster's id, its controller and its brokers' endpoints; with `fenced`, also those of fenced brokers.
 
     Raises AdminError.
     """
@@ -83,7 +83,7 @@ def one_broker(admin: Any, partitions: Mapping[Key, Mapping[str, Any]], broker_i
 
 
 def listed_replicas(admin: Any, broker_ids: Sequence[int], topics: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the replicas in log directories of brokers, of some topics or all: bytes, lag, whether one moves."""
+    """Return the replicas in brokers' log directories, of some topics or all: size, lag, and whether each is moving."""
     return [
         {
             "broker": int(broker["broker"]),
@@ -117,7 +117,7 @@ def described_log_dirs(admin: Any, broker_id: int) -> list[dict[str, Any]]:
 
 
 def served_apis(admin: Any, broker_id: int) -> list[tuple[int, str | None, int, int]]:
-    """Return key, name, lowest and highest version of the APIs that a broker serves."""
+    """Return the key, the name, and the lowest and highest version of each API that a broker serves."""
     request = ApiVersionsRequest(client_software_name="kbroker-cli", client_software_version="1")
     answer = ask_broker(admin, broker_id, request, ApiVersionsResponse)
     served = sorted(answer.api_keys, key=lambda each: each.api_key)
@@ -125,7 +125,7 @@ def served_apis(admin: Any, broker_id: int) -> list[tuple[int, str | None, int, 
 
 
 def _api_name(key: int) -> str | None:
-    """Return Kafka's name of an API; None if the client here does not know it."""
+    """Return Kafka's name of an API; None if kafka-python does not know the API."""
     try:
         return str(ApiKey(key).name)
     except ValueError:

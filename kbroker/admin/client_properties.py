@@ -1,4 +1,4 @@
-"""Client settings by other clients' names, librdkafka's and those of Java's tools, for kafka-python.
+"""Client settings for kafka-python by the names that librdkafka and Kafka's Java tools use.
 
 Owns the translation, the reading of files of settings (--command-config, and profiles), and login by a delegation
 token, which kafka-python lacks: SCRAM with one more attribute. Never connects, and never shows a value.
@@ -23,7 +23,7 @@ from kbroker.config.sources import parse_properties
 
 Texts = Mapping[str, str]
 Warn = Callable[[str], None]
-"""Receives a line for people that is not an error."""
+"""Receives a warning: one line for people."""
 
 
 def normal(name: str) -> str:
@@ -32,7 +32,7 @@ def normal(name: str) -> str:
 
 
 def translate(name: str, text: str) -> Texts:
-    """Return a setting by kafka-python's names; unchanged if it is not one of the other clients' names."""
+    """Return a setting under kafka-python's name; unchanged if no other client has a setting of this name."""
     key = normal(name)
     if key in _ALIASES:
         return {_ALIASES[key]: text}
@@ -41,7 +41,7 @@ def translate(name: str, text: str) -> Texts:
 
 
 def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str]:
-    """Read a file of key=value lines, unchanged; raises AdminError that begins with `what`, a name for the file."""
+    """Return the key=value lines of a file; raises AdminError that begins with `what`, a name for the file."""
     try:
         return parse_properties(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -51,7 +51,7 @@ def read_file(path: str | Path, what: str = "--command-config") -> dict[str, str
 
 
 def resolved(texts: Texts, what: str, warn: Warn) -> dict[str, str]:
-    """Return a file's settings with variables replaced, by the config providers that the file itself names.
+    """Return a file's settings with their variables resolved by the config providers that the file configures.
 
     Raises AdminError that begins with `what`, a name for the file.
     """
@@ -125,9 +125,9 @@ _KNOWN: Final[Mapping[str, Any]] = {
     **KafkaConsumer.DEFAULT_CONFIG,
     **KafkaProducer.DEFAULT_CONFIG,
 }
-# The client itself treats any other value as PLAINTEXT.
+# kafka-python itself would treat any other value as PLAINTEXT.
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-# Settings that hold objects, or that a command's option sets.
+# Settings whose values are objects, and settings that have options of their own.
 _NOT_TEXT: Final = frozenset(
     [
         "bootstrap_servers",
@@ -159,12 +159,12 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
 
 
 def settings_of(path: str, warn: Warn) -> dict[str, Any]:
-    """Read a file of client settings; pass warnings about settings unknown here to `warn`."""
+    """Read a file of client settings; pass warnings about unknown settings to `warn`."""
     return known_settings(path, resolved(read_file(path), f"--command-config {path}", warn), warn)
 
 
 def known_settings(path: str, texts: Texts, warn: Warn) -> dict[str, Any]:
-    """Return the settings that the client here has, in its types; pass warnings about the others to `warn`."""
+    """Return the settings that kafka-python has, in its types; pass warnings about the others to `warn`."""
     found = {}
     for name, text in texts.items():
         for key, each in translate(name, text.strip()).items():
@@ -204,7 +204,7 @@ _TOKENS: set[str] = set()
 
 
 def log_in_by_token(token_id: str) -> None:
-    """Make clients of this process that log in with this name declare that it is a token's id."""
+    """Make this process's clients that log in with this name declare it as a delegation token's id."""
     _TOKENS.add(token_id)
     for mechanism in ScramClient.MECHANISMS:
         register_sasl_mechanism(mechanism, _Mechanism, overwrite=True)

@@ -1,6 +1,6 @@
 """A cluster at a glance: its brokers, its topics and the health of partitions, from one Metadata request.
 
-Owns the counts per topic. An answer of ten thousand topics is evaluated once. Never prints.
+Owns the counts per topic, which it computes once per answer: an answer may have ten thousand topics. Never prints.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.protocol.messages.cluster import (
 )
 
 INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""The internal topics, for brokers that do not mark them."""
+"""The internal topics; needed for brokers that do not mark them in Metadata."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """A cluster as one broker describes it."""
+    """A cluster's metadata, according to one broker."""
 
     cluster_id: str | None
     controller: int
@@ -63,7 +63,7 @@ class ClusterView:
                 yield (topic.name, each.partition_index), each
 
     def leaders(self, topics: Sequence[str] | None = None) -> dict[Key, int]:
-        """Return the leaders of partitions, of all topics or of some; without leaderless partitions."""
+        """Return the leader of each partition that has one, of all topics or of some."""
         chosen = self.topics.values() if topics is None else [self.topics[name] for name in topics]
         return {
             (topic.name, each.partition_index): each.leader_id
@@ -73,7 +73,7 @@ class ClusterView:
         }
 
     def missing_brokers(self) -> dict[int, int]:
-        """Return brokers that hold replicas but are not alive, with the number of these replicas."""
+        """Return the brokers that have replicas but are not alive, each with its number of replicas."""
         alive = {each.node_id for each in self.brokers}
         counts = Counter(broker for _, each in self.partitions() for broker in each.replica_nodes)
         return {broker: count for broker, count in sorted(counts.items()) if broker not in alive}
@@ -90,7 +90,7 @@ def cluster_view(admin: Any, topics: Sequence[str] | None = None) -> ClusterView
     wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
     answer = ask_any(admin, MetadataRequest(topics=wanted, allow_auto_topic_creation=False), MetadataResponse)
     if answer is None:
-        raise AdminError("this broker does not describe its cluster")
+        raise AdminError("this broker does not answer Metadata requests")
     found = (_topic(each) for each in answer.topics if each.name and not each.error_code)
     return ClusterView(
         answer.cluster_id,

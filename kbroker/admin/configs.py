@@ -1,6 +1,6 @@
 """The configs of topics, brokers, loggers, groups and client metrics: reading and setting them.
 
-Owns which kinds have configs, and which values are their own. Never prints.
+Owns the kinds of entities with configs, and which values were set on the entity itself. Never prints.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _OWN: Final = {
     "client-metrics": ConfigSource.CLIENT_METRICS_CONFIG,
     "group": ConfigSource.GROUP_CONFIG,
 }
-"""The source of a value that was set on the entity itself; for loggers every value counts."""
+"""The source of a value that was set on the entity itself; a logger's value always counts as set."""
 _WITH_TYPES: Final = 1
-"""The ListConfigResources version that lists more than client metrics."""
+"""The first ListConfigResources version that lists other types than client metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,10 @@ def described_configs(admin: Any, subject: Subject, *, documentation: bool) -> l
 
 
 def topic_config(admin: Any, names: Sequence[str], key: str) -> dict[str, str]:
-    """Return the value of one config of several topics; topics that give no answer are left out."""
+    """Return the value of one config of several topics; topics whose config cannot be read are left out."""
     resources = [DescribeConfigsResource(TYPES["topic"], name, [key]) for name in names]
     answer = ask_any(admin, DescribeConfigsRequest(resources), DescribeConfigsResponse)
-    assert answer is not None  # every broker of the last ten years serves it
+    assert answer is not None  # every broker of the last ten years serves this API
     return {
         result.resource_name: each.value
         for result in answer.results
@@ -134,7 +134,7 @@ def _is_visible(subject: Subject, op: IncrementalConfig, known: DescribeConfigsR
 def _request(admin: Any, subject: Subject, request: Any, answer: type[_T]) -> _T:
     if subject.node is None:
         found = ask_any(admin, request, answer)
-        assert found is not None  # every broker of the last ten years serves it
+        assert found is not None  # every broker of the last ten years serves this API
         return found
     try:
         return ask_broker(admin, subject.node, request, answer)

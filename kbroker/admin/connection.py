@@ -31,7 +31,7 @@ from kbroker.admin.tls_mismatch import tls_fault, unreadable_file
 T = TypeVar("T")
 
 _patience: Final = ContextVar("patience", default=15.0)
-"""For how many seconds a call is retried."""
+"""How many seconds `patiently` retries a call."""
 _PAUSE_S: Final = 0.1
 _LAST_PORT: Final = 65_535
 _PROTOCOL: Final = re.compile(r"^[0-9a-zA-Z\-%._]*://")
@@ -45,7 +45,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 class _Forgetful(dict[Any, Any]):
-    """Replaces kafka-python 3.0's cache of coordinators, which never forgets a coordinator, even a former one."""
+    """Replaces kafka-python 3.0's cache of coordinators, which keeps a coordinator even after it has moved."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         pass
@@ -58,7 +58,7 @@ class Connection:
     bootstrap: str
     settings: Mapping[str, Any]
     client_id: str = "kbroker"
-    """The client id, unless a setting says otherwise."""
+    """The client id, unless a setting overrides it."""
 
     @contextmanager
     def admin(self) -> Iterator[Any]:
@@ -87,9 +87,9 @@ class Connection:
         return self._made(KafkaProducer, own)
 
     def _require_reachable(self) -> None:
-        """Fail in one line if no address accepts a connection, or a TLS file cannot be read.
+        """Raise Unreachable if no address accepts a connection, or a TLS file cannot be read.
 
-        The client would only fail after seconds, and without the reason.
+        The client itself would fail only after some seconds, and would not give the reason.
         """
         if (reason := unreadable_file(self.settings)) is not None:
             raise Unreachable(reason)
@@ -97,7 +97,7 @@ class Connection:
             raise Unreachable(reason)
 
     def unreachable(self) -> str | None:
-        """Return why no bootstrap address accepts a connection, or None; behind a proxy this is not checked."""
+        """Return why no bootstrap address accepts a connection, or None; not checked if the client uses a proxy."""
         if self.settings.get("proxy_url") or self.settings.get("socks5_proxy"):
             return None
         patience_ms = self.settings.get("bootstrap_timeout_ms") or _DEFAULTS["bootstrap_timeout_ms"]
@@ -110,7 +110,7 @@ class Connection:
         return f"no broker answers at {'; '.join(reasons)}"
 
     def _made(self, kind: Any, own: Mapping[str, Any] | None = None) -> Any:
-        """Make a client; clean up after one that finds no broker, which would leave its thread and sockets behind."""
+        """Make a client; if it finds no broker, close the thread and sockets that it would leave open."""
         begun: list[Any] = []
 
         def begin(**settings: Any) -> Any:
@@ -139,7 +139,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
         return "no answer"
     except socket.gaierror as err:
         return "unknown host" if err.errno == socket.EAI_NONAME else str(err.strerror).lower()
-    except UnicodeError:  # for a host name with an empty or too long label
+    except UnicodeError:  # a host name with an empty or too long label raises this
         return "unknown host"
     except OSError as err:
         return (err.strerror or str(err)).lower()
@@ -149,7 +149,7 @@ def _unreachable(address: str, patience_s: float) -> str | None:
 def addresses(text: str) -> str:
     """Check HOST:PORT,... and return it without blanks; raises WrongInput.
 
-    A protocol prefix, as in a broker's listeners, is ignored, as Java's clients do.
+    A protocol prefix, like PLAINTEXT:// in a broker's listeners, is ignored, as in Java's clients.
     """
     found = [_PROTOCOL.sub("", each.strip()) for each in text.split(",") if each.strip()]
     for each in found:
@@ -186,7 +186,7 @@ def in_words(err: KafkaError, connection: Connection) -> str:
 
 @contextmanager
 def patience(seconds: float | None) -> Iterator[None]:
-    """Let `patiently` retry for this many seconds; None leaves the limit as it is."""
+    """Set the number of seconds for which `patiently` retries; None does not change it."""
     token = _patience.set(_patience.get() if seconds is None else seconds)
     try:
         yield
@@ -197,8 +197,8 @@ def patience(seconds: float | None) -> Iterator[None]:
 def patiently(call: Callable[[], T], *, reads: bool = False) -> T:
     """Retry a call while the cluster asks for it: coordinators load, leaders move.
 
-    A call that only `reads` is also retried when its broker is unreachable: for some seconds clients still get its
-    address.
+    A call that only `reads` is also retried when its broker is unreachable: for some seconds after a broker's end,
+    Metadata still returns its address.
     """
     deadline = time.monotonic() + _patience.get()
     while True:

@@ -23,7 +23,7 @@ def no_such_topic(admin: Any, name: str) -> str:
 
 
 def missing_topic(name: str, known: Sequence[str]) -> str:
-    """Return the same message when the existing topics are known."""
+    """Return the message of `no_such_topic`; the caller passes the existing topics."""
     return f"topic {name} does not exist{_hint(name, lambda: known, '`kbroker topic list` shows those there are')}"
 
 
@@ -34,7 +34,7 @@ def no_such_group(admin: Any, name: str) -> str:
 
 
 def no_such_topic_config(keys: Iterable[str]) -> str:
-    """Return a suggestion after refused topic configs: a key similar to the first unknown one, or an empty text.
+    """Return a suggestion for refused topic configs: a key similar to the first unknown key, or an empty text.
 
     The known keys are Kafka's; a broker may have others.
     """
@@ -46,7 +46,7 @@ def no_such_topic_config(keys: Iterable[str]) -> str:
 def _hint(name: str, known: Callable[[], Sequence[str]], remedy: str) -> str:
     try:
         near = difflib.get_close_matches(name, known(), 3, _NEAR)
-    except KafkaError:  # the existing names may be hidden; the message says that the name is missing all the same
+    except KafkaError:  # the caller may not be allowed to list the existing names
         near = []
     return f"; did you mean {' or '.join(near)}?" if near else f"; {remedy}"
 

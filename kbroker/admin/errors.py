@@ -1,6 +1,6 @@
-"""The exceptions for failures, whose text is a line for people, and the texts of Kafka's error codes.
+"""The exceptions for failures, each with one line of text for people, and the texts of Kafka's error codes.
 
-Never prints, and loads no client before it is needed: every start of the command line loads this module.
+Never prints. Imports kafka-python only when needed, because every start of the command line imports this module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Failures(AdminError):  # noqa: N818 - an outcome
 
 
 def check_code(code: int, failure: str, message: str | None = None, hint: str = "") -> None:
-    """Raise AdminError for an error code: the failure, its reason (with the broker's message, if any), and a hint."""
+    """Raise AdminError for an error code; its text is the failure, the reason (with the broker's message), a hint."""
     error = code_error(code)
     if error is not None:
         raise AdminError(f"{failure}: {error_text(error, message)}{hint}")
@@ -47,7 +47,7 @@ class Refusal(NamedTuple):
 
 
 def raise_any(failures: Sequence[str]) -> None:
-    """Raise Failures of these lines, if there are any."""
+    """Raise Failures with these lines; return if there are none."""
     if failures:
         raise Failures(failures)
 

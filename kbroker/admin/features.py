@@ -43,7 +43,7 @@ def described_features(admin: Any) -> list[dict[str, Any]]:
 def change_features(admin: Any, levels: Mapping[str, int], kind: int, *, dry_run: bool) -> None:
     """Change feature levels, all or none; raises AdminError.
 
-    The request is valid in every version of the API: the first, of Apache Kafka 2.7, knows no kinds of downgrade.
+    The request is valid in every version of the API, also in version 0 (Apache Kafka 2.7), which has no upgrade types.
     """
     updates = [FeatureUpdateKey(name, level, kind != UPGRADE, kind) for name, level in levels.items()]
     request = UpdateFeaturesRequest(feature_updates=updates, validate_only=dry_run)

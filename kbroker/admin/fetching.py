@@ -1,4 +1,4 @@
-"""Records of partitions by Fetch itself, with the facts of their batches: transactions, codecs, producers.
+"""Records of partitions by Fetch requests, with facts from their batches: transaction, codec, producer.
 
 Owns the request, and which records belong to aborted transactions. A fetch without records returns at once, unless a
 wait is requested. Never joins a group and never commits.
@@ -23,14 +23,14 @@ MOST_BYTES: Final = 4 * 1024 * 1024
 """The bytes of one answer; a larger batch is returned whole."""
 MOST_RECORDS: Final = 20_000
 MOST_KEPT: Final = 32 * 1024 * 1024
-"""The most records, and bytes of keys and values, of one fetch; then it ends, within a batch if necessary.
+"""The most records that one fetch returns, and the most bytes of keys and values. It may end within a batch.
 
-A few kilobytes can unpack to hundreds of megabytes, or to a million records.
+A few kilobytes can decompress to hundreds of megabytes, or to a million records.
 """
 _MOST_UNPACKED: Final = 128 * 1024 * 1024
-"""The most unpacked bytes of one batch."""
+"""The most decompressed bytes of one batch."""
 _ABORT: Final = 0
-"""A control record's type, in the last two bytes of its key."""
+"""The control record type of an abort, stored in the last two bytes of the key."""
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -65,7 +65,7 @@ class UnreadableBatch(AdminError):  # noqa: N818 - an outcome
         super().__init__(f"{key[0]}-{key[1]} cannot be read at offset {header.base_offset}: {cause}")
         self.offset = header.base_offset
         self.next_offset = header.last_offset + 1
-        """Where the next batch may begin."""
+        """The offset at which the next batch may begin."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Piece:
     next_offset: int = 0
     """The offset of the next fetch."""
     end: int = 0
-    """The offset after the last record that a reader may see."""
+    """The end offset for a reader: the last stable offset with `committed`, else the high watermark."""
     begin: int = 0
 
 
@@ -90,9 +90,10 @@ def fetch(
     wait_ms: int = 0,
     most_bytes: int = MOST_BYTES,
 ) -> dict[Key, Piece]:
-    """Return records of partitions from offsets on, by their leaders; raises AdminError, UnreadableBatch for a batch.
+    """Fetch records of partitions from offsets on, from the leaders; raises AdminError, or UnreadableBatch.
 
-    With `committed` only committed records, and none after the start of an open transaction.
+    With `committed`, returns only committed records, and none after the start of an open transaction (as
+    read_committed).
     """
     found: dict[Key, Piece] = {}
     room = _Room()
@@ -158,7 +159,7 @@ def _piece(key: Key, offset: int, response: PartitionData, room: _Room, *, commi
 def unreadable_at(admin: Any, key: Key, offset: int) -> UnreadableBatch | None:
     """Return the batch that blocks a reader at `offset`, or None; raises AdminError.
 
-    The batch may end right before the offset: if it holds more bytes than its records, the records are read first.
+    The batch may end right before the offset: a batch with surplus bytes fails only after its records were read.
     """
     view = cluster_view(admin, [key[0]])
     led = view.leaders()
@@ -214,7 +215,7 @@ def _records(key: Key, header: BatchHeader, batch: memoryview, begin: int) -> It
 
 
 class _Aborts:
-    """The aborted transactions: an answer lists them only if committed records were requested."""
+    """The aborted transactions in an answer, which lists them only if committed records were requested."""
 
     def __init__(self, response: PartitionData) -> None:
         self._waiting = sorted(response.aborted_transactions or (), key=lambda each: each.first_offset)

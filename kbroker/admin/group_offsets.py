@@ -1,6 +1,6 @@
 """The offsets of groups: reading and resetting committed offsets.
 
-Owns which offsets a reset commits, and that a group with members keeps its own. Never prints.
+Owns which offsets a reset commits, and the rule that a group with members cannot be reset. Never prints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kbroker.admin.partition_offsets import retried_offsets_at
 from kbroker.changes import partitions_by_topic
 
 WITHOUT_MEMBERS: Final = ("Empty", "Dead", None)
-"""The states of a group without members, whose offsets an administrator may set; None: the group does not exist."""
+"""The states in which an administrator may set offsets: no members, or None, which means no such group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def committed_offsets(admin: Any, name: str) -> dict[TopicPartition, int]:
 
 
 class PartitionOffsets:
-    """Offsets of partitions, without deleted partitions and those whose leader does not know the offset."""
+    """Offsets of partitions; without deleted partitions, and without those whose leader does not know the offset."""
 
     def __init__(self, admin: Any, partitions: Iterable[TopicPartition]) -> None:
         self._admin = admin

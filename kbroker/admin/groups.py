@@ -1,7 +1,7 @@
 """Descriptions of groups of every type by their coordinators.
 
-Owns one form of description for all group protocols, the lag, and the request ConsumerGroupDescribe of KIP-848, which
-kafka-python does not have. Never prints.
+Owns one form of description for all group protocols, the lag, and KIP-848's request ConsumerGroupDescribe, which
+kafka-python lacks. Never prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STATES: Final = (
 _NO_GROUP: Final = "GroupIdNotFoundError"
 """kafka-python's name of the error for a missing group."""
 _OF_OWNERS: Final = ("member_id", "instance_id", "client_id", "host")
-"""The fields that describe the reader of a partition."""
+"""The fields that describe the member that reads a partition."""
 _COORDINATOR_MOVING: Final = (
     "CoordinatorLoadInProgressError",
     "CoordinatorNotAvailableError",
@@ -53,7 +53,7 @@ _COORDINATOR_MOVING: Final = (
 
 
 def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-    """Return groups by name, with state, type and protocol: all, or only those with these states and types."""
+    """Return groups by name, with state, type and protocol; `states` and `types` select groups, empty ones all."""
     filters = {"states_filter": list(states) or None, "types_filter": list(types) or None}
     groups = patiently(lambda: admin.list_groups(**filters))
     return {
@@ -68,7 +68,7 @@ def listed_groups(admin: Any, states: Iterable[str] = (), types: Iterable[str] =
 
 
 def _answered(admin: Any, name: str) -> Any:
-    """Request one group; raises a retriable error while it has no coordinator, which the client returns as text."""
+    """Describe one group; raises a retriable error while it has no coordinator (the client returns text instead)."""
     group = admin.describe_groups([name])[name]
     if group["error"] is not None and any(each in group["error"] for each in _COORDINATOR_MOVING):
         raise kafka.errors.CoordinatorLoadInProgressError(group["error"])
@@ -94,7 +94,7 @@ def group_of(admin: Any, name: str) -> dict[str, Any] | None:
     found = describe_consumer_group(admin, name)
     if found is not None:
         return found
-    # Share and streams groups are listed, but have APIs of their own for descriptions.
+    # Share and streams groups are listed, but only APIs of their own describe them.
     listed = listed_groups(admin).get(name)
     if listed is None or listed["state"] == "Dead":
         return None

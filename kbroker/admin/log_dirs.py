@@ -35,7 +35,7 @@ class LogDir:
     replicas: dict[Key, int] = field(repr=False)
     """Size by partition."""
     moving: int
-    """The number of replicas that are moving into it from another directory."""
+    """The number of replicas that are moving into this directory from another one."""
 
     @property
     def used(self) -> int:
@@ -44,7 +44,7 @@ class LogDir:
 
 
 def log_dirs(admin: Any, brokers: Iterable[int], topics: Sequence[str] | None = None) -> list[LogDir]:
-    """Return the log directories of brokers that answer, with all their replicas, or those of some topics."""
+    """Return the log directories of brokers that answer, with all replicas or only those of some topics."""
     wanted = None if topics is None else _partitions(admin, topics)
     request = DescribeLogDirsRequest(topics=wanted)
     found: list[LogDir] = []
@@ -71,7 +71,7 @@ def _partitions(admin: Any, topics: Sequence[str]) -> list[DescribableLogDirTopi
 
 
 def sizes_of_leaders(dirs: Iterable[LogDir], leaders: dict[Key, int]) -> dict[str, int]:
-    """Return the bytes of topics, counting each partition once, on its leader."""
+    """Return the bytes of topics; only the leader's replica of each partition counts."""
     found: dict[str, int] = {}
     for each in dirs:
         for key, size in each.replicas.items():

@@ -1,7 +1,7 @@
 """Requests that kafka-python lacks, sent on its connections: its TLS, SASL and timeouts apply to them.
 
-Owns the form of such a request for kafka-python, to which brokers it may go, and every use of the client's internals.
-Never knows a particular API.
+Owns the form of such a request for kafka-python, the choice of the broker that receives it, and every use of the
+client's internals. Never knows a particular API.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FIND_MANY: Final = 4
 def ask_coordinator(admin: Any, group: str, request: Any, answer: type[Answer]) -> Answer | None:
     """Send a message of kbroker.protocol to a group's coordinator; None if this broker does not serve the API.
 
-    Raises kafka-python's errors, a retriable one while there is no coordinator, and AdminError for an answer that
+    Raises kafka-python's errors (a retriable one while the group has no coordinator), and AdminError if the answer
     cannot be decoded.
     """
     return _ask(admin, group, request, answer)
 
 
 def ask_any(admin: Any, request: Any, answer: type[Answer], at_least: int = 0) -> Answer | None:
-    """Like `ask_coordinator`, but to any broker; None also if it has only versions below `at_least`."""
+    """Like `ask_coordinator`, but to any broker; also returns None if the broker has only versions below `at_least`."""
     return _ask(admin, None, request, answer, at_least)
 
 
@@ -69,7 +69,7 @@ async def _coordinator(admin: Any, group: str) -> Any:
 
 
 def id_of(broker: Any) -> int:
-    """Return the id of one of the client's descriptions of brokers."""
+    """Return the broker id in a description of a broker by kafka-python."""
     return int(broker["broker_id"] if "broker_id" in broker else broker["node_id"])  # Metadata's name for it
 
 
@@ -92,7 +92,7 @@ def ask_controller(admin: Any, request: Any, answer: type[Answer], at_least: int
 
 
 def ask_broker(admin: Any, node: int, request: Any, answer: type[Answer], at_least: int = 0) -> Answer:
-    """Send a message of kbroker.protocol to one broker, for an API that every broker serves; raises like the others.
+    """Send a message of kbroker.protocol to one broker; every broker serves the API. Raises like `ask_coordinator`.
 
     The request needs version `at_least`: it is not sent to a broker with only older versions.
     """
@@ -126,7 +126,7 @@ async def _send(admin: Any, group: str | None, request: _Request) -> bytes:
 
 
 class _Request:
-    """A message in the form of kafka-python's connections; they set API_VERSION to the newest that both sides have."""
+    """A message in the form that kafka-python's connections send; they set API_VERSION to the newest common version."""
 
     _min_version = None
     _max_version = None
@@ -158,7 +158,7 @@ class _Request:
 
 
 class _Header:
-    """A request's header, from which kafka-python gets the reader of the response."""
+    """A request's header; kafka-python asks it for the class that reads the response."""
 
     def __init__(self, header: RequestHeader, flexible: bool) -> None:
         self._header = header
@@ -169,7 +169,7 @@ class _Header:
         return encode(self._header, 2 if self._flexible else 1)
 
     def get_response_class(self) -> _Response:
-        # A client that asks for versions need not know yet which header the response has.
+        # An ApiVersions response always has header version 0: the client does not know the broker's versions yet.
         return _Response(self._flexible and self._header.request_api_key != _API_VERSIONS)
 
 

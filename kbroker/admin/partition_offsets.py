@@ -1,7 +1,7 @@
-"""The first and last offsets of partitions, and the first records at a time: the current ListOffsets.
+"""Offsets of partitions by ListOffsets: the first and last ones, and those of the first records after a time.
 
-Owns the request with all of its special times, of which kafka-python has some, and how people write a time: in ms since
-1970, or in ISO 8601, in UTC without a zone. Never prints.
+Owns the request with all of its special times (kafka-python has only some of them), and the forms in which people write
+a time: ms since 1970, or ISO 8601, which means UTC if it has no zone. Never prints.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ SPECIAL: Final[Mapping[str, tuple[int, int]]] = {
 """Special values in place of a time, and the API versions that have them (KIP-734, KIP-405, KIP-1005)."""
 _ANY_VERSION: Final = 1
 _A_CLIENT: Final = -1
-"""In place of a follower's id, which would also get uncommitted offsets."""
+"""The replica id of a client; a follower's id would also get offsets above the high watermark."""
 _TIMEOUT_MS: Final = 30_000
 
 
 def offsets_at(
     admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int = _ANY_VERSION
 ) -> tuple[dict[Key, tuple[int, int]], list[str]]:
-    """Return offset and timestamp of partitions from their leaders, -1 if there is none, and the leaders' errors."""
+    """Return offset and timestamp of partitions from their leaders (-1 if none is found), and the leaders' errors."""
     found, refused = {}, []
     for key, code, offset, timestamp in _request(admin, led, time_ms, at_least):
         error = code_error(code)
@@ -73,14 +73,15 @@ def offsets_at(
 def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[TopicPartition, int]:
     """Return offsets of partitions from their leaders; retry while leaders move.
 
-    Offsets that a leader does not know are left out: since its election too few replicas were in sync (KIP-207).
+    Partitions are left out whose leader does not know the offset yet: its high watermark is behind since the election
+    (KIP-207).
     """
 
     def ask() -> dict[TopicPartition, int] | None:
         try:
             found = admin.list_partition_offsets(dict.fromkeys(led, spec))
         except OffsetNotAvailableError:
-            return None  # for one of the partitions, and for as long as it lasts
+            return None  # the client raises it for all partitions if one of them has this error
         return {each: at.offset for each, at in found.items()}
 
     found = patiently(ask) if led else {}
@@ -91,7 +92,7 @@ def retried_offsets_at(admin: Any, led: Mapping[TopicPartition, int], spec: int)
 
 
 def known_offsets_at(admin: Any, led: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Like `offsets_at`, but without partitions whose broker is unreachable or does not lead any more."""
+    """Return offsets like `offsets_at`; without partitions whose broker is unreachable or no longer leads them."""
     found: dict[Key, int] = {}
     for broker in sorted(set(led.values())):
         of_one = {key: leader for key, leader in led.items() if leader == broker}
@@ -113,7 +114,7 @@ def _request(admin: Any, led: Mapping[Key, int], time_ms: int, at_least: int) ->
         try:
             answer = ask_broker(admin, broker, request, ListOffsetsResponse, at_least)
         except IncompatibleBrokerVersion:
-            raise AdminError(f"broker {broker} does not know this time") from None
+            raise AdminError(f"broker {broker} does not support this time") from None
         for topic in answer.topics:
             for each in topic.partitions:
                 yield (topic.name, each.partition_index), each.error_code, each.offset, each.timestamp

@@ -1,7 +1,7 @@
 """The placement of replicas: moving them, and electing leaders among them.
 
-Owns the requests to the cluster, the form of their results, where the replicas of a drained broker go, and which
-results of an election are changes and which are failures. Never prints.
+Owns the requests to the cluster, the form of their results, the new brokers for the replicas of a drained broker, and
+the distinction of changes and failures in an election's results. Never prints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def partitions_of(admin: Any, names: Iterable[str] | None = None) -> dict[Key, d
 
 
 def leaders(admin: Any, topic: str | None = None, partition: int | None = None) -> dict[Key, int]:
-    """Return the leaders of partitions: of all, of a topic's, or of one; raises AdminError for a missing one."""
+    """Return the leaders of all partitions, of a topic's, or of one; raises AdminError for a missing partition."""
     found = partitions_of(admin, None if topic is None else [topic])
     chosen = {key: int(each["leader_id"]) for key, each in found.items() if partition is None or key[1] == partition}
     if topic is not None and not chosen:
@@ -42,7 +42,7 @@ def leaders(admin: Any, topic: str | None = None, partition: int | None = None) 
 
 
 def move(admin: Any, targets: Mapping[Key, Sequence[int] | None]) -> list[Key]:
-    """Start moving partitions to other replicas, None cancels; return the accepted ones. Raises Failures."""
+    """Start moving partitions to other replicas (None cancels); return the accepted partitions. Raises Failures."""
     requested = {TopicPartition(*key): None if to is None else list(to) for key, to in targets.items()}
     answers = admin.alter_partition_reassignments(requested)
     failures = [
@@ -61,7 +61,7 @@ def moving(admin: Any) -> dict[Key, dict[str, list[int]]]:
 
 
 def wait_until_moved(admin: Any, keys: Iterable[Key], report: Callable[[str], None]) -> None:
-    """Wait until the moves of the partitions have ended; report how many are left whenever that changes."""
+    """Wait until the moves of the partitions have ended; report the number of remaining moves when it changes."""
     wanted, reported = set(keys), -1
     while left := wanted & moving(admin).keys():
         if len(left) != reported:
@@ -84,7 +84,7 @@ def parse_replicas(text: str) -> list[int]:
 def drain_plan(
     broker_id: int, replicas: Mapping[Key, Sequence[int]], racks: Mapping[int, str | None]
 ) -> tuple[dict[Key, list[int]], list[Key]]:
-    """Return the new replicas of partitions without a broker, and the partitions for which no other broker is left."""
+    """Return partitions' new replicas without `broker_id`, and the partitions for which no other broker is left."""
     load = Counter(broker for each in replicas.values() for broker in each)
     targets: dict[Key, list[int]] = {}
     stuck: list[Key] = []
@@ -106,7 +106,7 @@ def drain_plan(
 def elect_leaders(
     admin: Any, names: Sequence[str] | Mapping[str, Sequence[int]] | None, *, unclean: bool
 ) -> tuple[list[Key], list[str]]:
-    """Elect the preferred replicas, or with `unclean` any replica if none in sync is alive; of all topics by default.
+    """Elect the preferred replicas as leaders, or with `unclean` any live replica where no in-sync replica is alive.
 
     Returns the partitions with a new leader, and the failures; a partition that needs no election is in neither.
     """

@@ -1,7 +1,7 @@
 """Profiles: named settings of a connection, each a file of client settings in the user's own directory.
 
-Owns their place, a warning if others can read a secret in them, and the precedence in a connection that is made of an
-address, a profile, a file and single settings. Never connects, and never shows a value.
+Owns their directory, and a warning if other users can read a secret in them. Owns the precedence when an address, a
+profile, a file and single settings together make a connection. Never connects, and never shows a value.
 
     ~/.config/kbroker/profiles/staging.properties       $XDG_CONFIG_HOME/kbroker/... if that is set
 

@@ -32,7 +32,7 @@ from kbroker.quota.configured import (
 
 _T = TypeVar("_T")
 Entity = dict[str, str | None]
-"""Names by type; None is the default entity."""
+"""An entity: names by entity type; None is the default entity."""
 TYPES = {USER: "user", CLIENT_ID: "client_id", IP: "ip"}
 """The types of entities, and the options that name them."""
 LIMITS = {
@@ -42,7 +42,7 @@ LIMITS = {
     MUTATION: "Partitions per second that may be created and deleted.",
     CONNECTION: "New connections per second from an address.",
 }
-"""The limits, and what they limit."""
+"""The limits, each with a text about what it limits."""
 
 
 def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None]) -> None:
@@ -55,7 +55,7 @@ def alter_quotas(admin: Any, entity: Entity, limits: Mapping[str, float | None])
 
 
 def described_quotas(admin: Any, entity: Entity, *, strict: bool) -> list[tuple[Entity, dict[str, float]]]:
-    """Return entities with limits: those that contain `entity`, or with `strict` only itself; raises AdminError."""
+    """Return entities with limits: those that contain `entity`, or with `strict` only `entity`; raises AdminError."""
     components = [ComponentData(kind, OF_DEFAULT if name is None else EXACT, name) for kind, name in entity.items()]
     request = DescribeClientQuotasRequest(components=components, strict=strict)
     answer = _answered(ask_any(admin, request, DescribeClientQuotasResponse))
@@ -80,5 +80,5 @@ def number_text(value: float) -> str:
 
 def _answered(answer: _T | None) -> _T:
     if answer is None:
-        raise AdminError("this broker knows no quotas")
+        raise AdminError("this broker does not support quotas")
     return answer

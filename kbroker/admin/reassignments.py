@@ -1,7 +1,7 @@
 """Moves of partitions in the format of Kafka's tools: the JSON of a reassignment, a proposal for one, and throttles.
 
-Owns that file's format, which kafka-reassign-partitions reads and writes too, and which throttles belong to a move.
-Never prints.
+Owns this JSON format, which kafka-reassign-partitions also reads and writes, and the throttles that a move needs. Never
+prints.
 
     {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "any"]}]}
 """
@@ -36,7 +36,7 @@ class Moves:
 
     replicas: dict[Key, list[int]] = field(default_factory=dict)
     directories: dict[tuple[str, int, int], str] = field(default_factory=dict)
-    """By topic, partition and broker."""
+    """The target directories by topic, partition and broker."""
 
 
 def parse_moves(data: bytes) -> Moves:
@@ -86,15 +86,15 @@ def proposal(
 ) -> dict[Key, list[int]]:
     """Return replicas of partitions on `brokers`, spread evenly; each partition keeps its number.
 
-    Leaders go to the brokers in turn, further replicas to the following brokers, with `by_rack` to other racks first.
-    Raises WrongInput if there are too few brokers.
+    The brokers get leaders in turn; each further replica is on the next broker, with `by_rack` on one in another rack
+    first. Raises WrongInput if there are too few brokers.
     """
     order = sorted(brokers)
     begin = random.randrange(len(order))
     found = {}
     for number, (key, known) in enumerate(sorted(now.items())):
         if len(known) > len(order):
-            raise WrongInput(f"{key[0]}-{key[1]} has {len(known)} replicas: name as many brokers at least")
+            raise WrongInput(f"{key[0]}-{key[1]} has {len(known)} replicas: name at least as many brokers")
         turned = [order[(begin + number + step) % len(order)] for step in range(len(order))]
         chosen = turned[:1]
         while len(chosen) < len(known):
@@ -128,7 +128,7 @@ def set_throttles(
     rate: int | None,
     directories_rate: int | None,
 ) -> None:
-    """Limit the bytes per second of a move: for leaders on brokers with replicas, for followers on the new ones.
+    """Limit the bytes per second of a move: of leaders on the brokers with replicas, of followers on the new brokers.
 
     Raises AdminError.
     """
@@ -166,7 +166,7 @@ def _set(admin: Any, subject: Subject, values: Mapping[str, str | None]) -> None
     ops = [
         IncrementalConfig(key, Op.DELETE if value is None else Op.SET, value)
         for key, value in values.items()
-        if value != ""  # no replica of the topic is to be throttled
+        if value != ""  # the topic's list of throttled replicas is empty
     ]
     if ops:
         try:

@@ -1,7 +1,7 @@
 """Records of partitions: reading them up to the current end, writing one, and deleting those before an offset.
 
-Owns the offsets at which such a read starts and ends. A record without a partition goes where its key sends it, as in
-Kafka's clients; a missing topic is never created. Never prints.
+Owns the offsets at which such a read starts and ends. If no partition is given for a record, its key selects the
+partition, as in Kafka's clients. A missing topic is never created. Never prints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def position(consumer: Any, partition: TopicPartition) -> int:
 def forget_fetched(consumer: Any) -> None:
     """Make a consumer fetch again after a batch that it could not read.
 
-    kafka-python 3.0 keeps the broken batch as the next to read, and a poll then loops forever.
+    Otherwise kafka-python 3.0 keeps the broken batch as the next one to read, and a poll never returns.
     """
     fetcher = consumer._fetcher  # noqa: SLF001 - the only public method for this changes the assignment
     if fetcher._next_partition_records is not None:  # noqa: SLF001
@@ -56,13 +56,13 @@ def forget_fetched(consumer: Any) -> None:
 
 _TIMEOUT_MS: Final = 30_000
 TO_THE_END: Final = -1
-"""DeleteRecords' value for everything up to the high watermark."""
+"""The offset that makes DeleteRecords delete everything up to the high watermark."""
 
 
 def assign(
     consumer: Any, topics: Sequence[str], wanted: Sequence[int]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Assign the wanted partitions of topics, or all; return the current offsets of their beginnings and ends."""
+    """Assign the wanted partitions of topics, or all; return their current beginning and end offsets."""
     assigned = []
     for topic in topics:
         known = known_partitions(consumer, topic)
@@ -80,13 +80,13 @@ def assign(
 
 
 def at_time(consumer: Any, ends: Mapping[TopicPartition, int], time_ms: int) -> dict[TopicPartition, int]:
-    """Return the offsets of the first records at or after a time, or the ends of partitions whose records are older."""
+    """Return each partition's offset of the first record at or after a time; its end offset if all are older."""
     found = consumer.offsets_for_times(dict.fromkeys(ends, time_ms))
     return {each: ends[each] if at is None else at.offset for each, at in found.items()}
 
 
 def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms: int) -> dict[Key, int]:
-    """Return the offsets of the first records at or after a time, or TO_THE_END if all are older."""
+    """Return the offset of each partition's first record at or after a time, or TO_THE_END if all records are older."""
     consumer = connection.consumer(group_id=None)
     try:
         found = consumer.offsets_for_times({TopicPartition(*key): time_ms for key in wanted})
@@ -98,7 +98,7 @@ def first_offsets_at(connection: Connection, wanted: Mapping[Key, int], time_ms:
 def delete_records(
     admin: Any, wanted: Mapping[Key, int], led: Mapping[Key, int]
 ) -> tuple[list[tuple[str, int, int]], list[str]]:
-    """Send the requests to the leaders; return the new beginnings of partitions, and the failures."""
+    """Delete records before offsets, by requests to the leaders; return the new log start offsets, and the failures."""
     rows, failures = [], []
     for broker in sorted({led[key] for key in wanted}):
         topics: dict[str, list[DeleteRecordsPartition]] = {}
@@ -121,7 +121,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class _AsItIs(Serializer):  # type: ignore[misc]
-    """The client refuses a null value without a key, but serializers may return null."""
+    """A serializer that changes nothing: the client refuses a record of nulls unless a serializer returns them."""
 
     def serialize(self, topic: str, headers: object, data: tuple[bytes | None]) -> bytes | None:  # noqa: ARG002
         return data[0]

@@ -1,4 +1,4 @@
-"""Why a client that reaches an address is not served there, as far as TLS shows.
+"""Why a client can connect to an address but is not served there: the reasons that a TLS handshake shows.
 
 Owns one TLS handshake that trusts any certificate, and sends nothing. Never prints.
 """
@@ -26,7 +26,7 @@ def speaks_tls(address: str, patience_s: float = _PATIENCE_S) -> bool | None:
 
 
 def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PATIENCE_S) -> str | None:
-    """Return the TLS fault between a client and HOST:PORT, or None if there is none or it is unknown.
+    """Return the TLS fault between a client and HOST:PORT; None if there is no fault, or if it is unknown.
 
     `settings` are the client's, by kafka-python's names.
     """
@@ -44,7 +44,7 @@ def tls_fault(address: str, settings: Mapping[str, Any], patience_s: float = _PA
 
 
 def unreadable_file(settings: Mapping[str, Any]) -> str | None:
-    """Return which file for TLS cannot be read, and why; None if all can be read, or none is needed."""
+    """Return which TLS file cannot be read, and why; None if all can be read, or if no file is needed."""
     if not str(settings.get("security_protocol")).endswith("SSL"):
         return None
     for key, what in _FILES.items():
@@ -92,7 +92,8 @@ def _handshake(address: str, context: ssl.SSLContext, patience_s: float) -> tupl
     except ssl.SSLCertVerificationError as error:
         return True, error.verify_message
     except ssl.SSLError as error:
-        # An alert of any kind is TLS; a closed connection or an invalid version comes from Kafka's plain protocol.
+        # A server that sends an alert speaks TLS; one that closes the connection or sends another version speaks
+        # plaintext.
         return "ALERT" in (error.reason or ""), None
     except ConnectionError:
         return False, None

@@ -28,7 +28,7 @@ _Answer = TypeVar("_Answer")
 def create_token(
     admin: Any, owner: Principal | None, renewers: Sequence[Principal], life_ms: int
 ) -> CreateDelegationTokenResponse:
-    """Create a token, of the caller by default; a life of -1 ms is the broker's longest. Raises AdminError."""
+    """Create a token, owned by the caller by default; its lifetime -1 ms is the broker's maximum. Raises AdminError."""
     request = CreateDelegationTokenRequest(
         owner_principal_type=owner.kind if owner else None,
         owner_principal_name=owner.name if owner else None,
@@ -39,13 +39,13 @@ def create_token(
 
 
 def renew_token(admin: Any, token_id: str, period_ms: int) -> int:
-    """Keep a token valid for a time from now on, -1 being the broker's; return when it expires. Raises AdminError."""
+    """Renew a token for a time from now on (-1: the broker's default); return when it expires. Raises AdminError."""
     request = RenewDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
     return _request(admin, request, RenewDelegationTokenResponse, f"cannot renew {token_id}").expiry_timestamp_ms
 
 
 def expire_token(admin: Any, token_id: str, period_ms: int = -1) -> int:
-    """Let a token end after a time from now on, or at once; return when it expires. Raises AdminError."""
+    """Expire a token at once, or after a time from now on; return when it expires. Raises AdminError."""
     request = ExpireDelegationTokenRequest(_hmac_of(admin, token_id), period_ms)
     return _request(admin, request, ExpireDelegationTokenResponse, f"cannot expire {token_id}").expiry_timestamp_ms
 

@@ -1,7 +1,7 @@
-"""Details of topics beyond their partitions: the important configs, bytes, and which partitions ail.
+"""Details of topics beyond Metadata: important configs, bytes, and which partitions are under-replicated and so on.
 
-Owns requests about many topics at once, and what Kafka's tools call under-replicated, unavailable and so on. Values
-that the caller may not read are left out. Never prints.
+Owns requests about many topics at once, and the conditions that kafka-topics calls under-replicated, unavailable and so
+on: here, a partition's ailments. Values that the caller may not read are left out. Never prints.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def ailing(
 ) -> list[dict[str, Any]]:
     """Return topics, as in Metadata, with only those partitions that have one of the `wanted` ailments.
 
-    Without `wanted` they keep all partitions. `with_overrides` leaves out topics without configs of their own.
+    Without `wanted` the topics keep all partitions. `with_overrides` leaves out topics without configs of their own.
     """
     topics = list(topics)
     needs_configs = with_overrides or any("min_isr" in each for each in wanted)

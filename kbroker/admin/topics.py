@@ -27,7 +27,7 @@ INVALID_CONFIG: Final = "INVALID_CONFIG"
 
 
 def listed_topics(admin: Any) -> list[dict[str, Any]]:
-    """Return name and size of all topics, also internal ones, in order of their names."""
+    """Return the name and the size of each topic, including internal topics, in order of their names."""
     return [
         {
             "name": topic["name"],
@@ -49,9 +49,9 @@ def create_topics(
     assignment: Sequence[Sequence[int]] = (),
     dry_run: bool = False,
 ) -> dict[str, Refusal | None]:
-    """Create topics, -1 being the broker's default, and wait until all brokers know of them; return the refusals.
+    """Create topics and wait until all brokers know of them; return the refusals. -1 means the broker's default.
 
-    An `assignment` places them on these brokers, by partition.
+    An `assignment` lists the brokers of each partition.
     """
     requested = {
         "num_partitions": partitions,
@@ -76,7 +76,7 @@ def _refusal(topic: Mapping[str, Any]) -> Refusal | None:
 
 
 def existing_topics(admin: Any, names: Sequence[str] | None) -> dict[str, Any]:
-    """Return the metadata of the existing ones among the given topics, by name; None stands for all topics."""
+    """Return the metadata of those given topics that exist, by name; None stands for all topics."""
     found = {}
     for topic in admin.describe_topics(None if names is None else list(names)):
         error = code_error(topic["error_code"])
@@ -118,7 +118,7 @@ def describe_topic(admin: Any, topic: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _offsets(admin: Any, led: Mapping[TopicPartition, int], spec: int) -> dict[int, int]:
-    """Return offsets by partition, without those that wait for the election of a leader."""
+    """Return offsets by partition; without partitions that have no leader yet."""
     offsets = {}
     for leader in set(led.values()):
         of_one = {each: broker for each, broker in led.items() if broker == leader}

@@ -78,7 +78,7 @@ def listed(
     longer_than_ms: int = -1,
     pattern: str | None = None,
 ) -> list[Listed]:
-    """Return the transactional ids of all brokers; raises AdminError if one does not support a filter."""
+    """Return the transactional ids of all brokers; raises AdminError if a broker does not support a filter."""
     request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern or None)
     at_least = 2 if pattern else 1 if longer_than_ms >= 0 else 0
     found: list[Listed] = []
@@ -99,7 +99,7 @@ def _list(
     try:
         answer = ask_broker(admin, broker, request, ListTransactionsResponse, at_least)
     except IncompatibleBrokerVersion:
-        raise AdminError(f"broker {broker} does not know this filter of transactions") from None
+        raise AdminError(f"broker {broker} does not support this filter of transactions") from None
     return answer.error_code, None, answer
 
 
@@ -118,7 +118,7 @@ def described(admin: Any, transactional_id: str) -> tuple[int, TransactionState]
 
 
 def terminated(admin: Any, state: TransactionState) -> None:
-    """Make a coordinator abort an open transaction and fence the producer, as a new producer of the same id would."""
+    """Make a coordinator abort an open transaction and fence the producer, like a new producer with the same id."""
 
     def ask() -> tuple[int, str | None, None]:
         coordinator = _coordinator(admin, state.transactional_id)
@@ -154,7 +154,7 @@ def producers(admin: Any, broker: int, wanted: Iterable[Key]) -> Iterator[tuple[
 
 
 def hanging(admin: Any, wanted: dict[Key, int], older_than_ms: int) -> list[Open]:
-    """Return transactions that the leaders have open for longer than a time and no coordinator knows of."""
+    """Return transactions that are open on leaders for longer than a time, but that no coordinator knows."""
     now_ms = time.time() * 1000
     found: list[Open] = []
     for broker in sorted({leader for leader in wanted.values() if leader >= 0}):
@@ -182,7 +182,7 @@ def known_open(admin: Any, producer_ids: Iterable[int]) -> dict[tuple[int, Key],
 
 
 def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
-    """Make a leader write the marker that aborts a transaction in one partition; raises AdminError."""
+    """Make a leader append the marker that aborts a transaction in one partition; raises AdminError."""
     topic, index = key
     marker = WritableTxnMarker(
         producer.producer_id,
@@ -201,7 +201,7 @@ def aborted(admin: Any, broker: int, key: Key, producer: ProducerState) -> None:
 def abort_at(admin: Any, key: Key, start_offset: int, *, force: bool) -> ProducerState:
     """Abort the transaction that begins at an offset of a partition; return its producer; raises AdminError.
 
-    A transaction that its coordinator knows does not hang, and stays unless `force`.
+    A transaction that its coordinator knows does not hang; it is aborted only with `force`.
     """
     topic, partition = key
     leader = leaders(admin, topic, partition)[key]

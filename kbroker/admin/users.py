@@ -28,12 +28,12 @@ from kbroker.security.sasl.scram_credential import (
 )
 
 TYPES: Final = {name: kind for kind, name in MECHANISM_TYPES.items()}
-"""Kafka's numbers of the mechanisms, by name."""
+"""Kafka's codes of the SCRAM mechanisms, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """The existence of a user's password for a mechanism."""
+    """States that a user has a password for a mechanism."""
 
     user: str
     mechanism: str
@@ -41,7 +41,7 @@ class Credential:
 
 
 def described_users(admin: Any, names: Sequence[str] = ()) -> tuple[list[Credential], list[str]]:
-    """Return users with passwords, all if no names are given, and the failures of others; raises AdminError."""
+    """Return users with passwords (all, if no names are given), and failures of other users; raises AdminError."""
     wanted = [UserName(name) for name in dict.fromkeys(names)] or None
     request = DescribeUserScramCredentialsRequest(users=wanted)
     answer = ask_controller(admin, request, DescribeUserScramCredentialsResponse)
@@ -68,7 +68,7 @@ def add_user(
         salt = new_salt()
         salted = salted_password(mechanism, password, salt, iterations)
         upsertions.append(ScramCredentialUpsertion(name, TYPES[mechanism], iterations, salt, salted))
-    for each in upsertions:  # one at a time: a request may name a user only once
+    for each in upsertions:  # one request per mechanism: a request may name a user only once
         _alter(admin, AlterUserScramCredentialsRequest(upsertions=[each]), f"cannot add {name}")
 
 
@@ -83,7 +83,7 @@ def mechanisms_of(admin: Any, name: str) -> tuple[str, ...]:
 
 
 def remove_user(admin: Any, name: str, mechanisms: Sequence[str] = ()) -> tuple[str, ...]:
-    """Delete a user's passwords, all or those of some mechanisms, and return which; raises AdminError."""
+    """Delete a user's passwords, all or those of some mechanisms; return their mechanisms. Raises AdminError."""
     removed = tuple(mechanisms) or mechanisms_of(admin, name)
     for mechanism in removed:
         deletion = ScramCredentialDeletion(name, TYPES[mechanism])

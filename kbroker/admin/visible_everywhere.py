@@ -1,7 +1,7 @@
 """Waiting until a change is visible: of topics on every broker, of configs on the broker that receives the request.
 
-The controller answers as soon as it has decided; the other brokers learn of it a moment later, and the next command may
-ask one of them. Never fails: the change is already made.
+The controller answers as soon as it has made the change. The other brokers learn of the change a moment later, and the
+next command may send its request to one of them. Never fails: the change is already made.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _wait_for_partitions(
 
 
 def _wait(admin: Any, names: list[str], matches: Callable[[MetadataResponseTopic], bool]) -> None:
-    """Wait until every broker's Metadata matches; ten seconds at most, and not for an unreachable broker."""
+    """Wait until every reachable broker's Metadata matches, for ten seconds at most."""
     if not names:
         return
     deadline = time.monotonic() + _PATIENCE_S

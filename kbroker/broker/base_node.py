@@ -1,8 +1,8 @@
 """The parts of every broker, alone or in a cluster.
 
-Owns the wiring of the parts that both have, their addresses, and the end of a broker. Siblings that may not import each
-other are connected here: the coordinators get writers over the hosted partitions. Never starts anything: node.py does
-for a node that is alone, cluster_node.py for one of a cluster.
+Owns the wiring of the parts that both kinds of node have, their addresses, and the stop of a broker. Connects siblings
+that may not import each other: for instance, it gives the coordinators writers to the hosted partitions. Never starts
+anything: node.py starts a node that is alone, cluster_node.py a node of a cluster.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Address:
 
 
 class Node(LogEvents, ABC):
-    """The parts of one broker inside an event loop. None of them does anything yet."""
+    """The parts of one broker inside an event loop, not started yet."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Node(LogEvents, ABC):
         producer_ids: ProducerIdSupply,
         cluster: ClusterServices | None = None,
     ) -> None:
-        """Connect the parts over loaded logs and metadata. Raises ConfigError if TLS cannot work."""
+        """Connect the parts to loaded logs and metadata. Raises ConfigError if TLS cannot work."""
         self._loop = loop = asyncio.get_running_loop()
         self.config = config
         self.clock = clock
@@ -95,7 +95,7 @@ class Node(LogEvents, ABC):
         self.metadata = metadata
         self.addresses: list[Address] = []
         self.failed: asyncio.Future[str] = loop.create_future()
-        """Done with the reason when the broker cannot go on: all log directories, or the metadata's, have failed."""
+        """Its result is the reason why the broker must stop: all log directories, or the metadata's, have failed."""
         self.replicas = replicas
         self.groups = GroupCoordinator(group_config(config), CoordinatorLog(OFFSETS_TOPIC, metadata, replicas), clock)
         self.producer_ids = producer_ids
@@ -157,7 +157,7 @@ class Node(LogEvents, ABC):
         self._parts = AsyncExitStack()
 
     async def _registered_hosts(self) -> list[str]:
-        """Return the hosts of the listener between brokers: a node that is alone knows only itself."""
+        """Return the hosts of the inter-broker listener: a node that is alone knows only itself."""
         listener = self.config.listeners.inter_broker
         found = [each.listeners.get(listener) for each in self.metadata.state.brokers.values()]
         return [each[0] for each in found if each is not None]
@@ -186,7 +186,7 @@ class Node(LogEvents, ABC):
         return authorizer
 
     def skip_controlled_shutdown(self) -> None:
-        """Make a stop, now or later, wait for no other broker."""
+        """Make the current or a later stop skip the controlled shutdown."""
 
     async def stop(self) -> None:
         """Answer the parked requests, close the connections, flush the logs."""
@@ -243,7 +243,7 @@ class Node(LogEvents, ABC):
     # --- events of the logs
 
     def move_ready(self) -> None:
-        """Called on the thread of a move; the loop may be closed by then."""
+        """Continue a move on the event loop. Called on the thread of the move; the loop may be closed by then."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: self.logs.advance_moves(self.clock.now_ms()))
 
@@ -251,25 +251,28 @@ class Node(LogEvents, ABC):
         self.replicas.replace_log(key, log)
 
     def partitions_lost(self, keys: list[tuple[str, int]]) -> None:
-        """Handle the failure of a log directory once the failed append has been answered."""
+        """Handle the failure of a log directory after the failed append has been answered."""
         self._loop.call_soon(self._lose, keys)
 
     @abstractmethod
     def _lose(self, keys: list[tuple[str, int]]) -> None:
-        """Stop hosting partitions whose log directory has failed, and have the controller notified."""
+        """Stop hosting partitions whose log directory has failed, and notify the controller."""
 
     def logs_failed(self, text: str) -> None:
         self._fail(text)
 
     def _fail(self, text: str) -> None:
-        """Handle a fatal failure: sets `failed`, for which the runner of the broker waits."""
+        """Handle a fatal failure: sets `failed`, and the runner of the broker, which waits for it, stops the broker."""
         log.critical("shutting down: %s", text)
         if not self.failed.done():
             self.failed.set_result(text)
 
 
 def bound_sockets(config: BrokerConfig, parts: AsyncExitStack) -> list[socket.socket]:
-    """Bind all listeners. This is the first step: a start that fails by an address in use leaves nothing on disk."""
+    """Bind all listeners.
+
+    This is the first step: a start that fails because of an address in use leaves nothing on disk.
+    """
     limits = server_limits(config)
     return [parts.enter_context(bind(each.host, each.port, limits)) for each in config.listeners.bind]
 
@@ -328,10 +331,11 @@ async def load_logs(
     belongs: Callable[[str, int, UUID | None], bool],
     deleted: Collection[bytes] = (),
 ) -> None:
-    """Open every log. After a crash this may take minutes, in which signals must be handled.
+    """Open every log; after a crash in a thread, so that signals are handled: it may take minutes.
 
-    `topic_of` returns a topic with its configs. `belongs` returns whether a directory belongs to an existing topic, of
-    this id if it has one; `deleted` are the ids of topics whose directories may be left.
+    `topic_of` returns a topic with its configs. `belongs` returns whether a directory belongs to an existing topic; if
+    the directory has a topic id, the topic must have the same one. `deleted` are the ids of deleted topics whose
+    directories may still exist.
     """
 
     def load() -> None:
@@ -344,5 +348,5 @@ async def load_logs(
         try:
             await asyncio.get_running_loop().run_in_executor(pool, load)
         except asyncio.CancelledError:
-            logs.stop_loading()  # or the end of the pool would block the loop until everything is read
+            logs.stop_loading()  # otherwise the pool's shutdown would block the loop until everything is read
             raise

@@ -1,7 +1,7 @@
 """The composition root of a node of a cluster: one broker, which others find through ZooKeeper.
 
-Owns the order in which the parts start and stop in a cluster (Apache Kafka 3.9: KafkaServer), and their connections.
-Never reads a request.
+Owns the order in which the parts start and stop in a cluster (Apache Kafka 3.9: KafkaServer), and connects them. Never
+reads a request.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 0.1
 _FIRST_METADATA_SECONDS = 10.0
-"""How long a start waits for the controller's list of live brokers."""
+"""How many seconds a start waits for the controller's list of live brokers."""
 
 
 class ClusterNode(Node):
@@ -88,7 +88,7 @@ class ClusterNode(Node):
         acls: ZooKeeperAcls | None,
         tokens: ZooKeeperTokens | None,
     ) -> None:
-        """Connect the parts over loaded logs and metadata. None does anything yet."""
+        """Connect the parts to loaded logs and metadata, without starting them."""
         peers = TcpPeers(self._client_context, login_between_brokers(config))
         self.peers = peers
         self._killed = False
@@ -125,7 +125,7 @@ class ClusterNode(Node):
         )
         self.replica_manager = ReplicaManager(config.node_id, replicas, peers, clock, replication_config(config), self)
         timeout_ms = config.get_int("request.timeout.ms")
-        # One for each purpose: slow writes of markers must not delay other requests to a broker.
+        # One set of connections per purpose: slow writes of markers must not delay other requests to a broker.
         self._peers_by_node = [PeersByNode(peers, self.endpoint_of, str(config.node_id)) for _ in range(3)]
         for_markers, for_verification, for_ids = self._peers_by_node
         cluster = ClusterServices(
@@ -159,11 +159,13 @@ class ClusterNode(Node):
         users: Sequence[ScramUser] = (),
         on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
-        """Connect to ZooKeeper, load the data on disk, register, then serve; `cluster_id` refuses any other cluster.
+        """Connect to ZooKeeper, load the data on disk, register, then serve.
+
+        With `cluster_id`, refuse any other cluster.
 
         `tree` replaces ZooKeeper if the whole cluster is in one process. `users` are created in the cluster. `on_logs`
-        is called with the logs before they are read, which may take long.
-        Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
+        is called with the logs before they are read; reading may take long. Raises ConfigError, LogDirError, OSError.
+        May be cancelled while it reads logs; the next start reads them again.
         """
         clock = clock or SystemClock()
         handlers.load_all(in_cluster=True)
@@ -194,7 +196,7 @@ class ClusterNode(Node):
         if cluster_id not in (None, known):
             raise ConfigError(f"{config['zookeeper.connect']} belongs to cluster {known}, not to cluster {cluster_id}")
         features = FinalizedFeatures(tree)
-        # First: a broker that cannot be in this cluster leaves nothing on disk.
+        # Check the features first: a broker that cannot join this cluster leaves nothing on disk.
         await steadily(features.load)
         configs = EntityConfigs(tree, clock)
         await steadily(configs.load)
@@ -254,14 +256,15 @@ class ClusterNode(Node):
         endpoint = await self._listen(bound, serve=False)
         self.member.expect(await steadily(partial(partition_counts, self.tree)))
         await self._membership.begin(self._registered_as(endpoint))
-        # Not earlier: a controller that confuses this registration with an earlier process's would be trusted.
+        # Not earlier: without its own broker epoch, this broker would accept a controller's requests to an earlier
+        # process.
         self.server.serve()
         self._set_rates()
         self.replica_manager.begin()
         await self.controller.start()
-        # A client that connects now finds the cluster.
+        # Once the controller has listed this broker as live, clients that connect to it find the cluster.
         await self.knows_live([self.node_id], _FIRST_METADATA_SECONDS)
-        # The first controller of a cluster finalizes features before it sends anything.
+        # A cluster's first controller finalizes features before it sends any request.
         self._features.reread()
         await self._features.settled()
         self.periodic_work.begin()
@@ -276,7 +279,7 @@ class ClusterNode(Node):
         )
 
     async def knows_live(self, brokers: Collection[int], seconds: float) -> bool:
-        """Wait until the controller has sent this broker all these brokers as live; return False after `seconds`."""
+        """Wait until the controller's UpdateMetadata lists all these brokers as live; return False after `seconds`."""
         return await self.member.until(lambda state: state.brokers.keys() >= set(brokers), seconds)
 
     async def kill(self) -> None:
@@ -284,7 +287,7 @@ class ClusterNode(Node):
         self._killed = True
         await self.tree.close()
         self.server.abort()
-        self.logs.close(clean=False)  # the second close, which would be a clean one, has no effect
+        self.logs.close(clean=False)  # `stop` closes them again, cleanly, but a second close has no effect
         await self.stop()
 
     def skip_controlled_shutdown(self) -> None:
@@ -304,7 +307,7 @@ class ClusterNode(Node):
             self._membership.away,
             lambda: self.controller.is_alone,
         )
-        self.replica_manager.stop_fetching()  # not earlier: leaders count on this replica until it is out of sync
+        self.replica_manager.stop_fetching()  # not earlier: leaders wait for this replica until it has left the ISR
 
     # --- queries of the parts
 
@@ -316,7 +319,7 @@ class ClusterNode(Node):
         return self.registration.epoch
 
     def endpoint_of(self, broker_id: int) -> tuple[str, int] | None:
-        """Return a broker's address for other brokers; None if it is not known to live."""
+        """Return a broker's address for other brokers; None if the broker is not known as live."""
         broker = self.member.state.brokers.get(broker_id)
         return None if broker is None else broker.listeners.get(self.config.listeners.inter_broker)
 
@@ -331,9 +334,10 @@ class ClusterNode(Node):
         return self._configs.of("topics", name)
 
     async def _registered_hosts(self) -> list[str]:
-        """Return the hosts of the listener between brokers, from the brokers' registrations.
+        """Return the hosts of the inter-broker listener, from the brokers' registrations.
 
-        The controller's list cannot be used: it arrives in a request that has to be checked first. Raises Unreachable.
+        The list in the controller's UpdateMetadata cannot be used: these hosts serve to check that request. Raises
+        Unreachable.
         """
         found = []
         for number in await self.tree.children(BROKER_IDS):
@@ -348,12 +352,12 @@ class ClusterNode(Node):
         return self._marker_targets.of(node_id)
 
     def _leader_of(self, partition: tuple[str, int]) -> int | None:
-        """Return a partition's leader; a partition that seems to be missing may not have been sent yet."""
+        """Return a partition's leader; NO_LEADER for a missing one that the controller may not have sent yet."""
         known = super()._leader_of(partition)
         return NO_LEADER if known is None and self.member.may_be_unsent(partition[0]) else known
 
     def _coordinator_of(self, transactional_id: str) -> int | None:
-        """Return the broker that coordinates a transactional id; None for none."""
+        """Return the id of the broker that coordinates a transactional id; None if no broker does."""
         partition = self.member.state.partition(TRANSACTIONS_TOPIC, self.transactions.partition_for(transactional_id))
         return None if partition is None or partition.leader < 0 else partition.leader
 
@@ -436,7 +440,7 @@ def controller_config(config: BrokerConfig) -> ControllerConfig:
 
 
 def _keep_everything(_topic: str, _partition: int, _topic_id: UUID | None) -> bool:
-    """Return True: any partition may be assigned to this broker, and the controller deletes later."""
+    """Return True: any partition may be assigned to this broker; the controller requests deletions later."""
     return True
 
 

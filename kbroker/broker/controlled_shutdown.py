@@ -1,4 +1,4 @@
-"""The controlled shutdown of a broker: it requests the controller to move its leaderships to others.
+"""The controlled shutdown of a broker: it asks the controller to move its leaderships to other brokers.
 
 Owns the requests, the retries, and the conditions for giving up. Never stops anything. (Apache Kafka 3.9: KafkaServer,
 which retries even without a controller.)
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 VERSION = 3
 _AWAY_SECONDS = 3.0
-"""How long ZooKeeper may be away: meanwhile no controller can decide anything."""
+"""How many seconds ZooKeeper may be unreachable before a broker gives up: no controller can elect leaders then."""
 _ALONE_SECONDS = 5.0
-"""How long this broker, as the controller, waits for another one that could lead."""
+"""How many seconds this broker, if it is the controller, waits for another broker that could lead."""
 
 
 async def shut_down_controlled(
@@ -33,10 +33,10 @@ async def shut_down_controlled(
     away: asyncio.Event,
     is_alone: Callable[[], bool],
 ) -> None:
-    """Retry until this broker leads nothing, controlled.shutdown.max.retries is reached, or it is useless.
+    """Retry until this broker leads nothing, controlled.shutdown.max.retries is reached, or retrying is useless.
 
-    `second_signal` is set to skip the rest, `away` while ZooKeeper is unreachable; `is_alone()` returns whether this
-    broker is the controller and knows no other one that could lead.
+    `second_signal` is set to skip the rest, `away` while ZooKeeper is unreachable. `is_alone()` returns whether this
+    broker is the controller and knows no other broker that could lead.
     """
     asking = asyncio.ensure_future(_ask_until_done(config, peers, broker_epoch, controller_endpoint, is_alone))
     skipped, lost = asyncio.ensure_future(second_signal.wait()), asyncio.ensure_future(_lost(away))
@@ -54,7 +54,7 @@ async def shut_down_controlled(
 
 
 async def _lost(away: asyncio.Event) -> None:
-    """Return when ZooKeeper is away, and is still or again away some seconds later."""
+    """Return once ZooKeeper is unreachable at two moments that are `_AWAY_SECONDS` apart."""
     while True:
         await away.wait()
         await asyncio.sleep(_AWAY_SECONDS)

@@ -1,11 +1,11 @@
-"""The coordinators' topics on this broker: their logs, and the partitions that it leads and so coordinates.
+"""The coordinators' topics on this broker: their logs, and the partitions that it leads and therefore coordinates.
 
 Owns loading a partition's state after it becomes leader, and dropping it afterwards; and the coordinators' `Writer`,
 which writes to the hosted partitions. Never decides about leadership.
 
-A node that is alone follows the cluster's state. In a cluster the controller's requests to the replica (LeaderAndIsr,
-StopReplica) count, as in Kafka. The state (UpdateMetadata) changes at other times, maybe before the partition is
-hosted, and misses a change that has been undone since.
+A node that is alone follows the cluster's state. In a cluster, it follows the controller's requests to the replica
+(LeaderAndIsr, StopReplica), as Kafka does. The state (UpdateMetadata) is not enough: it may change before the partition
+is hosted, and does not show a leader change that has been reversed meanwhile.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CoordinatorLeadership:
     # --- in a cluster
 
     def changed(self, partition: Partition) -> None:
-        """Load the state of a partition that is now led here; drop that of one that is not."""
+        """Load the state of a partition that this broker now leads; drop the state of one that it does not lead."""
         coordinator = self._by_topic.get(partition.topic)
         if coordinator is None:
             return
@@ -71,7 +71,7 @@ class CoordinatorLeadership:
                 coordinator.resign(index)
 
     def follow_deletions(self, old: ClusterState, new: ClusterState) -> None:
-        """Drop the state of a deleted topic: the next one of its name may have other partitions."""
+        """Drop the state of a deleted topic: a new topic of the same name may have other partitions."""
         if old.topics is new.topics:
             return
         for name, coordinator in self._by_topic.items():
@@ -105,7 +105,7 @@ class CoordinatorLog:
         return min(config.max_message_bytes, config.segment_bytes)
 
     def committed(self, partition: int, offset: int) -> Awaitable[None] | None:
-        """Return a future to await, or None if all below `offset` is committed. On a single node it always is."""
+        """Return a future to await, or None if all records below `offset` are committed, as always on a single node."""
         leader = self._replicas.leader(self._topic, partition)
         return None if leader.log.high_watermark >= offset else leader.committed(offset)
 
@@ -119,8 +119,8 @@ class CoordinatorLog:
     def read(self, partition: int) -> Iterator[memoryview]:
         """Yield the partition's batches from its start to its end, in chunks.
 
-        To its end: a new leader's high watermark may lag behind the offsets that the previous one has acknowledged. A
-        partition that was just created with many others is hosted first.
+        It reads beyond the high watermark: a new leader's may be lower than offsets that the previous leader has
+        acknowledged. If the partition was just created with many others, it is hosted first.
         """
         self._replicas.host_now(self._topic, partition)
         partition_log = self._replicas.leader(self._topic, partition).log

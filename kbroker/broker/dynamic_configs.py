@@ -1,7 +1,7 @@
 """Passes dynamic broker configs to the parts of a broker.
 
-Owns which part gets which key that can change while the broker runs. Never validates: a config is validated before it
-is stored.
+Owns the assignment of keys that can change while the broker runs to the parts that use them. Never validates: a config
+is validated before it is stored.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The timing of Python's garbage collection in a broker's process.
 
-Owns the process's settings for it, so only a process that runs nothing but a broker may use it. Never affects objects
-that are freed at once, which is nearly all: there are hardly any reference cycles here.
+Owns the process's settings of the collector, so only a process that runs nothing but a broker may use this module.
+Never affects objects that are freed at once: nearly all are, because there are hardly any reference cycles here.
 
 A full collection stops everything, and Python starts one whenever a quarter of the objects has been added: during a
-DescribeConfigs of 200,000 resources others waited 353 ms, and 33 ms without such collections. So full ones run here, at
-calm moments, and the objects created by a start are never scanned again.
+DescribeConfigs of 200,000 resources others waited 353 ms, and 33 ms without such collections. So this module starts
+full collections at calm moments, and never lets one scan the objects of the start again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import time
 
 CHECK_SECONDS = 10.0
 CALM_SHARE = 0.05
-"""Share of one processor below which a broker counts as calm."""
+"""The share of one processor's time below which a broker counts as calm."""
 _YOUNG, _MIDDLE = 700, 10  # Python's own
 _NEVER = 1_000_000_000
 _WORTH_IT = 10
-"""Collections of the middle generation since the last full one, each of some thousand new objects."""
+"""After so many collections of the middle generation, each of some thousand objects, a full collection is due."""
 _OVERDUE = 2_000
 
 

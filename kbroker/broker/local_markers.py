@@ -1,7 +1,7 @@
 """Writes the markers that end transactions to partitions that this broker leads.
 
-Owns the writing of a marker to a partition's log, or through the group coordinator to its own topic. Never decides
-anything.
+Owns the writing of a marker to a partition's log or, through the group coordinator, to __consumer_offsets. Never
+decides the outcome of a transaction.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _NOT_READY = frozenset(
 class LocalMarkers:
     """Writes the ends of transactions to partitions that this broker leads.
 
-    A marker counts as written once it is committed, as with acks=all: otherwise the transaction would stay open in the
-    log of a later leader. `timeout_ms` limits the wait for that (request.timeout.ms).
+    A marker counts as written once it is committed, as with acks=all: otherwise the transaction could stay open in the
+    log of a later leader. `timeout_ms` limits the wait for the commit (request.timeout.ms).
     """
 
     def __init__(self, replicas: Replicas, groups: GroupCoordinator, clock: Clock, timeout_ms: float) -> None:
@@ -93,11 +93,11 @@ class LocalMarkers:
 async def _gather(
     answers: dict[TopicPartition, ErrorCode], waiting: dict[TopicPartition, Awaitable[ErrorCode]]
 ) -> Answers:
-    """Wait for all at once, so that each has the same time."""
+    """Wait for all partitions together, so that each has the whole timeout."""
     answers.update(zip(waiting, await asyncio.gather(*waiting.values()), strict=True))
     return answers
 
 
 def _for_coordinator(code: ErrorCode) -> ErrorCode:
-    """Return the group coordinator's error as the transaction coordinator expects it, which only knows partitions."""
+    """Convert the group coordinator's error for the transaction coordinator, which knows errors of partitions only."""
     return ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _NOT_READY else code

@@ -56,7 +56,7 @@ async def connect(config: BrokerConfig) -> ZooKeeperTree:
 
 
 async def prepare(tree: MetadataTree) -> str:
-    """Create the znodes that every broker creates if missing; return the cluster's id, a new one if necessary.
+    """Create the missing ones of the znodes that every broker creates; return the cluster's id, maybe a new one.
 
     Raises ConfigError for an unreadable cluster id, Unreachable, Denied.
     """
@@ -73,7 +73,7 @@ async def prepare(tree: MetadataTree) -> str:
         try:
             await tree.commit([Create(CLUSTER_ID, ClusterId(uuid_text(new_uuid())).encode())])
         except Refused as refused:
-            if refused.reason is not Reason.NODE_EXISTS:  # otherwise another broker was first
+            if refused.reason is not Reason.NODE_EXISTS:  # NODE_EXISTS: another broker was first
                 raise
 
 
@@ -95,7 +95,7 @@ async def steadily(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 class Membership:
-    """Keeps one broker registered. `fail(text)` is called when that is no longer possible."""
+    """Keeps one broker registered; calls `fail(text)` when it can no longer be registered."""
 
     def __init__(
         self,
@@ -109,13 +109,13 @@ class Membership:
         self._controller = controller
         self._fail = fail
         self.away = asyncio.Event()
-        """Set while ZooKeeper is unreachable."""
+        """Set as long as ZooKeeper is unreachable."""
         self._registered: Registration | None = None
         self._session = 0
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self, registration: Registration) -> None:
-        """Register, and stay registered. Raises ConfigError; waits while ZooKeeper is away, however long."""
+        """Register, and stay registered. Raises ConfigError; waits without limit while ZooKeeper is unreachable."""
         self._session = self._tree.session_id
         await steadily(partial(self._registration.register, registration))
         self._registered = registration

@@ -1,9 +1,8 @@
 """The composition root of a node that is alone: one broker, assembled and started.
 
-Owns the order in which the parts start and stop and follow the cluster's state, and the partitions lost with a failed
-log directory. Never decides about leadership: the controller does. Siblings that may not import each other are
-connected here and in base_node.py: the replicas get their topic configs from the controller's state. Never reads a
-request.
+Owns the order in which the parts start, stop and follow the cluster's state, and handles partitions that are lost with
+a failed log directory. Like base_node.py, connects siblings that may not import each other: for instance, the replicas
+get their topic configs from the controller's state. Never elects a leader: the controller does. Never reads a request.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class BrokerNode(Node):
         store: EmbeddedStore,
         controller: Controller,
     ) -> None:
-        """Connect the parts over loaded logs and metadata. None of them does anything yet."""
+        """Connect the parts to loaded logs and metadata, without starting them."""
         call_soon = asyncio.get_running_loop().call_soon
         super().__init__(
             config,
@@ -76,7 +75,7 @@ class BrokerNode(Node):
         self.store = store
         self.controller = controller
         self._lost_while_hosting: list[tuple[str, int]] | None = None
-        """The partitions that are lost while the assigned ones are hosted, None at other times."""
+        """The partitions that are lost while the start hosts the assigned ones; None at other times."""
         settings = self.services.tokens
         self.periodic_work = PeriodicWork(
             clock,
@@ -101,10 +100,10 @@ class BrokerNode(Node):
         receiver: Receiver | None = None,
         on_logs: Callable[[LogManager], None] = lambda _logs: None,
     ) -> Self:
-        """Load the data on disk, then serve; `cluster_id` refuses a directory of any other cluster.
+        """Load the data on disk, then serve. With `cluster_id`, refuse a directory of any other cluster.
 
-        `users`, `acls` and the receiver of clients' metrics are in place from the first request on. `on_logs` is called
-        with the logs before they are read, which may take long.
+        `users`, `acls` and the receiver of clients' metrics are in effect from the first request on. `on_logs` is
+        called with the logs before they are read; reading may take long.
 
         Raises ConfigError, LogDirError, OSError. May be cancelled while it reads logs; the next start reads them again.
         """
@@ -128,7 +127,7 @@ class BrokerNode(Node):
             take_configs(config, controller.state)
             configure_dirs(logs, config)
             if controller.state.topics and not logs.was_clean:
-                # First: a start cancelled after reading everything closes the logs cleanly.
+                # Registered first: a start that is cancelled after reading everything then closes the logs cleanly.
                 controller.bump_leader_epochs()
             await load_logs(
                 logs, config, clock, controller.state.topics.get, controller.has_partition, controller.deleted_topics
@@ -164,7 +163,7 @@ class BrokerNode(Node):
         self._coordinators.follow(unknown, state)
         settled = self.controller.published()
         if settled is not None:
-            # Leaderships that were lost or regained with a directory: clients must see them from the beginning.
+            # Clients must see from the beginning which leaderships were lost or regained with a log directory.
             await settled
         used = (each for replica in self.replicas for each in replica.log.producers.entries if each < CREDIBLE_IDS)
         self.producer_ids.avoid(max(used, default=-1))
@@ -191,7 +190,7 @@ class BrokerNode(Node):
     # --- log directories that fail
 
     def _settle_offline(self) -> None:
-        """Give up leadership of partitions in offline directories, and take it back for returned ones."""
+        """Give up leadership of partitions in offline directories; take it back if a directory is online again."""
         controller = self.controller
         keys = [(t.name, i) for t in controller.state.topics.values() for i in range(len(t.partitions))]
         lost = [key for key in keys if key not in self.logs] if self.logs.some_offline else []
@@ -212,19 +211,19 @@ class BrokerNode(Node):
         if self._lost_while_hosting is None:
             super().partitions_lost(keys)
             return
-        # At once. Otherwise a partition that is still to be hosted would be created, empty, in another directory.
+        # Not later: a lost partition that is not hosted yet would be created, empty, in another directory.
         self._lost_while_hosting += keys
         self.replicas.lose(keys)
 
     def _lose(self, keys: list[tuple[str, int]]) -> None:
-        # Topics may have been deleted since: a new one of the same name is not offline.
+        # Topics may have been deleted since the failure.
         keys = [key for key in keys if self.controller.state.partition(*key) is not None]
         self.replicas.lose(keys)
         self.controller.lose_replicas(self.node_id, keys)
 
 
 def _check_metadata(store: EmbeddedStore, logs: LogManager) -> None:
-    """Raise LogDirError if there are partitions without stored metadata: an empty broker would ignore them."""
+    """Raise LogDirError if there are partitions but no metadata: a broker that starts empty would ignore them."""
     if store.children(""):
         return
     for directory in (manager.directory for manager in logs.online):

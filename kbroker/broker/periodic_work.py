@@ -1,8 +1,8 @@
 """A broker's periodic work: the logs' chores, compaction, timers of the coordinators, expired tokens, deleted topics.
 
-Owns the timing, how much is done before others have their turn, and two chores that belong to no other part: expired
-delegation tokens (every `delegation.token.expiry.check.interval.ms`) are removed, and deleted topics are forgotten once
-no directory on disk has their names any more. Never decides whether a token is valid, and never renames a directory
+Owns the timing, the amount of work between two turns, and two chores that belong to no other part. One removes expired
+delegation tokens (every `delegation.token.expiry.check.interval.ms`). The other forgets deleted topics once no
+directory on disk has their names any more. Never decides whether a token is valid, and never renames a directory
 (log/directories/deleted_partitions.py).
 """
 
@@ -32,13 +32,13 @@ log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 _CLEANING_TICK_SECONDS = 0.05
 _FORGOTTEN_AT_ONCE = 1000
-"""Deleted topics that are forgotten in one go, which takes a millisecond or two."""
+"""How many deleted topics are forgotten in one step, which takes a millisecond or two."""
 
 
 class PeriodicWork:
     """Runs on the event loop from `begin` to `close`.
 
-    Only a single node has deleted topics to forget, and hanging transactions to look for: in a cluster, another
+    Only a node that is alone has deleted topics to forget, and searches for hanging transactions: in a cluster, another
     broker's coordinator may know the transactions that are open here.
     """
 
@@ -84,7 +84,7 @@ class PeriodicWork:
             await self.tick()
 
     async def tick(self) -> None:
-        """Do the due work; also called after the clock has been moved."""
+        """Do the work that is due; also called after the control API has moved the clock."""
         async with self._at_work:
             await self._tick_once()
 
@@ -119,7 +119,7 @@ class PeriodicWork:
 class ExpiredTokens:
     """Removes expired tokens from `metadata`, on the controller.
 
-    No client can log in with an expired token, however long it stays.
+    No client can log in with an expired token, even before it is removed.
     """
 
     def __init__(self, metadata: ClusterMetadata, settings: TokenSettings, clock: Clock) -> None:
@@ -130,7 +130,7 @@ class ExpiredTokens:
         self._removing: asyncio.Task[None] | None = None
 
     def tick(self) -> None:
-        """Begin to remove expired tokens, if it is time."""
+        """Start to remove expired tokens if the check is due."""
         now = self._clock.monotonic_ms()
         if now < self._next_ms or self._removing is not None:
             return
@@ -172,8 +172,9 @@ class ExpiredTokens:
 class DeletedTopics:
     """Makes the controller forget the ids of deleted topics; call `tick` periodically.
 
-    A deletion is stored first, then published, and then the directories are renamed, those of a large topic in pieces.
-    A crash in between leaves some, and only the id distinguishes them from foreign directories.
+    A deletion is stored first, then published; then the directories are renamed, in several steps for a large topic. A
+    crash in between leaves directories under their old names, and only the topic id distinguishes them from foreign
+    directories.
     """
 
     def __init__(self, controller: Controller, logs: LogManager) -> None:
@@ -183,7 +184,7 @@ class DeletedTopics:
         self._syncing: tuple[list[bytes], list[Future[None]]] | None = None
 
     def tick(self) -> None:
-        """Forget topics whose directories are renamed, once the renames are on disk.
+        """Forget deleted topics once their directories are renamed and the renames are on disk.
 
         After a disk error nothing is forgotten any more: the next start looks for leftovers.
         """

@@ -1,7 +1,7 @@
 """The quotas of a broker: its clients' use is compared with the quotas in the cluster's state.
 
-Owns how quotas get from the state to the counters. A name instead of an address is looked up, again whenever quotas of
-addresses change, as Kafka does; until then its quotas apply to no client.
+Owns how quotas get from the state to the counters. If a quota's address is a host name, the name is resolved, and
+resolved again whenever quotas of addresses change, as in Kafka. Until it is resolved, its quota applies to no client.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BrokerQuotas:
         self.clients = ClientQuotas(clock.monotonic_ms, window, mutations)
         self.connections = ConnectionRates(clock.monotonic_ms, window)
         self._of_ips: dict[str, float] = {}
-        self._found: dict[str, str] = {}  # addresses by the names they were found for
+        self._found: dict[str, str] = {}  # resolved addresses by host name
         self._lookups: dict[str, asyncio.Task[None]] = {}
         self._take_all(metadata.state.quotas)
         metadata.subscribe(self._follow)

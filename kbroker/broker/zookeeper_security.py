@@ -20,13 +20,13 @@ from kbroker.controller.tree.connection import Others, Security
 from kbroker.security.tls.contexts import openssl_name
 
 _PUBLIC: Final = "/consumers"
-"""Very old clients write here; therefore it must not have an owner."""
+"""Very old consumers write below this znode, so others must be able to change it."""
 _SECRET: Final = ("/config/users", "/config/brokers", "/delegation_token/tokens")
-"""Readable by brokers only, with everything below."""
+"""Only brokers may read these znodes, and those below them."""
 
 
 def rights_of_others(path: str) -> Others:
-    """Return the rights of others on a broker's znode where access is restricted."""
+    """Return the rights that others than brokers have on a znode if `zookeeper.set.acl` restricts access."""
     if path == _PUBLIC:
         return Others.CHANGE
     return Others.NOTHING if path.startswith(_SECRET) else Others.READ
@@ -137,7 +137,7 @@ def _tls(config: BrokerConfig) -> ssl.SSLContext:
     if own is not None:
         password = config.get_optional_str(f"{_PREFIX}.keystore.password") or ""
         try:
-            # Always with a password: without one, OpenSSL would prompt on the terminal for an encrypted key.
+            # Always pass a password: without one, OpenSSL would ask for an encrypted key's password on the terminal.
             context.load_cert_chain(own, password=password)
         except OSError as error:
             raise _unusable("keystore", own, error) from None
@@ -180,7 +180,7 @@ def _choose_ciphers(config: BrokerConfig, context: ssl.SSLContext, versions: lis
 
 
 def _pem_file(config: BrokerConfig, store: str) -> str | None:
-    """Return the file of a keystore or truststore, which must be PEM; None without one."""
+    """Return the file of a keystore or truststore, which must be PEM; None if none is set."""
     path = config.get_optional_str(f"{_PREFIX}.{store}.location")
     if not path:
         return None

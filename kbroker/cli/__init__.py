@@ -1,1 +1,1 @@
-"""The command line: one module per verb, thin over a Kafka client."""
+"""The command line: one module per verb, which is a thin layer over a Kafka client."""

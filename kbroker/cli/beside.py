@@ -1,9 +1,9 @@
 """The services beside a broker of `kbroker start`: metrics and health, control API, web console, spans of requests.
 
-Owns the options, and the parts that must exist before the broker: sockets, so that an address in use is reported at
-once, and a client of the metrics learns that the broker is starting while logs are being read; the clock that the
-control API moves; the check that packages are installed. The servers are loaded on demand only. The console connects to
-the broker like any client, to a listener without TLS and login.
+Owns the options, and what must exist before the broker starts. The sockets: so an address in use is reported at once,
+and while logs are being read, the metrics server already answers that the broker is starting. The clock that the
+control API moves. The check that packages are installed. A server's module is imported only if it is requested. The
+console connects to the broker like any client, to a listener without TLS and login.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _METRICS: Final = "127.0.0.1:9404"
 _BACKLOG: Final = 128
 _OF_TRACES: Final = "opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 _CLIENTS_LOGGERS: Final = ("kafka.admin", "kafka.cluster", "kafka.net", "kafka.producer")
-"""The loggers of the client behind the pages: it logs each connection, which would be in the broker's own log."""
+"""The console's Kafka client logs each connection with these loggers, which would fill the broker's log."""
 log = logging.getLogger(__name__)
 
 
@@ -116,7 +116,7 @@ class _Place:
 
     @property
     def url(self) -> str:
-        """Its address, as "http://127.0.0.1:9404"."""
+        """The server's URL, like "http://127.0.0.1:9404"."""
         return url_of(self.socket)
 
 
@@ -135,12 +135,12 @@ class MetricsPlace(_Place):
         server.start()
         try:
             yield server
-        finally:  # in a thread, because its requests may wait for this loop
+        finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
 
 
 def _pushed(clock: Clock) -> PushedMetrics | None:
-    """Return the receiver of clients' metrics; None without the extra that reads them."""
+    """Return the receiver of clients' metrics; None if the extra for reading them is not installed."""
     try:
         from kbroker.metrics.pushed import PushedMetrics
     except ImportError:
@@ -185,7 +185,7 @@ class ConsolePlace(_Place):
         server = ConsoleServer(Connection(where, {}), self.socket, settings).start()
         try:
             yield server
-        finally:  # in a thread, because its requests may wait for this loop
+        finally:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(server.stop)
 
 
@@ -200,7 +200,7 @@ def _plain_address(node: Node) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TracesPlace:
-    """The destination of spans, and the share of requests that have one."""
+    """The destination of spans, and the share of requests that get a span."""
 
     url: str
     ratio: float
@@ -229,7 +229,7 @@ class Beside:
 
     @property
     def urls(self) -> dict[str, str]:
-        """The addresses of those with a server, by name."""
+        """The addresses of the requested servers, by name."""
         servers = {"control": self.control, "metrics": self.metrics, "console": self.console}
         return {name: each.url for name, each in servers.items() if each is not None}
 
@@ -277,13 +277,13 @@ def _http_socket(name: str, at: str, *, public: bool) -> socket.socket:
     service = {"control": CONTROL, "console": CONSOLE}[name]
     host, port = parse(at, f"--{name}", service.default)
     service.require(f"--{name}")
-    import_module(f"kbroker.{name}.server")  # here, because it takes longer than a broker's loop may block
+    import_module(f"kbroker.{name}.server")  # now: the import takes longer than a broker's loop may block
     return service.listening(host, port, f"--{name}", public=public)
 
 
 def _metrics_socket(at: str, config: BrokerConfig) -> socket.socket:
     host, port = parse(at, "--metrics", _METRICS)
-    import_module("kbroker.metrics.server")  # here, because it takes longer than a broker's loop may block
+    import_module("kbroker.metrics.server")  # now: the import takes longer than a broker's loop may block
     with contextlib.suppress(ImportError):  # it needs an extra
         import_module("kbroker.metrics.pushed")
     made = bind(host, port, server_limits(config))

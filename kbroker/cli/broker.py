@@ -1,4 +1,4 @@
-"""`kbroker broker`: the brokers of a cluster, and moving all replicas away from one of them."""
+"""`kbroker broker`: list and describe a cluster's brokers, and move all replicas away from a broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kbroker.cli.completion import complete_brokers, complete_topics
 from kbroker.cli.output import Column, Facts, Output, Table, Verbs, output_option, print_table
 
 _AT_ONCE = 50
-"""Partitions that are moved at a time."""
+"""How many partitions are moved at a time."""
 
 
 @click.group("broker", cls=Verbs)

@@ -102,10 +102,10 @@ def _set_log() -> None:
 
 @contextmanager
 def ending_at_signals() -> Iterator[None]:
-    """Let SIGINT and SIGTERM end a verb like an error: its resources are released, and nothing is printed.
+    """Make SIGINT and SIGTERM raise an exception that ends a verb: its resources are released, and nothing is printed.
 
-    The first signal counts. Later ones are ignored until the end of the `with`, so that they do not interrupt the
-    release; that must be bounded in time.
+    Signals after the first one are ignored until the end of the `with`, so that they do not interrupt the release.
+    Therefore the release must have a time limit.
     """
     ending = False
 

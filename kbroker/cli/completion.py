@@ -1,8 +1,8 @@
 """`kbroker completion`: the scripts for shells to complete verbs, options, their choices and names in the cluster.
 
-The scripts, and their requests to this command, are click's. Owns how names are completed (topics, groups, brokers and
-profiles, from the cluster that the verb would use), and how long a shell may wait for it, which is a moment. Never
-reports a failure: then there is nothing to complete.
+The scripts, and their requests to this command, are click's. Owns the completion of names (topics, groups, brokers and
+profiles, from the cluster that the verb would use), and the short time that a shell may wait for it. Never reports a
+failure: after one, it suggests nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HASTE: Final = {"bootstrap_timeout_ms": 1_000, "request_timeout_ms": 1_500, "re
 
 
 def complete_topics(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a topic; internal topics only if the text begins like them."""
+    """Complete the name of a topic; suggest internal topics only for a text with which their names begin."""
     return _fitting(ctx, incomplete, lambda admin: [str(topic["name"]) for topic in admin.describe_topics()])
 
 
@@ -69,7 +69,7 @@ def complete_profiles(_ctx: click.Context, _param: click.Parameter, incomplete: 
 
 
 def _fitting(ctx: click.Context, incomplete: str, ask: Callable[[Any], Iterable[str]]) -> list[CompletionItem]:
-    """Ask in a thread, and wait for it only a moment."""
+    """Request the names in a thread, and wait for it only a moment."""
     found: list[str] = []
 
     def run() -> None:

@@ -1,6 +1,6 @@
 """`kbroker consume`: print the records of topics.
 
-Owns where reading starts and ends, and that a group commits only printed records.
+Owns the start and the end of reading. Commits the offsets of a group only for printed records.
 """
 
 from __future__ import annotations
@@ -160,8 +160,9 @@ def _closing(consumer: Any, connection: Connection) -> Iterator[None]:
 def _joining(consumer: Any) -> ConsumerGroupMetadata | None:
     """Return the membership of a consumer that is joining its group; None if closing it is enough.
 
-    The client's own LeaveGroup would wait on its connection behind the JoinGroup, which a broker answers only when the
-    others have joined as well. It is also not sent before the group has given a new member its id, which is immediate.
+    On the client's own connection, LeaveGroup would wait for the answer to JoinGroup, which a broker sends only after
+    the other members have joined as well. Waits for the member id of a new member, which the coordinator returns at
+    once.
     """
     deadline = time.monotonic() + _CLOSE_MS / 1000
     while True:
@@ -250,7 +251,7 @@ def _start_offsets(
 
 
 class _Assignments(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Records that the group has given this member its partitions, which may be none."""
+    """Records whether the group has assigned partitions to this member, possibly none."""
 
     def __init__(self, printing: _Printing) -> None:
         self._printing = printing
@@ -304,7 +305,7 @@ def _print_records(
 def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Exception) -> TopicPartition:
     """Skip the batch at which a poll failed, and return its partition.
 
-    Raises ClickException if it must not be skipped, and `error` if that has another cause.
+    Raises ClickException if the batch must not be skipped, and `error` if no batch is the cause.
     """
     if isinstance(error, KafkaError) and not isinstance(error, CorruptRecordError):
         raise error
@@ -323,7 +324,7 @@ def _unreadable(connection: Connection, consumer: Any, skip: bool, error: Except
 
 
 def _commit(consumer: Any, done: dict[TopicPartition, OffsetAndMetadata]) -> None:
-    """Commit the printed records. A member that left the group must not: another member prints them again."""
+    """Commit the printed records; after this member has left the group, another member prints them again."""
     try:
         consumer.commit(done, timeout_ms=10_000)
     except (CommitFailedError, RebalanceInProgressError):

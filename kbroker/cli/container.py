@@ -1,9 +1,9 @@
 """`kbroker container`: run a broker in a container by the rules of the apache/kafka image.
 
-Owns how the image's environment becomes settings: a setup for that image works after a change of the image's name.
-KAFKA_* variables override a mounted server.properties; without either, clients reach the broker at localhost:9092.
-Without `listeners`, they are the addresses of `advertised.listeners` on every interface. The keys of a KRaft node are
-accepted; there is no separate controller. The image's variables also set the log levels.
+Owns how the image's environment becomes settings: a setup for that image works when only the image's name is changed.
+KAFKA_* variables override a mounted server.properties; without either, clients reach the broker at localhost:9092. If
+`listeners` is not set, the broker listens on every interface, with the names and ports of `advertised.listeners`. The
+keys of a KRaft node are accepted; there is no separate controller. The image's variables also set the log levels.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def command(
 
 
 def image_levels(environment: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the levels that the image's variables set, and the loggers or levels that do not exist here."""
+    """Return the levels that the image's variables set, and those loggers or levels in them that do not exist here."""
     texts = [(_ROOT_LEVEL, environment.get(_ROOT_LEVEL, ""))]
     texts += [(_LEVELS, each) for each in environment.get(_LEVELS, "").split(",")]
     levels, unknown = [], []

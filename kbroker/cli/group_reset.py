@@ -150,7 +150,7 @@ def _reset(admin: Any, name: str, topics: tuple[str, ...], target: Target, *, ex
 
 
 def _export(rows: list[dict[str, Any]], *, with_groups: bool) -> None:
-    """Print lines in the export form of kafka-consumer-groups: with the group if there are several."""
+    """Print lines in the export form of kafka-consumer-groups; with several groups, each line has its group."""
     lines = csv.writer(sys.stdout, lineterminator="\n")
     for row in rows:
         place = [row["topic"], row["partition"], row["new_offset"]]

@@ -37,7 +37,7 @@ def command() -> None:
 
 @contextmanager
 def _progress(what: str, total: int) -> Iterator[Progress]:
-    """Show a bar on a terminal during a long job."""
+    """Show a progress bar on a terminal during a long job."""
     if total < _BAR_FROM_BYTES or not sys.stderr.isatty():
         yield lambda _count: None
         return

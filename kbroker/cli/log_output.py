@@ -1,7 +1,7 @@
 """The log output of a broker's process: lines of text or of JSON, and levels by logger.
 
-Owns the formats and the options that choose them. A record never produces a line that could be mistaken for another
-record: the log contains names that clients choose. Never decides the content of the log.
+Owns the formats and the options that choose them. No text in a log record can look like another record: the log
+contains names that clients choose. Never decides the content of the log.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def _checked(_context: click.Context, _option: click.Parameter, levels: tuple[st
 
 
 def set_up_log(stream: TextIO, log_format: str = "text", levels: Iterable[str] = ()) -> None:
-    """Log to `stream`, one line a record; `levels` as in --log-level, of which later ones win."""
+    """Log to `stream`, one line per record; `levels` are as in --log-level: of two for one logger, the later counts."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_json_lines() if log_format == "json" else TextLines())
     logging.basicConfig(level="INFO", handlers=[handler])
-    # The root first: `--log-level WARN` must not override the level of a single logger.
+    # Set the root logger's level first: `--log-level WARN` must not override the level of a single logger.
     for name, level in sorted(map(parse_level, levels), key=lambda each: each[0] != ROOT):
         set_level(name, level)
 
@@ -77,12 +77,12 @@ def utc_time(seconds: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with unprintable characters escaped, also line ends."""
+    """Return a text with unprintable characters escaped, including line ends."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class TextLines(logging.Formatter):
-    """Kafka's pattern. An exception follows in lines that begin with a tab, unlike any record."""
+    """Kafka's log pattern. An exception follows in lines that begin with a tab; no record begins with one."""
 
     def __init__(self) -> None:
         super().__init__("[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
@@ -91,7 +91,7 @@ class TextLines(logging.Formatter):
         record.message = record.getMessage()
         record.asctime = self.formatTime(record)
         lines = [one_line(self.formatMessage(record))]
-        # Not the text that another handler's formatter may have left in the record.
+        # Format the exception again: another handler's formatter may have left its own text in the record.
         if record.exc_info:
             lines += _continued(self.formatException(record.exc_info))
         if record.stack_info:
@@ -104,7 +104,7 @@ def _continued(text: str) -> list[str]:
 
 
 def _json_lines() -> logging.Formatter:
-    from pythonjsonlogger.json import JsonFormatter  # only here: text output starts without it
+    from pythonjsonlogger.json import JsonFormatter  # imported only here: text output does not need it
 
     class JsonLines(JsonFormatter):
         """Time, level, logger, message, broker, the exception if any, and the record's extra fields."""

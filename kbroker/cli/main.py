@@ -1,7 +1,7 @@
 """The `kbroker` command: its verbs, how errors reach people, and the exit status.
 
 Owns the entry point. An expected failure is one line on stderr; `--debug` shows the traceback. The status is 0, 1 for a
-failure, 2 for wrong usage, 130 and 143 for signals; some verbs have more of them.
+failure, 2 for wrong usage, 130 and 143 for signals; some verbs have further ones.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ HIDDEN = ("container",)
 
 
 class _Lazy(click.Group):
-    """Imports a verb's module on use: `kbroker start` need not load a Kafka client."""
+    """Imports a verb's module on first use, so that `kbroker start` does not import a Kafka client."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -122,7 +122,7 @@ class _Lazy(click.Group):
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; the reader of its output may stop reading."""
+        """Run the verb; end silently if the reader of its output has closed the pipe."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
@@ -132,7 +132,7 @@ class _Lazy(click.Group):
             raise click.UsageError(str(err)) from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        width = max(map(len, VERBS))  # one column of texts for all groups
+        width = max(map(len, VERBS))  # the texts of all groups begin in the same column
         for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(verb.ljust(width), text) for verb, text in verbs.items()])
@@ -163,7 +163,7 @@ def main(args: list[str] | None = None) -> Any:
 
 
 def _debug_first(arguments: list[str]) -> list[str]:
-    """Move --debug to the front, so that it may also follow the verb."""
+    """Move --debug to the front, so that users may also write it after the verb."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     if "--debug" not in arguments[:end]:
         return arguments

@@ -1,7 +1,7 @@
-"""`kbroker man`: manual pages in roff, generated from the command line itself: one of the whole, and one of each verb.
+"""`kbroker man`: manual pages in roff, generated from the command line itself: one for `kbroker`, one for each verb.
 
 Owns the form of a command's page. The pages are in `man/`, which wheels install to share/man/man1; `make docs`
-regenerates them, and `make check` reports stale ones. Never asks a cluster.
+regenerates them, and `make check` reports stale ones. Never sends a request.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
 
 
 def write(directory: Path) -> list[Path]:
-    """Write all pages into a directory, creating it; remove those of removed verbs. Returns the files."""
+    """Write all pages into a directory, and create it if missing; remove pages of removed verbs. Returns the files."""
     directory.mkdir(parents=True, exist_ok=True)
     made = pages()
     for old in directory.glob(f"{_PROGRAM}*.1"):
@@ -121,7 +121,7 @@ def _records(command: click.Command, context: click.Context) -> Records:
         record = parameter.get_help_record(context)
         if record is not None:
             found[record[0]] = record[1]
-    # Not click's own: a command caches that of its first context, which may lack its parents.
+    # Not click's own help option: a command caches the one of its first context, which may lack the parents.
     return found | {"-h, --help": "Show this message and exit."}
 
 
@@ -144,7 +144,7 @@ def _pairs(pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Return paragraphs; one after a lone backspace stays as typed, as in click."""
+    """Return paragraphs; one that follows a line with only a backspace is not wrapped, as in click."""
     for paragraph in re.split(r"\n\s*\n", text.strip()):
         lines = [line.strip() for line in paragraph.splitlines() if line.strip()]
         if not lines:
@@ -169,7 +169,7 @@ def _line(text: str) -> str:
 def _text(text: str) -> str:
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga").replace("'", "\\(aq")
     escaped = escaped.replace("^", "\\(ha").replace("~", "\\(ti").replace('"', "\\(dq")
-    return escaped.replace("|", "|\\:")  # where a long list of choices may be wrapped
+    return escaped.replace("|", "|\\:")  # lets a long list of choices be wrapped
 
 
 @click.command("man")

@@ -32,7 +32,7 @@ class Moment(click.ParamType[int]):
 
 
 class Ago(click.ParamType[int]):
-    """A duration in ISO 8601, back from now; converted to a point in time in ms since 1970."""
+    """A duration in ISO 8601; converted to the point in time that long ago, in ms since 1970."""
 
     name = "iso"
 
@@ -79,7 +79,7 @@ def compiled(pattern: str, option: str) -> Any:
 
 
 def whole_match(pattern: str | None) -> Callable[[str], bool]:
-    """Return a test whether a whole name matches an RE2 expression; without one all do. Raises UsageError."""
+    """Return a test whether a whole name matches an RE2 expression; None matches all names. Raises UsageError."""
     if pattern is None:
         return lambda _name: True
     expression = compiled(pattern, "the pattern")

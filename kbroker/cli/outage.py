@@ -1,4 +1,4 @@
-"""An unreachable broker while a verb waits for it: a line on standard error after seconds, and one when it is back.
+"""Messages on standard error while a verb waits for an unreachable broker: one after some seconds, one at its return.
 
 Owns the checks. The client itself retries in silence, for minutes or forever. The verb decides whether it ends.
 """
@@ -15,7 +15,7 @@ import click
 _CHECK_S: Final = 3.0
 _CHECK_AGAIN_S: Final = 1.0
 SILENCE_S: Final = 2.0
-"""After this time without an answer, in seconds, a verb may have lost its broker."""
+"""After so many seconds without an answer, a verb checks whether its broker is reachable."""
 
 
 class Outage:
@@ -66,5 +66,5 @@ def outages_reported(
         yield
     finally:
         over.set()
-        with printing:  # a message of the thread precedes the verb's last ones
+        with printing:  # wait for the thread's message, so that it precedes the verb's last messages
             pass

@@ -2,8 +2,8 @@
 
 A verb passes its result as a value, and its form for people as parts: tables and facts. This module decides which of
 the two is printed, and how. On a terminal rich draws a table; otherwise it is plain text in columns. YAML is written in
-blocks, and a parser gets exactly the same value from it as from JSON: only texts that every version of YAML reads as a
-text are not in double quotes. `Verbs` prints the help of a group of verbs. Never asks a cluster.
+block style, and a parser reads exactly the same value from it as from the JSON. A text is in double quotes unless every
+version of YAML reads it as a text. `Verbs` prints the help of a group of verbs. Never sends a request.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def wide(header: str, of: str | Callable[[Any], object] = "") -> Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their columns for people; a text is the header of the column with that key."""
+    """Rows with their columns for people; a column given as text shows the value of that key."""
 
     rows: Sequence[Any]
     columns: Sequence[Column | str]
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values, a pair a line; those of `more` only with -o wide."""
+    """Names and values, one pair per line; pairs in `more` are printed only with -o wide."""
 
     pairs: Sequence[tuple[str, object]]
     more: Sequence[tuple[str, object]] = ()
@@ -108,7 +108,7 @@ class Output:
 
 
 def output_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add -o and --json to a verb; it gets an `output` for its results."""
+    """Add -o and --json to a verb, and pass it an `output` for its results."""
 
     @click.option(
         "-o",
@@ -186,7 +186,7 @@ _LONGEST = 400
 
 
 class Verbs(click.Group):
-    """A group of verbs, whose help has a whole sentence for each: click's own list cuts it at the end of its line."""
+    """A group of verbs; its help shows each verb's whole first sentence, which click's list cuts at a line's end."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs, each with the first sentence of its help, wrapped if it is long."""

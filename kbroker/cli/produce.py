@@ -1,6 +1,6 @@
 """`kbroker produce`: write the lines of standard input to a topic.
 
-Owns how a record is read from a line: headers, key and value, with the separators and the marker of null of
+Owns how a line is parsed into a record: headers, key and value, with the separators and the null marker of
 kafka-console-producer's reader.
 """
 
@@ -59,7 +59,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """The form HEADERS delimiter KEY separator VALUE, of which all but the value may be missing."""
+    """The form HEADERS delimiter KEY separator VALUE; headers and key may be missing."""
 
     key_separator: bytes | None = None
     headers_delimiter: bytes | None = None
@@ -69,7 +69,7 @@ class LineFormat:
     empty_is_null: bool = False
 
     def parse(self, line: bytes) -> Message:
-        """Return the record of a line; a null value is kept as typed, `is_null` recognizes it."""
+        """Return the record of a line; a null value stays as it was typed, and `is_null` recognizes it."""
         value = line.removesuffix(b"\n")
         headers: Headers = []
         if self.headers_delimiter is not None and self.headers_delimiter in value:
@@ -85,25 +85,25 @@ class LineFormat:
         return (self.empty_is_null and not data) or (self.null_marker is not None and data == self.null_marker)
 
     def _header(self, text: bytes) -> tuple[str, bytes]:
-        """Return a header; the client here cannot send null headers."""
+        """Return a header; kafka-python cannot send null headers."""
         name, _, value = text.partition(self.headers_key_separator)
         return name.decode("utf-8", "replace"), value
 
 
-# Enough to fill many requests, and little enough that a large piped file does not fill memory.
+# Enough to fill many requests, but so little that a large piped file does not fill the memory.
 _MOST_BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 _GRACE_S: Final = 10.0
 _NEVER_CREATES: Final = 4
-"""The first version of Metadata that can request a topic without creating it."""
+"""The first Metadata version that has allow_auto_topic_creation."""
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
-"""The error code in the client's text about an unexpected answer."""
+"""Finds the error code in the client's text about an unexpected answer."""
 ACKS: Final = {"0": 0, "1": 1, "all": -1, "-1": -1}
 _LIMITS: Final = {MessageSizeTooLargeError: "max.message.bytes", RecordListTooLargeError: "segment.bytes"}
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 class _Nulls(Serializer):  # type: ignore[misc]
-    """Turns values into null. The client refuses a null value without a key, but serializers may return null."""
+    """Turns values into null: the client refuses a null value without a key unless a serializer returns it."""
 
     def __init__(self, lines: LineFormat) -> None:
         self._lines = lines
@@ -113,7 +113,7 @@ class _Nulls(Serializer):  # type: ignore[misc]
 
 
 class _Deliveries:
-    """The results of the sent records. The client's thread reports them, the command's thread waits."""
+    """The results of the sent records. The client's thread reports results, and the command's thread waits for them."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -258,8 +258,8 @@ def command(
                             patience_s if sync else None,
                         )
                 finally:
-                    # Also when interrupted: records that were read are written before the end. The client's own
-                    # flush fails if it has split a batch.
+                    # Also after a signal: records that were read are written before the end. The client's own flush
+                    # fails if it has split a batch.
                     deliveries.wait(patience_s)
         finally:
             click.echo(f"{_records(deliveries.written)} written to {topic}", err=True)
@@ -297,7 +297,7 @@ def _headers(pairs: tuple[str, ...]) -> list[tuple[str, bytes]]:
 
 
 def _check(connection: Connection, producer: Any, topic: str, partition: int | None) -> None:
-    """Check before reading whether the topic exists, or can be created; report a created topic."""
+    """Check, before reading input, whether the topic exists or can be created; report a created topic."""
     with connection.admin() as admin:
         is_new = _is_missing(admin, topic)
         if is_new and _creates_none(admin):
@@ -314,14 +314,14 @@ def _check(connection: Connection, producer: Any, topic: str, partition: int | N
 
 
 def _is_missing(admin: Any, topic: str) -> bool:
-    """Whether a topic does not exist, by a request that never creates it."""
+    """Whether a topic does not exist; found by a request that never creates the topic."""
     request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
     answer = ask_any(admin, request, MetadataResponse, at_least=_NEVER_CREATES)
     return answer is not None and any(each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for each in answer.topics)
 
 
 def _creates_none(admin: Any) -> bool:
-    """Whether the cluster certainly creates no topics on a write: without the right to ask, wait for the write."""
+    """Whether the cluster certainly creates no topics automatically; False if its config cannot be read."""
     with contextlib.suppress(AdminError, KafkaError):
         for broker in live_brokers(admin)[:1]:
             configs = described_configs(admin, Subject("broker", str(broker)), documentation=False)
@@ -332,7 +332,7 @@ def _creates_none(admin: Any) -> bool:
 def _send(
     messages: Iterable[Message], send: Callable[[Message], Any], deliveries: _Deliveries, patience_s: float | None
 ) -> None:
-    """Send until the end or the first failure; with `patience_s` one at a time, each within this time."""
+    """Send until the end or the first failure; with `patience_s` one record at a time, each within so many seconds."""
     for message in messages:
         if deliveries.error is not None:
             return
@@ -350,7 +350,7 @@ def _send(
 
 
 def _limit(error: Any, connection: Connection, producer: Any, topic: str) -> str | None:
-    """Return which limit a record exceeds, and what sets it; None for another error, or if it is unknown."""
+    """Return which limit a record exceeds, and which config sets it; None for another error or an unknown limit."""
     if "max_request_size" in str(error):
         limit = producer.config["max_request_size"]
         return f"a record is larger than the client's limit of {limit} bytes (-X max.request.size=BYTES sets it)"
@@ -372,6 +372,6 @@ def _words(error: BaseException) -> str:
     if isinstance(error, BrokerResponseError):
         return error_text(error, message)
     code = _CODE.search(message or "")
-    if code is not None:  # kafka-python's error without a producer id
+    if code is not None:  # kafka-python's error if InitProducerId fails
         return error_text(for_code(int(code[1])))
     return message or type(error).__name__

@@ -1,6 +1,6 @@
 """`kbroker profile`: list, show, create and remove the named settings for `--profile`.
 
-Owns the form of such a file. Never shows a password.
+Owns the form of a profile's file. Never shows a password.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def add(name: str, pairs: tuple[str, ...], bootstrap: str | None, secrets: tuple
     """
     path = file_of(name)
     if path.exists() and not replace:
-        raise click.ClickException(f"there is a profile {name}: {path}; --replace puts another in its place")
+        raise click.ClickException(f"there is a profile {name}: {path}; --replace replaces it")
     settings = {} if bootstrap is None else {"bootstrap.servers": bootstrap}
     for pair in pairs:
         key, equals, value = pair.partition("=")

@@ -1,6 +1,6 @@
 """`kbroker topic reassign`: set the replicas of partitions, one by one, by a file, or by a generated proposal.
 
-Owns the verb. The file is that of kafka-reassign-partitions, which may be used before and after.
+Owns the verb. The file has the format of kafka-reassign-partitions, so that both tools can be used in turn.
 """
 
 from __future__ import annotations

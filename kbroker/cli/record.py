@@ -136,7 +136,7 @@ def _compiled(option: str, text: str) -> re.Pattern[bytes]:
 
 
 def _matching(consumer: Any, ends: Mapping[TopicPartition, int], tests: list[Test]) -> Iterator[Any]:
-    """Read partitions to their ends; on a terminal report the progress now and then."""
+    """Read partitions to their ends; on a terminal, report the progress at intervals."""
     read = found = 0
     reported = time.monotonic()
     left = {each for each, end in ends.items() if position(consumer, each) < end}

@@ -1,4 +1,4 @@
-r"""The format of `kbroker consume -f`: kcat's letters, and those of rpk that kcat does not use.
+r"""The format of `kbroker consume -f`: kcat's letters, and the letters of rpk that kcat does not use.
 
 Owns the language. A format is compiled once into pieces that each turn a record into bytes.
 """
@@ -47,7 +47,7 @@ class FormatError(ValueError):
 
 
 def to_bytes(text: str) -> bytes:
-    """Encode an argument of the command line as it was typed."""
+    """Return the bytes of a command line argument, exactly as they were typed."""
     return text.encode("utf-8", "surrogateescape")
 
 

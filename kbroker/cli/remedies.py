@@ -1,7 +1,7 @@
 """Remedies for failures: the sentence after the line of an error.
 
 Owns the remedy of each failure, by Kafka's name of the error at the end of a line, or by the line itself. The required
-ACL depends on the verb. Never asks a cluster.
+ACL depends on the verb. Never sends a request.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ _RIGHTS: Final[Mapping[str, tuple[str, Mapping[str, str], str]]] = {
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": ("--transactional-id ID", _OF_IDS, _DESCRIBE),
     "DELEGATION_TOKEN_AUTHORIZATION_FAILED": ("--delegation-token ID", {}, _DESCRIBE),
 }
-"""By Kafka's name: the ACL option of the resource, and the right that each verb needs; else the last value."""
+"""By the error's name: the resource's ACL option, the right that each verb needs, the right for other verbs."""
 
 
 def with_remedy(text: str, arguments: Sequence[str]) -> str:
@@ -136,7 +136,7 @@ def with_remedy(text: str, arguments: Sequence[str]) -> str:
 
 
 def verb_of(arguments: Sequence[str]) -> str:
-    """Return the verb, and the one below it, at the beginning of a command line."""
+    """Return the verb at the beginning of a command line, with its second word if it has one ("topic create")."""
     words = [each for each in arguments if each != "--debug"][:2]
     return " ".join(words[: next((at for at, each in enumerate(words) if each.startswith("-")), len(words))])
 
@@ -157,7 +157,7 @@ def _remedy(line: str, verb: str) -> str | None:
     if name in _RIGHTS:
         thing, needed, usual = _RIGHTS[name]
         right = needed.get(verb, needed.get(verb.partition(" ")[0], usual))
-        if "TOPIC" not in right:  # a right to write to a topic includes a producer id
+        if "TOPIC" not in right:  # that right names its topic already
             right = f"{right} {thing}"
         return f"an administrator of ACLs allows it: `kbroker acl add --allow-principal User:NAME {right}`"
     return _BY_NAME.get(name)

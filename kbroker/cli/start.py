@@ -47,7 +47,7 @@ DEV_SETTINGS = {"group.initial.rebalance.delay.ms": "0", "listeners": "PLAINTEXT
 
 
 def _shortcuts(listen: str | None, data_dir: str | None) -> list[str]:
-    """Convert the options that stand for a key to settings."""
+    """Convert the options that are short for a config key to settings."""
     found = []
     if listen is not None:
         name, scheme, rest = listen.rpartition("://")
@@ -132,7 +132,7 @@ def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
     """
     where = node.bootstrap_servers
     directories = ", ".join(manager.directory for manager in node.logs.managers)
-    # In a virtual environment that is not activated the command is not on the path.
+    # In a virtual environment that is not activated, the command is not on the PATH.
     command = "kbroker" if shutil.which("kbroker") or not sys.argv[0].endswith("/kbroker") else sys.argv[0]
     click.echo(
         f"kbroker serves at {where} (Ctrl-C stops it)\n"
@@ -144,7 +144,7 @@ def announce(node: Node, *, kept: bool, urls: Mapping[str, str]) -> None:
         for listener, address in zip(listeners.bind, node.addresses, strict=True)
         if listeners.protocols[listener.name] == "PLAINTEXT"
     )
-    if plain:  # for other listeners verbs need settings that are unknown here
+    if plain:  # for other listeners, verbs need settings that this module does not know
         click.echo(
             f"  {command} topic create hello --bootstrap {plain}\n"
             f"  echo 'hello, world' | {command} produce hello --bootstrap {plain}\n"
@@ -170,7 +170,7 @@ def run(
     users: Sequence[ScramUser] = (),
     beside: Beside = _NOTHING,
 ) -> None:
-    """Serve until a signal; `started` is called when clients can connect. `users` exist by then."""
+    """Serve until a signal; call `started` once clients can connect, when the `users` already exist."""
     _raise_file_limit()
     if config.node_id >= 0:
         name_broker(config.node_id)
@@ -203,7 +203,7 @@ def _starting(
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files to its maximum: usually it is 1024, and every connection and segment needs one."""
+    """Raise the limit of open files, often 1024, to its maximum: each connection and each segment needs a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):  # some systems cap it below the reported limit
@@ -217,7 +217,7 @@ async def _seen(
     *,
     alone: bool,
 ) -> None:
-    """Serve, with metrics from before the start to after the end."""
+    """Serve; the metrics server runs from before the broker's start until after its end."""
     with contextlib.closing(Systemd(os.environ)) as systemd:
         if metrics is None:
             await serve(None, systemd)
@@ -277,7 +277,7 @@ async def _serve(
             seen.stopping = True
         garbage.close()
         await beside.aclose()
-        if control is not None:  # in a thread, because its requests may wait for this loop
+        if control is not None:  # in a thread, because running requests may wait for this loop
             await asyncio.to_thread(control.stop)
         if ready_file is not None:
             with contextlib.suppress(OSError):
@@ -287,7 +287,7 @@ async def _serve(
 
 
 async def _unless_stopped(starting: Coroutine[Any, Any, Node], stop: asyncio.Event) -> Node | None:
-    """Return the result of a start; None if a stop was ordered while logs were being read."""
+    """Return the result of a start; None if a signal stopped it while logs were being read."""
     start = asyncio.ensure_future(starting)
     stopping: asyncio.Future[Any] = asyncio.ensure_future(stop.wait())
     await asyncio.wait({start, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -332,7 +332,7 @@ def _no_ready_file(path: str, error: OSError) -> click.ClickException:
 
 
 def _remove_stale_ready_file(path: str) -> None:
-    """Remove an earlier broker's file, which could be mistaken for this one's; keep that of a running broker."""
+    """Remove an earlier broker's file, which could be mistaken for this broker's; keep a running broker's file."""
     try:
         try:
             pid = json.loads(Path(path).read_bytes())["pid"]
@@ -345,7 +345,7 @@ def _remove_stale_ready_file(path: str) -> None:
         pass
     except OSError as error:
         raise _no_ready_file(path, error) from error
-    # Only now, before the broker serves: a program that waits for the file would wait in vain.
+    # Check the directory before the broker serves: if it is missing, a program would wait in vain for the file.
     if not Path(path).absolute().parent.is_dir():
         raise _no_ready_file(path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
 
@@ -357,4 +357,4 @@ def _runs(pid: int) -> bool:
         return False
     except OSError:
         return True
-    return pid != os.getpid()  # in a container every broker may be process 1
+    return pid != os.getpid()  # an earlier broker may have had this pid: in containers, often 1

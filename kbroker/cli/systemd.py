@@ -1,7 +1,7 @@
 """Notifications to systemd about a broker that it has started with Type=notify.
 
-Owns the datagrams to NOTIFY_SOCKET: that the broker serves, that it stops, and, with WATCHDOG_USEC, that its event loop
-is alive, twice as often as required. Without the socket it sends nothing, and it never raises.
+Owns the datagrams to NOTIFY_SOCKET: the broker serves; it stops; and, with WATCHDOG_USEC, its event loop is alive, sent
+twice as often as required. Sends nothing if the variable is not set, and never raises.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Systemd:
             with contextlib.suppress(BlockingIOError):
                 self._socket.sendto(text.encode(), "\0" + self._address[1:] if abstract else self._address)
         except OSError as error:
-            if not self._warned:  # systemd may listen again, and its watchdog kills a healthy broker after silence
+            if not self._warned:  # systemd may listen again later; without messages, its watchdog kills the broker
                 log.warning("NOTIFY_SOCKET %s does not accept %s: %s", self._address, text, error)
             self._warned = True
 

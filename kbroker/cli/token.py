@@ -1,4 +1,4 @@
-"""`kbroker token`: delegation tokens, with which programs log in as a user without the password.
+"""`kbroker token`: delegation tokens: with one, a program logs in as a user without the user's password.
 
 Owns the verbs; options have kafka-delegation-tokens' names. An HMAC, which is as good as a password, is printed by
 `create`, and by `list` on request; the other verbs find it by the token's id.

@@ -1,6 +1,6 @@
-"""The rules between keys, as in Kafka's KafkaConfig and its parts: of a broker, a topic, a group.
+"""The rules that involve several keys of a broker, a topic or a group, as in Kafka's KafkaConfig and its parts.
 
-Owns these rules, at a start and for changes while the broker runs. Never checks one value alone: limits.py does.
+Owns these rules, at a start and for changes while the broker runs. Never checks a single value: limits.py does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, Protocol
 from kbroker.config.model import ALL_DIRS, ConfigError, InvalidConfig, Value
 from kbroker.config.values import per_ip_overrides
 
-# As Kafka's Utils.validHostPattern.
+# The same pattern as Kafka's Utils.validHostPattern.
 _HOST: Final = re.compile(r"([0-9a-zA-Z\-%._:]*)")
 _BOUNDED: Final = ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms")
 
@@ -87,7 +87,7 @@ RULES: Final = (
         ),
     ),
 )
-"""In the order of the checks in Kafka's KafkaConfig.validateValues."""
+"""The rules, in the order of the checks in Kafka's KafkaConfig.validateValues."""
 
 
 def check_rules(values: Values) -> None:
@@ -178,6 +178,6 @@ def check_topic(values: Mapping[str, Value]) -> None:
 
 
 def check_group(values: Mapping[str, Value], kind: str) -> None:
-    """Do the same for the values of a group of one kind."""
+    """Raise InvalidConfig for contradictory values of a group of one kind."""
     if _number(values[f"{kind}.session.timeout.ms"]) <= _number(values[f"{kind}.heartbeat.interval.ms"]):
         raise InvalidConfig(f"{kind}.session.timeout.ms must be greater than {kind}.heartbeat.interval.ms")

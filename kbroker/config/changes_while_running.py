@@ -1,8 +1,8 @@
 """The changes of configs that a running broker accepts: its own, or those of all brokers of the cluster.
 
-Owns which keys are read-only, for one broker only or for a listener only, the limits on changing a number of threads,
-the retention beside a remote copy, and the check that a login module is readable, with Kafka's messages except for the
-last. between_keys.py owns the rules between keys. Never stores: an invalid change raises InvalidConfig.
+Owns which keys are read-only, per-broker or per-listener. Owns the limits on changing a number of threads, the limits
+of local retention under tiered storage, and the check that a login module can be parsed; all messages but that check's
+are Kafka's. between_keys.py owns the rules between keys. Never stores: an invalid change raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _THREAD_KEYS: Final = (
 )
 _JAAS: Final = "sasl.jaas.config"
 _LONGEST_LOGIN: Final = 64 * 1024
-"""Characters: a thousand users' names and passwords."""
+"""In characters; enough for the names and passwords of a thousand users."""
 _CLUSTER_LEVEL_LISTENER_KEYS: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 
 
 def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_broker: bool) -> None:
     """Check dynamic broker configs, those of one broker (`per_broker`) or the cluster-wide defaults.
 
-    Raises InvalidConfig with code INVALID_REQUEST, as Kafka's brokers do for their own resources; for an unreadable
-    login module with INVALID_CONFIG.
+    Raises InvalidConfig: with code INVALID_CONFIG for an unreadable login module, otherwise with INVALID_REQUEST, as
+    Kafka's brokers do for broker configs.
     """
     try:
         _validate_broker(config, configs, per_broker=per_broker)
@@ -46,7 +46,7 @@ def validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_bro
 
 
 def _check_logins(config: BrokerConfig, configs: Mapping[str, str]) -> None:
-    """Refuse unreadable login modules, which Kafka accepts; messages show no content: it may be a password."""
+    """Refuse unreadable login modules, which Kafka accepts; no message shows the content: it may be a password."""
     for name in configs:
         if name != _JAAS and not name.endswith(f".{_JAAS}"):
             continue
@@ -81,7 +81,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
         for configured in known.get(name, ()):
             key = keys[configured]
             assert key is not None
-            parse(key, configs[configured])  # first, as in Kafka: a number cannot be a variable
+            parse(key, configs[configured])  # before variables are resolved, as in Kafka: a number cannot be a variable
             parse(key, config.stored.effective(configured, configs[configured]))
     if not per_broker:
         _refuse(
@@ -102,7 +102,7 @@ def _validate_broker(config: BrokerConfig, configs: Mapping[str, str], *, per_br
 
 
 def _check_listeners(after: BrokerConfig, before: BrokerConfig) -> None:
-    """Refuse changes of listeners that Kafka refuses, and those that kbroker only applies at a start."""
+    """Refuse changes of listeners that Kafka refuses, and changes that kbroker applies only at a start."""
     listeners = after.get_list("listeners")
     try:
         protocols = parse_protocol_map(after.get_str("listener.security.protocol.map"))
@@ -140,7 +140,7 @@ def _refuse(names: list[str], message: str) -> None:
 
 
 def _check_thread_count(name: str, new: int, old: int) -> None:
-    """Refuse to more than double or halve a number of threads at once."""
+    """Refuse a new number of threads that is above twice or below half the old one."""
     failed = f"Dynamic thread count update validation failed for {name}={new}"
     if new < old // 2:
         problem = f"{failed}, value should be at least half the current value {old}"
@@ -152,7 +152,7 @@ def _check_thread_count(name: str, new: int, old: int) -> None:
 
 
 def _check_cleaner_threads(new: int, old: int) -> None:
-    """Do the same as _check_thread_count, in LogCleaner's words."""
+    """Check like _check_thread_count, with the messages of Kafka's LogCleaner."""
     if new < old // 2:
         raise _not_reconfigurable(f"Log cleaner threads cannot be reduced to less than half the current value {old}")
     if new > old * 2:
@@ -162,7 +162,7 @@ def _check_cleaner_threads(new: int, old: int) -> None:
 
 
 def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str) -> None:
-    """Refuse to keep more beside a remote copy than the whole retention; -2 stands for the whole retention."""
+    """Refuse a local retention above the whole retention (tiered storage); -2 stands for the whole retention."""
     local_name, name = f"log.local.retention.{unit}", f"log.retention.{unit}"
 
     def both(config: BrokerConfig) -> tuple[int, Value]:
@@ -179,7 +179,7 @@ def _check_local_retention(after: BrokerConfig, before: BrokerConfig, unit: str)
 
 
 def _not_reconfigurable(problem: str | InvalidConfig) -> InvalidConfig:
-    # Kafka passes the failure on as if it were a value; clients see this sentence.
+    # Kafka wraps the failure as if it were an invalid value; clients see this sentence.
     text = problem.text if isinstance(problem, InvalidConfig) else problem
     cause = f"org.apache.kafka.common.config.ConfigException: {text}"
     return InvalidConfig(f"Invalid value {cause} for configuration Invalid dynamic configuration")

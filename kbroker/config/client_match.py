@@ -1,6 +1,6 @@
 """The clients of a metrics subscription: selectors with a regex each (KIP-714).
 
-Owns the parsing of a `match`, and the selectors. Never knows a client: the caller passes its texts.
+Owns the parsing of a `match`, and the selectors. Never knows a client: the caller passes a client's values.
 
 A regex is RE2's and must match the whole text. Java's additional features, such as lookaround, are refused here.
 """
@@ -32,15 +32,15 @@ MOST_PATTERNS: Final = 16
 LONGEST_PATTERN: Final = 1_000
 """In characters."""
 MOST_UNICODE_CLASSES: Final = 16
-"""In all regexes of a match; with one of these, compiling takes RE2 longer than a whole regex without any."""
+"""The most in a match's regexes together; RE2 compiles one such class more slowly than a regex without any."""
 _MAX_MEMORY_BYTES: Final = 256 * 1024
-"""Of one regex: RE2 refuses one that would need more, and takes time linear in the text."""
+"""The memory limit of one regex: RE2 refuses a regex that needs more. Matching takes time linear in the text."""
 _BLANK: Final = "".join(map(chr, range(0x21)))
 Match = Mapping[str, Callable[[str], Any]]
 
 
 def parse_match(patterns: Iterable[str]) -> Match:
-    """Return the matcher of each selector; of two with one selector the later counts. Raises InvalidConfig."""
+    """Return the matcher of each selector; of two regexes for one selector, the later counts. Raises InvalidConfig."""
     patterns = list(patterns)
     if len(patterns) > MOST_PATTERNS:
         raise InvalidConfig(f"More than {MOST_PATTERNS} client matching patterns")
@@ -60,7 +60,7 @@ def parse_match(patterns: Iterable[str]) -> Match:
 
 
 def _compiled(pattern: str, regex: str) -> Callable[[str], Any]:
-    import re2  # late: 5 ms and 2.5 MB, which few brokers need
+    import re2  # imported late: it costs 5 ms and 2.5 MB, and few brokers need it
 
     options = re2.Options()
     options.log_errors = False
@@ -74,7 +74,7 @@ def _compiled(pattern: str, regex: str) -> Callable[[str], Any]:
 
 
 def fits(match: Match, texts: Mapping[str, str | None]) -> bool:
-    """Whether a client with these texts matches; one with a missing text does not."""
+    """Whether a client with these values matches; a selector whose value is missing never matches."""
     for selector, fullmatch in match.items():
         text = texts.get(selector)
         if text is None:

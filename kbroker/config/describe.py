@@ -50,7 +50,7 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
 
 
 def describe_created_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
-    """Describe a topic for the response of CreateTopics, which has less than DescribeConfigs.
+    """Describe a topic for the response of CreateTopics, which has fewer fields than DescribeConfigs.
 
     Values are shown as sent, and a broker setting in hours or minutes counts as the source of a time.
     """
@@ -67,7 +67,7 @@ def _created_source(config: BrokerConfig, name: str, configs: Mapping[str, str])
         return ConfigSource.DYNAMIC_TOPIC_CONFIG
     names = [synonym.name for synonym in TOPIC[name].synonyms]
     sources = [config.source(each) for each in names]
-    # Numbered so that the stronger source is the smaller number.
+    # Among sources, the smaller number has the higher precedence.
     return min(sources, default=ConfigSource.DEFAULT_CONFIG)
 
 
@@ -102,7 +102,7 @@ def _own(key: ConfigKey, value: Value, is_set: bool, own: ConfigSource, synonyms
 
 
 def describe_broker(config: BrokerConfig) -> list[Described]:
-    """Describe this broker: every key, and the settings that are no keys of ours."""
+    """Describe this broker: every key, and the settings whose keys kbroker does not know."""
     names = [name for name, key in BROKER.items() if not key.internal and name not in DYNAMIC_ONLY]
     settings = {**config.static, **config.dynamic_default, **config.dynamic_broker}
     names += [name for name in settings if name not in BROKER or BROKER[name].internal or name in DYNAMIC_ONLY]
@@ -119,7 +119,7 @@ def describe_broker_default(config: BrokerConfig) -> list[Described]:
 
 
 def describe_loggers() -> list[Described]:
-    """Describe the levels of this process's loggers; Kafka has no type for them, and an empty description."""
+    """Describe the levels of this process's loggers, as in Kafka with type UNKNOWN and an empty description."""
     source = ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG
     return [Described(name, level, source, False, False, ConfigType.UNKNOWN, "") for name, level in levels().items()]
 
@@ -128,7 +128,7 @@ def _broker_entry(
     config: BrokerConfig, name: str, text: str | None, synonyms: list[Synonym], *, as_set: bool = False
 ) -> Described:
     key = broker_key(name)
-    # An unknown one may be a secret.
+    # The value of an unknown key may be a secret.
     sensitive = key is None or key.sensitive
     if not as_set and name in BROKER:
         text = to_text(config[name])

@@ -78,7 +78,7 @@ def _module(tokens: _Tokens) -> LoginModule:
 
 
 class _Tokens:
-    """The tokens of a text, taken one by one; `line` is that of the last one."""
+    """The tokens of a text, taken one by one; `line` is the line of the last taken token."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))

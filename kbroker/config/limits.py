@@ -38,9 +38,9 @@ def java_double(number: float) -> str:
     if number in (float("inf"), float("-inf")):
         return "Infinity" if number > 0 else "-Infinity"
     if number == 0 or 1e-3 <= abs(number) < 1e7:
-        # repr never falls back to an exponent inside this range.
+        # Inside this range, Python's repr never uses an exponent.
         return repr(float(number))
-    # Both languages print the fewest digits that identify the number; only the exponent's place differs.
+    # Java and Python print the same digits: the fewest that identify the number. Only their exponents differ.
     sign, digits, exponent = Decimal(repr(float(number))).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0")
@@ -92,7 +92,7 @@ def one_of_any_case(*allowed: str) -> Validator:
 
 
 def list_of(*allowed: str, empty: bool = True, null: bool = False) -> Validator:
-    """Allow lists of these strings, or of any non-empty strings when none are named."""
+    """Allow lists of these strings; without arguments, lists of any non-empty strings."""
 
     def check(name: str, value: Value) -> None:
         if value is None:

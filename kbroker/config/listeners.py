@@ -1,8 +1,8 @@
 """Listeners: their addresses, their security protocols, and the values of one listener.
 
-Owns the syntax of addresses, the rules between them, and the advertised host where none is configured; and the order of
-a listener's values, which is Kafka's valuesWithPrefixOverride: its own `listener.name.NAME.KEY` if set, dynamic before
-static, and otherwise the broker's. Never opens a socket, and never checks more than the type and limits of a value.
+Owns the syntax of addresses, the rules between them, and the default of the advertised host. Owns the precedence of a
+listener's values, as in Kafka's valuesWithPrefixOverride: first its own `listener.name.NAME.KEY`, dynamic before
+static, then the broker's. Never opens a socket, and never checks more than the type and limits of a value.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Listeners:
     protocols: Mapping[str, str]
     """The security protocol of each listener in `bind`."""
     inter_broker: str
-    """The listener for connections between brokers; in `bind` if there may be other brokers."""
+    """The inter-broker listener; it must be in `bind` if there may be other brokers."""
 
 
 def parse_endpoint(key: str, text: str) -> Endpoint:
@@ -82,7 +82,7 @@ def resolve(
 ) -> Listeners:
     """Combine the keys about listeners; listeners of a KRaft controller are left out.
 
-    `inter_broker` is the name of the listener between brokers, which a node alone need not have.
+    `inter_broker` is the name of the inter-broker listener, which a node that is alone need not have.
 
     Raises ConfigError for duplicates, for unsupported protocols and for unknown names.
     """
@@ -92,7 +92,7 @@ def resolve(
     names = [endpoint.name for endpoint in bind]
     for endpoint in bind:
         if names.count(endpoint.name) > 1:
-            raise ConfigError(f"listeners: the name {endpoint.name} stands more than once; each listener needs its own")
+            raise ConfigError(f"listeners: the name {endpoint.name} occurs more than once; each listener needs its own")
         ports = [other.name for other in bind if other.port == endpoint.port != 0 and other.host == endpoint.host]
         if len(ports) > 1:
             raise ConfigError(f"listeners: {' and '.join(ports)} have the same port {endpoint.port}")
@@ -130,7 +130,7 @@ def _require_protocol(endpoint: Endpoint, protocols: Mapping[str, str]) -> None:
 
 
 def own_host_name() -> str:
-    """Return the advertised host of a listener without one: the name of this machine, as in Kafka."""
+    """Return the default of a listener's advertised host: the name of this machine, as in Kafka."""
     name = socket.getfqdn()
     try:
         socket.getaddrinfo(name, None)
@@ -144,7 +144,7 @@ def own_host_name() -> str:
 
 
 class Settings(Protocol):
-    """The part of a broker's configuration that this reads."""
+    """The part of a broker's configuration that ListenerValues reads."""
 
     static: dict[str, str]
     dynamic_default: dict[str, str]
@@ -154,14 +154,14 @@ class Settings(Protocol):
 
 
 class ListenerValues:
-    """The values of a listener by the broker's key names. Read each time: some change at run time."""
+    """The values of a listener by the broker's key names; read them at each use: some change at run time."""
 
     def __init__(self, config: Settings, listener: str) -> None:
         self._config = config
         self._prefix = f"listener.name.{listener.lower()}."
 
     def name_of(self, key: str) -> str:
-        """Return the full name of a set key: the listener's own, or the broker's."""
+        """Return the full name of the key that gives the value: the listener's own if it is set, else the broker's."""
         return self._prefix + key if self.is_own(key) else key
 
     def is_own(self, key: str) -> bool:
@@ -189,7 +189,7 @@ class ListenerValues:
         return value
 
     def get_list(self, key: str) -> tuple[str, ...]:
-        """Return a list key; an unset one is empty."""
+        """Return the value of a list key; an unset key is empty."""
         value = self.get(key) or ()
         assert isinstance(value, tuple), key
         return value

@@ -1,8 +1,8 @@
 """The loggers of this process as configs of a broker: Kafka's tools list and alter them under BROKER_LOGGER.
 
 Owns Kafka's names for levels and loggers, and its checks and messages. Never stores anything: levels last as long as
-the process. Only the root, this package's loggers and those under Kafka's names are shown; the loggers of a program
-that embeds a broker are its own.
+the process. Shows only the root logger, this package's loggers and those under Kafka's names, not other loggers of a
+program that embeds a broker.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ ALIASES: Final = {
     "org.apache.kafka.controller": _CONTROLLER,
     "org.apache.kafka.storage.internals.log.LogCleaner": _CLEANER,
 }
-"""Names by which Kafka's operators set levels, of 3.x and of 4.x, and the corresponding loggers here."""
+"""Kafka's logger names, of 3.x and of 4.x, for which operators set levels, and the corresponding loggers here."""
 
 log = logging.getLogger(__name__)
 
 
 def _loggers() -> dict[str, logging.Logger]:
-    """Return the visible loggers; one may have two names."""
+    """Return the shown loggers by name; one logger may have two names."""
     known = logging.root.manager.loggerDict.items()
     own = {name: each for name, each in known if name.partition(".")[0] == _PACKAGE}
     found = {ROOT: logging.root, **{name: each for name, each in own.items() if isinstance(each, logging.Logger)}}
@@ -116,12 +116,12 @@ def _is_ours(name: str) -> bool:
 def _exists(name: str) -> bool:
     if name in _loggers():
         return True
-    try:  # a logger has its module's name, which may not be imported yet
+    try:  # the module of this name may exist, although it is not imported yet
         return name.startswith(f"{_PACKAGE}.") and find_spec(name) is not None
     except ImportError:
         return False
 
 
 def set_level(name: str, level: str) -> None:
-    """Set the level of a logger, by Kafka's name of either."""
+    """Set the level of a logger; both are given by Kafka's names."""
     logging.getLogger(None if name == ROOT else ALIASES.get(name, name)).setLevel(_LEVELS[level])

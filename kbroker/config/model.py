@@ -15,7 +15,7 @@ from kbroker.protocol.errors import ApiError, ErrorCode
 Value = bool | int | float | str | tuple[str, ...] | None
 
 ALL_DIRS: Final = "*"
-"""In cordoned.log.dirs: all of them."""
+"""In cordoned.log.dirs, stands for all log directories."""
 
 
 class ConfigType(IntEnum):
@@ -88,7 +88,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """One declared key. `effect` is False if a value is accepted and shown but changes nothing yet.
+    """One declared key. `effect` is False if a value is accepted and shown but changes nothing.
 
     `refused`: it is a security key without effect, so a broker starts with its default only.
     `dynamic_only`: it must not be in server.properties.

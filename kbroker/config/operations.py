@@ -1,7 +1,7 @@
 """The four operations of IncrementalAlterConfigs on the configs of a resource.
 
-Owns their arithmetic, with Kafka's messages. Never checks a value (validation.py and changes_while_running.py do) and
-never stores one: the result is the new configs, text by key, or InvalidConfig.
+Owns how they change a value, with Kafka's messages. Never checks a value (validation.py and changes_while_running.py
+do) and never stores one. Returns the new configs, text by key, or raises InvalidConfig.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_VALUE_CHARS: Final = 32_767
 
 
 class Op(IntEnum):
-    """The operations of IncrementalAlterConfigs on one key."""
+    """The operations that IncrementalAlterConfigs can request on a key."""
 
     SET = 0
     DELETE = 1
@@ -75,7 +75,7 @@ def _java_split(text: str) -> list[str]:
 
 
 def apply_broker_ops(current: Mapping[str, str], ops: Iterable[tuple[str, Op, str | None]]) -> dict[str, str]:
-    """Return a broker's dynamic configs after `ops`; the wording differs from that of the other resources."""
+    """Return a broker's dynamic configs after `ops`; Kafka's messages differ from those for other resources."""
     ops = list(ops)
     for name, op, _ in ops:
         if op not in (Op.APPEND, Op.SUBTRACT):

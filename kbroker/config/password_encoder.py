@@ -29,19 +29,21 @@ _TAG_BITS: Final = 128
 _GCM_IV_BYTES: Final = 12
 _BLOCK_BITS: Final = 128
 _MOST_KNOWN: Final = 1_000
-"""Texts whose passwords are cached: configs are read again at each change of any."""
+"""How many decrypted passwords are cached: each change of any config reads all configs again."""
 _MOST_ITERATIONS: Final = 10_000_000
-"""Limit for stored passwords, including this broker's own with its `password.encoder.iterations` (Kafka's default is
-4,096): that many take seconds, once per password. A password with more counts as unreadable.
+"""The most iterations of a stored password; one with more counts as unreadable.
+
+It also limits this broker's own `password.encoder.iterations` (Kafka's default: 4,096). So many iterations take
+seconds, once per password.
 """
 
 
 class Undecodable(Exception):  # noqa: N818 - describes the text
-    """A stored password that cannot be decrypted, at least not with this secret."""
+    """A stored password cannot be decrypted with this secret, or at all."""
 
 
 class PasswordEncoder:
-    """Encrypts with its settings, and decrypts texts with any settings and the same secret."""
+    """Encrypts with its own settings; decrypts texts of the same secret, whatever their settings."""
 
     def __init__(self, secret: str, key_factory: str | None, cipher: str, key_length: int, iterations: int) -> None:
         """Raise ConfigError for unsupported settings."""
@@ -85,7 +87,7 @@ class PasswordEncoder:
             try:
                 self._remember(text, self._decoded(text))
             except (KeyError, ValueError):
-                raise Undecodable("the stored password cannot be read by password.encoder.secret") from None
+                raise Undecodable("the stored password cannot be decrypted with password.encoder.secret") from None
         return self._known[text]
 
     def _remember(self, text: str, password: str) -> None:
@@ -140,11 +142,11 @@ def _decrypted(parts: Mapping[str, str], key: bytes) -> bytes:
     data, vector = _bytes(parts["encryptedPassword"]), _bytes(parts["initializationVector"])
     if parts["cipherAlgorithm"] == GCM:
         if int(parts["authenticationTagLength"]) != _TAG_BITS:
-            raise ValueError("the tag has another length")
+            raise ValueError("the tag has a wrong length")
         try:
             return AESGCM(key).decrypt(vector, data, None)
         except InvalidTag:
-            raise ValueError("another secret, or another text") from None
+            raise ValueError("the secret is wrong, or the text was changed") from None
     if parts["cipherAlgorithm"] != CBC:
         raise ValueError("this cipher is not known here")
     decryptor, unpadder = Cipher(algorithms.AES(key), modes.CBC(vector)).decryptor(), PKCS7(_BLOCK_BITS).unpadder()

@@ -26,16 +26,16 @@ _PATHS: Final = "allowed.paths"
 _PATTERN: Final = "allowlist.pattern"
 _LARGEST: Final = 1 << 20
 _LARGEST_DYNAMIC: Final = 1 << 14
-"""Largest file, in bytes, that is read on the event loop."""
+"""The most bytes of a file that is read on the event loop."""
 _MOST_DYNAMIC: Final = 20
-"""Most variables in the dynamic configs of one broker, or of all."""
+"""The most variables in the dynamic configs of one broker, or in the cluster-wide defaults."""
 _MOST_HIDDEN: Final = 1_000
 _SEPARATORS: Final = re.compile(r"[,;\s]+")
 _MOST_ELEMENTS: Final = 20
 _SHORTEST_ELEMENT: Final = 4
-"""Characters: shorter texts would be found in any message."""
+"""In characters; shorter values are not hidden, because any message may contain them."""
 Lookup = Callable[[str, str, int], str | None]
-"""Looks up a value by path and key in files of limited size, in bytes; None if missing. Raises ConfigError."""
+"""Looks up a value by path, key, and the most bytes of the file; returns None if missing. Raises ConfigError."""
 
 
 class _Variable(NamedTuple):
@@ -96,7 +96,7 @@ class Providers:
                 raise ConfigError(f"{name}: {variable} is not there")
             parts += [text[at : found.begin], known]
             at = found.end
-            # A message may contain a single element of a list.
+            # Hide single elements of a list, too: a message may contain only one.
             self._hide(known, variable)
             for each in _SEPARATORS.split(known, _MOST_ELEMENTS):
                 if len(each) >= _SHORTEST_ELEMENT:
@@ -113,7 +113,7 @@ class Providers:
         self._hidden[value] = variable
 
     def check_count(self, texts: Iterable[str]) -> None:
-        """Raise InvalidConfig for more variables than can be looked up while others wait."""
+        """Raise InvalidConfig if there are too many variables to look up on the event loop."""
         if not self._by_name:
             return
         count = sum(found.provider in self._by_name for text in texts for found in _variables(text))
@@ -155,7 +155,7 @@ class Providers:
         prefix = f"{PROVIDERS}.{name}.param."
         strange = sorted(each for each in settings if each.startswith(prefix) and each != prefix + parameter)
         if strange:
-            # Kafka ignores them; a misspelt one would silently lift a restriction.
+            # Kafka ignores unknown parameters, so a misspelt one would silently lift a restriction.
             raise ConfigError(f"{strange[0]} is no parameter of {kind}, which has {prefix}{parameter}")
         return make(prefix + parameter, settings.get(prefix + parameter, ""))
 
@@ -192,14 +192,14 @@ class Providers:
 
         def lookup(path: str, key: str, _largest: int) -> str | None:
             if path:
-                raise ConfigError(f"a variable of the environment has no path, but here is {path}")
+                raise ConfigError(f"an environment variable has no path, but the variable has the path {path}")
             return self._environment.get(key) if allowed.fullmatch(key) else None
 
         return lookup
 
     def _read(self, path: str, largest: int) -> str:
         try:
-            # O_NONBLOCK: opening a pipe without a writer would block for ever.
+            # O_NONBLOCK, because opening a pipe without a writer would block forever.
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 if not stat.S_ISREG(mode):

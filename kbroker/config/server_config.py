@@ -1,9 +1,9 @@
 """The configuration of one broker: the settings at its start, and the later changes.
 
-Owns `BrokerConfig`: defaults < properties file < environment < command line, and on top of them the dynamic configs
-that the controller passes in; and the settings of authorization, two of which are no keys of a broker (Kafka's
-KafkaConfig does not know them either). Never decides whether a client may change a config (changes_while_running.py)
-and never describes one (describe.py).
+Owns `BrokerConfig`. Its precedence: defaults < properties file < environment < command line < the dynamic configs that
+the controller passes in. Owns also the settings of authorization, two of which are no keys of a broker (nor of Kafka's
+KafkaConfig). Never decides whether a client may change a config (changes_while_running.py does) and never describes one
+(describe.py does).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_ZOOKEEPER: Final = "kafka.security.authorizer.AclAuthorizer"
 
 
 class Authorization(NamedTuple):
-    """The super users, as TYPE:NAME, and whether resources without an ACL are open to all."""
+    """The super users, in the form TYPE:NAME, and whether everyone may use resources without an ACL."""
 
     super_users: tuple[str, ...]
     allow_if_no_acl: bool
@@ -63,7 +63,8 @@ def authorization(name: str, settings: Mapping[str, str], *, in_cluster: bool) -
     return Authorization(users, allow == "true")
 
 
-# Keys of older Kafka versions that many files still contain: not typing mistakes, so no similar name is suggested.
+# Keys of older Kafka versions that many files still contain. They are no typing mistakes, so no similar name is
+# suggested.
 _REMOVED: Final = frozenset(
     [
         "advertised.host.name",
@@ -83,12 +84,13 @@ _REMOVED: Final = frozenset(
         "reserved.broker.max.id",
     ]
 )
-# Defaults that clients do not see: of keys that only a dynamic change sets, and of keys without a default in Kafka.
+# DescribeConfigs leaves out these defaults: of keys that only a dynamic change sets, and of keys without a default in
+# Kafka.
 _UNREPORTED: Final = DYNAMIC_ONLY | {"node.id"}
 _SECURITY_PREFIXES: Final = ("ssl.", "sasl.")
 _REMOVED_PREFIXES: Final = ("zookeeper.", "password.encoder.")
 _BETWEEN_BROKERS: Final = ("inter.broker.listener.name", "security.inter.broker.protocol")
-"""The keys that name the listener between brokers, the stronger first."""
+"""The keys that name the inter-broker listener; the first has precedence."""
 _LOGIN: Final = "java.security.auth.login.config"
 
 
@@ -96,7 +98,7 @@ class BrokerConfig:
     """Every broker key's value by name: `config["log.dirs"]`, or typed: `config.get_int("num.partitions")`.
 
     `warnings` has one line for each ignored setting. `set_dynamic` applies dynamic configs, so a value may change
-    between two reads; code that must not see that reads once.
+    between two reads; code that must not see such a change reads the value once.
     """
 
     def __init__(self, settings: Mapping[str, str] | None = None, *, strict: bool = False) -> None:
@@ -117,7 +119,7 @@ class BrokerConfig:
         self.dynamic_default: dict[str, str] = {}
         self.dynamic_broker: dict[str, str] = {}
         self.variables: dict[str, str] = {}
-        """Dynamic configs with variables as they were set: resolved values are not shown."""
+        """The original texts of dynamic configs with variables: resolved values are not shown."""
         self._as_set: tuple[dict[str, str], dict[str, str]] = {}, {}
         self._values: dict[str, Value] = {}
         self._check_names(strict)
@@ -147,7 +149,7 @@ class BrokerConfig:
         settings: Mapping[str, str] | None = None,
         strict: bool = False,
     ) -> BrokerConfig:
-        """Build a configuration from its sources, weakest first.
+        """Build a configuration from its sources, lowest precedence first.
 
         `settings` are a command's own defaults, `file` a server.properties, `environment` the process's variables,
         `overrides` texts like "num.partitions=3".
@@ -194,24 +196,24 @@ class BrokerConfig:
         return value
 
     def get_list(self, name: str) -> tuple[str, ...]:
-        """Return a list key; an unset one is empty."""
+        """Return the value of a list key; an unset key is empty."""
         value = self._values[name] or ()
         assert isinstance(value, tuple), name
         return value
 
     @property
     def in_cluster(self) -> bool:
-        """Whether this broker is a node of a cluster, which it is if ZooKeeper is configured."""
+        """Whether this broker is a node of a cluster: true if ZooKeeper is configured."""
         return bool(self.static.get("zookeeper.connect", "").strip())
 
     @property
     def node_id(self) -> int:
-        """Number of this broker, from node.id or broker.id."""
+        """The id of this broker, from node.id or broker.id."""
         return self.get_int("node.id")
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """Directories of the log: log.dirs, or log.dir if that is unset."""
+        """The log directories: log.dirs, or log.dir if log.dirs is unset."""
         return self.get_list("log.dirs") or self.get_list("log.dir")
 
     def source(self, name: str) -> ConfigSource:
@@ -223,7 +225,7 @@ class BrokerConfig:
         return ConfigSource.STATIC_BROKER_CONFIG if name in self.static else ConfigSource.DEFAULT_CONFIG
 
     def synonyms(self, name: str) -> list[tuple[str, str | None, ConfigSource]]:
-        """Return (key, text, source) of all possible sources of a key's value, strongest first.
+        """Return (key, text, source) of all sources that set a key's value, highest precedence first.
 
         Empty if only a synonym and not `name` itself has a value, as in Kafka's DescribeConfigs.
         """
@@ -270,7 +272,7 @@ class BrokerConfig:
     def set_dynamic(self, cluster_wide: Mapping[str, str], this_broker: Mapping[str, str]) -> frozenset[str]:
         """Apply the stored dynamic configs (text by key); return the keys whose values changed.
 
-        Invalid values are ignored: one may have been stored before this version knew the key.
+        Invalid values are ignored: they may have been stored by a version that did not know the key.
         """
         return self._take(self.stored.read(cluster_wide), self.stored.read(this_broker))
 
@@ -279,7 +281,7 @@ class BrokerConfig:
         return self._take(*self._as_set)
 
     def with_dynamic(self, configs: Mapping[str, str], *, per_broker: bool) -> BrokerConfig:
-        """Return this configuration with other dynamic configs of this broker, or of all."""
+        """Return this configuration with other dynamic configs: of this broker, or the cluster-wide defaults."""
         changed = copy.copy(self)
         changed.warnings = []
         cluster_wide, this_broker = self._as_set
@@ -356,7 +358,7 @@ class BrokerConfig:
         self._values = values
 
     def _check_names(self, strict: bool) -> None:
-        """Handle the settings that are no keys of ours."""
+        """Warn of, or refuse, settings whose keys kbroker does not know."""
         problems = []
         for name in sorted(self.static):
             if (name in self._keys or broker_key(name) is not None) and name not in DYNAMIC_ONLY:
@@ -374,7 +376,7 @@ class BrokerConfig:
         self.warnings += problems
 
     def _refuse_security(self) -> None:
-        """Refuse settings that promise unsupported security. A default or an empty value does no harm."""
+        """Refuse settings of security features that kbroker does not have; accept defaults and empty values."""
         promised = []
         for name, text in sorted(self.static.items()):
             key = self._keys.get(name) or broker_key(name)
@@ -419,7 +421,7 @@ class BrokerConfig:
             self.warnings.append(f"{_LOGIN} has no effect: {why}")
 
     def _check_node_id(self) -> None:
-        """Give the two names of this broker's number the same value; clients see both as set."""
+        """Give node.id and broker.id the same value; clients see both as set."""
         node, broker = self.static.get("node.id"), self.static.get("broker.id")
         if node is None and broker is None:
             if self.in_cluster:
@@ -449,7 +451,7 @@ class BrokerConfig:
 
 
 def _hint(unknown: str) -> str:
-    """Return the hint after an unknown config name: the broker's own name for it, or a similar one."""
+    """Return a hint for an unknown config name: the broker's name of that topic config, or a similar name."""
     for owner, table in (("topic", TOPIC), ("group", GROUP)):
         if (key := table.get(unknown)) is not None:
             own = f"the broker's own is {key.synonyms[0].name}" if key.synonyms else "the broker has none for all"

@@ -1,7 +1,7 @@
 """The sources of a broker's settings: properties files, environment variables, the command line.
 
-Owns their precedence, the syntax of Java properties files, the naming of the apache/kafka image's variables, and which
-properties of a Java broker's virtual machine are settings here. Never knows which keys exist.
+Owns their precedence, the syntax of Java properties files, and the names of the apache/kafka image's variables. Owns
+also which JVM system properties of a Java broker are settings here. Never knows which keys exist.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _NOT_SETTINGS: Final = frozenset(
     ]
 )
 _NOT_SETTINGS_PREFIXES: Final = ("KAFKA_LOG4J_", "KAFKA_JMX_")
-# Properties of the virtual machine by which a Java broker logs in to ZooKeeper.
+# The JVM system properties with which a Java broker logs in to ZooKeeper.
 _OF_THE_MACHINE: Final = frozenset(
     {"java.security.auth.login.config", "zookeeper.sasl.client", "zookeeper.sasl.clientconfig"}
 )
@@ -52,7 +52,7 @@ _OF_THE_MACHINE: Final = frozenset(
 def merged(
     settings: Mapping[str, str], file: Path | None, environment: Mapping[str, str], overrides: Iterable[str]
 ) -> dict[str, str]:
-    """Return the settings of all sources, weakest first: see BrokerConfig.load. Raises ConfigError."""
+    """Return the settings of all sources, merged by precedence (see BrokerConfig.load). Raises ConfigError."""
     found = dict(settings)
     if file is not None:
         found.update(read_properties(file))
@@ -146,8 +146,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the settings in KAFKA_* variables, named as in the apache/kafka image.
 
     After the prefix, "_" stands for ".", "__" for "_" and "___" for "-". Of KAFKA_OPTS, which configures a Java
-    broker's virtual machine, only the properties for the login to ZooKeeper count: the file of logins, and how to use
-    it.
+    broker's JVM, only the properties for the login to ZooKeeper count: the JAAS file, and which section of it to use.
     """
     found = _machine_properties(environment.get("KAFKA_OPTS", ""))
     for name, value in environment.items():
@@ -159,7 +158,7 @@ def settings_from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _machine_properties(options: str) -> dict[str, str]:
-    """Return the settings here among a Java virtual machine's options, from -Dname=value."""
+    """Return those JVM options -Dname=value that are settings here."""
     try:
         words = shlex.split(options)
     except ValueError:

@@ -1,7 +1,7 @@
 """Encodes and decodes stored dynamic configs, of brokers, topics and everything else.
 
-Owns that passwords are encrypted in ZooKeeper, that variables are stored unresolved (each broker resolves them itself),
-and how stored values count that this broker would refuse. Never stores anything.
+Owns the encryption of passwords in ZooKeeper, and the rule that variables are stored unresolved (each broker resolves
+them itself). Owns also the effect of stored values that this broker would refuse. Never stores anything.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class StoredConfigs:
         return found
 
     def write(self, configs: Mapping[str, str], stored: Mapping[str, str]) -> dict[str, str]:
-        """Return the form of configs to store, given the stored ones. Raises InvalidConfig."""
+        """Return configs in the form to store; unchanged passwords keep their `stored` form. Raises InvalidConfig."""
         if not self._in_cluster:
             return dict(configs)
         return {name: self._written(name, text, stored.get(name)) for name, text in configs.items()}
 
     def reencrypted(self, stored: Mapping[str, str]) -> dict[str, str]:
-        """Return stored configs with passwords of the old secret encrypted with the new one; the others unchanged."""
+        """Return stored configs; passwords under the old secret are encrypted again with the new one."""
         old = self.old_encoder
         found = dict(stored)
         for name, text in stored.items():
@@ -98,10 +98,10 @@ def _is_password(name: str) -> bool:
 def stored_values(
     keys: Mapping[str, ConfigKey], texts: Mapping[str, str], defaults: Mapping[str, Value]
 ) -> dict[str, Value]:
-    """Do the work of `parse_all` for stored texts: other brokers may have accepted values that this one refuses.
+    """Parse stored texts like `parse_all`, but accept values that this broker refuses: another broker accepted them.
 
-    Apache Kafka 3.9 accepts segment.bytes from 14 on, for example, and 4.3 from 1 MiB. A number out of limits counts
-    unchanged; any other invalid value counts as unset.
+    For example, the least segment.bytes is 14 in Apache Kafka 3.9, and 1 MiB in 4.3. A number outside the limits stays
+    in effect; any other invalid value counts as unset.
     """
     values: dict[str, Value] = {}
     for name, key in keys.items():

@@ -1,9 +1,9 @@
 """The table of all config keys, by resource, as declared in the files of this folder.
 
-Owns reading the files (`broker_keys.txt` and, for nodes of a cluster, `cluster_keys.txt`; `topic_keys.txt`,
-`group_keys.txt` and `client_metrics_keys.txt`), and the key of a name, including keys for the same value in other units
-(the synonyms of DescribeConfigs). Never parses a configured value. Topic and group keys are in the order of Kafka's
-checks: if several values of one request are wrong, the first in this order is reported.
+Owns reading the files: `broker_keys.txt`, `cluster_keys.txt` (for nodes of a cluster), `topic_keys.txt`,
+`group_keys.txt` and `client_metrics_keys.txt`. Owns the look-up of a key by name, and the keys for the same value in
+other units (the synonyms of DescribeConfigs). Never parses a configured value. Topic and group keys are in the order of
+Kafka's checks: if several values of one request are wrong, the first in this order is reported.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FAMILIES: Final = (
     ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 _SYNONYMS: Final = {name: family for family in _FAMILIES for name in family} | {
-    # The scheduler's interval is only a default of the other, so it has no synonyms itself.
+    # The scheduler's interval is only the default of log.flush.interval.ms, so it has no synonyms itself.
     "log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
 }
 
@@ -36,7 +36,7 @@ def listener_base(name: str) -> str | None:
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return the broker keys that may give `name` its value, best first; `name` itself is one of them."""
+    """Return the broker keys that may set the value of `name`, highest precedence first, including `name` itself."""
     family = _SYNONYMS.get(name)
     if family is not None:
         return family
@@ -45,7 +45,7 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 
 class Section(NamedTuple):
-    """Keys of one section of the docs page."""
+    """A section of the docs page, with its keys."""
 
     title: str
     keys: list[ConfigKey]
@@ -121,12 +121,12 @@ DYNAMIC_ONLY: Final = frozenset(name for name, key in BROKER.items() if key.dyna
 
 
 def broker_key(name: str) -> ConfigKey | None:
-    """Return the declaration of a broker key, also for a listener's own setting; None if unknown."""
+    """Return the declaration of a broker key, or of a listener's own setting; None if unknown."""
     found = BROKER.get(name)
     if found is not None:
         return found
     base = listener_base(name)
     if base is None:
         return None
-    # SASL settings have the mechanism in front: listener.name.<listener>.<mechanism>.<key>.
+    # A listener's SASL settings have the mechanism before the key: listener.name.<listener>.<mechanism>.<key>.
     return BROKER.get(base) or BROKER.get(base.partition(".")[2])

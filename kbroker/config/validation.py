@@ -1,8 +1,8 @@
 """The validation of configs of a topic, a group or a metrics subscription.
 
-Owns unknown names, and the broker's bounds on a group's keys, with Kafka's messages. between_keys.py owns the rules
-between keys, changes_while_running.py a running broker's own configs. Never parses (values.py) and never stores: an
-invalid config raises InvalidConfig.
+Owns the refusal of unknown names, and the broker's bounds on a group's keys, with Kafka's messages. between_keys.py
+owns the rules between keys, changes_while_running.py a running broker's own configs. Never parses (values.py) and never
+stores: an invalid config raises InvalidConfig.
 """
 
 from __future__ import annotations

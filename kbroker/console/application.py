@@ -1,7 +1,7 @@
 """The console as an ASGI application: pages, actions, login, and the handling of failures.
 
-Owns the order of checks on a request: the guard, the session, the form's token, then the typed confirmation; and that
-each change leaves a line in the log. Never knows the content of a page.
+Owns the order of checks on a request: the guard, the session, the form's token, then the typed confirmation. Logs a
+line for each change. Never knows the content of a page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ONE_LINE: Final = re.compile(r"[^\x20-\x7e\xa0-\U0010ffff]")
 _ONE_WORD: Final = re.compile(r"[A-Za-z0-9_.:,*/@+-]+")
 _LONGEST_NOTED: Final = 200
 _MOST_NOTED: Final = 20_000
-"""The most characters of a log line: a reset of many partitions names them all."""
+"""The most characters of a log line: the line for a reset names all partitions."""
 _LISTS: Final = (
     ("/topics/", "/topics", "To the topics"),
     ("/group", "/groups", "To the groups"),
@@ -125,7 +125,7 @@ class Web:
         assert not common.keys() & facts.keys(), "a page's facts hide what all pages have"
         template = self.templates.get_template(name)
         body = rendered(template, request.headers.get("x-part", ""), {**common, **facts})
-        # JSON's "\\ud800" is not a character in UTF-8: it is shown as it was written.
+        # A lone surrogate in JSON, "\\ud800", cannot be encoded as UTF-8: show it in its escaped form.
         response = HTMLResponse(body.encode("utf-8", "backslashreplace"), status, headers={"vary": "x-part"})
         if flash is not None:
             sessions.forget_flash(response)
@@ -220,7 +220,7 @@ class Web:
         return response
 
     def _refused(self, request: Request, error: Exception, key: str, user: str | None) -> Response:
-        if request.headers.get("hx-request"):  # the text goes into the form that was sent
+        if request.headers.get("hx-request"):  # show the error in the form that was sent
             return self._shown("refused.html", {"text": _in_words(error)}, request, key, user)
         return self._trouble(request, error, key, user)
 
@@ -254,13 +254,13 @@ class Web:
         return self._shown("trouble.html", facts, request, key, user, error.status_code)
 
     async def failed(self, request: Request, error: Exception) -> Response:
-        """Answer after an error of the console itself; Starlette raises it again, for the log."""
+        """Answer after an error in the console's own code; Starlette raises the error again, for the log."""
         del request, error
         return Response("the console failed; its log has the reason\n", 500, media_type="text/plain")
 
 
 def _list_of(request: Request) -> tuple[str, str]:
-    """Return the address and text of a link from a failed page: to the list that it belongs to."""
+    """Return address and text of a link from a failed page to the list of such entities."""
     for begin, place, words in _LISTS:
         if request.url.path.startswith(begin):
             return place, words
@@ -312,6 +312,6 @@ def _note(action: Action, values: Values, user: str | None, address: str, what: 
 
 
 def _quoted(text: str) -> str:
-    """Return a sent text as one word, which cannot be mistaken for the rest of the line."""
+    """Return a text from a form as one quoted word, so that it cannot imitate other parts of the line."""
     short = text[:_LONGEST_NOTED]
     return short if _ONE_WORD.fullmatch(short) else json.dumps(short)

@@ -30,7 +30,7 @@ from kbroker.admin.errors import AdminError, Unreachable, WrongInput
 
 T = TypeVar("T")
 DEADLINE_S: Final = 12.0
-"""The deadline of a page; later work continues in its thread, limited there by the client's own timeouts."""
+"""The seconds after which a page stops waiting; the request's thread continues until the client's own timeouts."""
 _THREADS: Final = 8
 _MOST_WAITING: Final = 64
 _SETTINGS: Final = {
@@ -48,7 +48,7 @@ class Slow(Exception):  # noqa: N818 - an outcome
 
 
 class Busy(Exception):  # noqa: N818 - an outcome
-    """Too many requests are under way."""
+    """Too many requests are in progress."""
 
 
 def patient(connection: Connection) -> Connection:
@@ -57,7 +57,7 @@ def patient(connection: Connection) -> Connection:
 
 
 class Cluster:
-    """A cluster for the pages to ask."""
+    """A cluster to which the pages send requests."""
 
     def __init__(self, connection: Connection, threads: int = _THREADS) -> None:
         self.connection = patient(connection)
@@ -69,7 +69,7 @@ class Cluster:
         self._closed = self._over = False
 
     async def ask(self, question: Callable[[Any], T], *, reads: bool = True, deadline_s: float = DEADLINE_S) -> T:
-        """Return the result of a question, which is called with an admin client in a thread.
+        """Call `question` with an admin client in a thread; return its result.
 
         Raises Unreachable if the cluster cannot be reached, AdminError for its refusals, Slow and Busy.
         """
@@ -94,7 +94,7 @@ class Cluster:
             self._running.discard(answer)
 
     def give_up(self) -> None:
-        """Make every waiting request fail; to be called in their loop."""
+        """Make every waiting request fail; must be called in the event loop of the requests."""
         self._over = True
         for answer in self._running:
             if not answer.done():
@@ -103,7 +103,7 @@ class Cluster:
     def _done(self, working: asyncio.Future[Any]) -> None:
         self._waiting -= 1
         if not working.cancelled():
-            working.exception()  # no request may be waiting for it any more
+            working.exception()  # mark the exception as retrieved, because no request may be waiting for it any more
 
     def _answer(self, question: Callable[[Any], T], reads: bool) -> T:
         client, used = self._take()
@@ -120,10 +120,10 @@ class Cluster:
         except KafkaError as error:
             raise AdminError(in_words(error, self.connection)) from error
         except (struct.error, UnicodeEncodeError) as error:
-            raise WrongInput("a number is too large, or a text has the wrong form, for Kafka's protocol") from error
+            raise WrongInput("a number is too large, or a text cannot be encoded, for Kafka's protocol") from error
 
     def _with(self, client: Any, question: Callable[[Any], T]) -> T:
-        """Ask, and keep the client unless its connection is in doubt."""
+        """Send the request, and keep the client unless its connection may be broken."""
         keep = False
         try:
             found = question(client)
@@ -154,7 +154,7 @@ class Cluster:
             return True
 
     def close(self) -> None:
-        """Close the idle clients; running requests still end on their own."""
+        """Close the idle clients; each running request closes its own client at its end."""
         with self._lock:
             self._closed = True
             idle, self._idle = list(self._idle), deque()

@@ -1,6 +1,6 @@
 """Charts made on the server: SVG from numbers, without scripts and without inline styles.
 
-Owns how numbers become shapes. All text in them is escaped; colours come from the style sheet, by class.
+Owns how numbers become shapes. All text in a chart is escaped; the style sheet sets the colours, by class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOP: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """The measures of a chart in its own units; the page scales it."""
+    """The measures of a chart in its own units; the page scales the chart."""
 
     name: str
     width: int
@@ -35,8 +35,10 @@ class _Frame:
 
 
 _FRAMES: Final = (_Frame("on-wide", 1000, 200, 56, 4), _Frame("on-narrow", 340, 170, 44, 3))
-"""One for a wide window and one for a phone, where the text of the wide one would be a third as large; the style sheet
-shows one of them."""
+"""A wide chart, and a narrow one for phones; the style sheet shows one of them.
+
+On a phone the wide chart's text would shrink to a third.
+"""
 
 
 def spark(series: Series, label: str) -> Markup:

@@ -1,6 +1,6 @@
 """The rows of configs on pages, for every kind of entity.
 
-Owns that a sensitive value is never shown, even if a broker returns one.
+Never shows a sensitive value, even if a broker returns one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Row:
     secret: bool
     source: str
     own: bool
-    """Whether it was set on this entity itself."""
+    """Whether the value was set on this entity itself."""
     read_only: bool
     kind: str
     documentation: str

@@ -1,4 +1,4 @@
-"""The console itself: what all pages share.
+"""The console itself: the state that all pages share.
 
 Owns the settings, the cluster, the sampler's results, and how long a view of the cluster counts as fresh. Never answers
 a request.
@@ -25,7 +25,7 @@ from kbroker.console.sessions import Sessions
 T = TypeVar("T")
 _FRESH_S: Final = 2.0
 _TIMES_ITS_COST: Final = 10
-"""A view stays fresh this many times as long as it took: with ten thousand topics some seconds."""
+"""A view stays fresh for this many times the duration of its request: some seconds for ten thousand topics."""
 audit = logging.getLogger("kbroker.console.audit")
 
 
@@ -35,11 +35,11 @@ class Settings:
 
     read_only: bool = False
     public: bool = False
-    """Whether any host name may be used for it."""
+    """Whether requests may use any host name for the console."""
     names: frozenset[str] = frozenset()
-    """The host names for it, besides addresses and localhost; in lower case."""
+    """The console's host names, besides addresses and localhost; in lower case."""
     users: Mapping[str, str] | None = None
-    """Lines of scrypt by name; None if no login is needed."""
+    """The users' password hashes by scrypt, by name; None if no login is needed."""
     secure: bool = False
     """Whether it is served with TLS."""
     port: int = 0
@@ -60,7 +60,7 @@ class Console:
     sessions: Sessions = field(init=False)
     login_tries: LoginTries = field(default_factory=LoginTries)
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops: streams end then."""
+    """Set when the server stops, so that streams end."""
     listening: int = 0
     """The number of browsers that follow records."""
     _view: ClusterView | None = None
@@ -115,7 +115,7 @@ class Console:
         self.sampler.look_again()
 
     def end(self) -> None:
-        """End streams and waiting requests; to be called in the server's loop."""
+        """End streams and waiting requests; must be called in the server's event loop."""
         self.ending.set()
         self.cluster.give_up()
 

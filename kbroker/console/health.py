@@ -1,6 +1,6 @@
 """The faults of a cluster, worst first, each with the page that helps to fix it.
 
-Owns the definition of a fault. Judges the sampler's results; never asks a cluster.
+Owns the definition of a fault. Judges the sampler's results; never sends a request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.console.stuck_groups import STANDING_S
 GROWING_S: Final = 120.0
 """How many seconds a group's lag must grow before the group counts as falling behind."""
 UNSETTLED_S: Final = 60.0
-"""How many seconds a group must rebalance before that is reported: more than the clients' default session of 45 s."""
+"""The seconds of rebalancing after which a group is reported: more than clients' default session timeout of 45 s."""
 _NAMED: Final = 3
 
 
@@ -163,7 +163,7 @@ def _of_clients(samples: Samples) -> Iterator[Finding]:
 
 
 def _topics(health: str, names: list[str]) -> str:
-    """Return the address of the list of ailing topics; with internal topics only if any of them ails."""
+    """Return the address of the list of ailing topics; it shows internal topics only if one of them ails."""
     return place("/topics", health=health, internal="1" if INTERNAL.intersection(names) else None)
 
 

@@ -1,6 +1,7 @@
 """Addresses of pages, with quoted parts, and long lists, of which a page shows a part: search and the number of pages.
 
-Owns how a search for topics, groups and ACLs matches, and the arithmetic. A page beyond the end is the last one.
+Owns how a search for topics, groups and ACLs matches, and the arithmetic of pages. A page beyond the end shows the last
+page.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 
 def place(path: str, *parts: object, **query: object) -> str:
-    """Return an address from a path, further parts of it, and a query without None and empty values."""
+    """Return an address: a path, further parts of the path, and a query without None and empty values."""
     whole = path + "".join(f"/{quote(str(each), safe='')}" for each in parts)
     given = {name.rstrip("_"): str(value) for name, value in query.items() if value is not None and value != ""}
     return f"{whole}?{urlencode(given)}" if given else whole

@@ -1,6 +1,6 @@
 """Login: the form, the page after it, and the texts of failures.
 
-Owns that wrong names and wrong passwords look the same, and that a login never redirects to another site.
+Answers a wrong name and a wrong password alike, and never redirects to another site after a login.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def to_login(request: Request) -> Response:
 
 
 def facts(next_place: str, failure: str | None, typed: str = "") -> dict[str, Any]:
-    """Return the facts of the page; after a failure with the typed name, so that only the password is missing."""
+    """Return the facts of the page; after a failure they include the typed name."""
     return {"next": own_place(next_place), "failure": failure, "typed": typed}
 
 

@@ -2,10 +2,11 @@
 
 Owns the count of wrong answers and the order of checks. Never reads a password itself.
 
-An address has few wrong answers a minute. Passwords are checked one at a time, which costs some 50 ms of a processor;
-after many wrong answers from all addresses in a minute, one every two seconds. Many addresses thus guess no faster than
-few, but a right password waits behind wrong ones. The number of waiting checks is limited, so many addresses can keep
-new ones out. Addresses with an earlier login, and the console's own machine, do not wait for others.
+Each address has only a few wrong tries per minute. Passwords are checked one at a time; a check takes some 50 ms of a
+processor. After many wrong tries from all addresses within a minute, only one password is checked every two seconds. So
+many addresses cannot guess faster than a few, but a right password must wait for earlier wrong ones. The number of
+waiting checks is limited, so many addresses can keep new addresses out. Addresses with an earlier login, and the
+console's own machine, do not wait for other addresses.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class LoginTries:
         self._looked = -_PAUSE_S
 
     async def judge(self, address: str, is_right: Callable[[], bool]) -> bool | None:
-        """Return the result of `is_right`, run in a thread; None without a check: too many tries."""
+        """Return the result of `is_right`, run in a thread; None if too many tries prevent the check."""
         known = address in self._known or _is_of_this_machine(address)
         if self._wrong_of(address) >= _WRONG or address in self._waiting:
             return None
@@ -59,7 +60,7 @@ class LoginTries:
             return None
         self._waiting.add(address)
         try:
-            # Not in the threads for the cluster: they are all busy if the cluster hangs.
+            # Not in the threads for requests to the cluster: all of them are busy if the cluster hangs.
             if known:
                 async with self._turn_of_known:
                     right = await asyncio.to_thread(is_right)

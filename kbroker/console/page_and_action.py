@@ -1,7 +1,7 @@
 """The form of a page and of an action.
 
-Owns it: a page is a path with a function that finds its facts, an action is a form that changes something. The
-application guards, renders and logs them.
+A page is a path with a function that finds its facts; an action is a form that changes something. The application
+guards, renders and logs them.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Action:
     secret: frozenset[str] = field(default_factory=frozenset)
     """Fields that must not appear in the log."""
     long: frozenset[str] = field(default_factory=frozenset)
-    """Fields of which the log has only the length."""
+    """Fields of which the log shows only the length."""
     of_console: bool = False
-    """Whether it changes the console, or needs its connection, and no admin client."""
+    """Whether `run` gets the console instead of an admin client: it changes the console, or needs its connection."""
 
     @property
     def path(self) -> str:

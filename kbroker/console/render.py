@@ -1,7 +1,7 @@
 """Rendering of pages: templates, and the functions for them.
 
-Owns Jinja2's environment, in which everything is escaped and a missing value is an error, and the static files, whose
-addresses change with their content.
+Owns Jinja2's environment, which escapes everything and raises an error for a missing value. Owns the static files,
+whose addresses change with their content.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def environment() -> Environment:
         plural=number_text.plural,
         asset=asset,
     )
-    # A page "/topics" is open on "/topics/orders" as well.
+    # The menu shows "/topics" as the current page on "/topics/orders", too.
     made.tests["in_front_of"] = lambda prefix, path: path == prefix or path.startswith((f"{prefix}/", f"{prefix}s"))
     return made
 
 
 def breakable(name: str) -> Markup:
-    """Return a name that may be wrapped after its dots, lines and the like, and not within a word."""
-    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no character reference contains any of them
+    """Return a name that a browser may wrap after dots, dashes and the like, but not within a word."""
+    return Markup(_BEFORE_A_BREAK.sub(r"\g<0><wbr>", str(escape(name))))  # no escaped character has one
 
 
 def rendered(template: Template, part: str, facts: dict[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """Samples taken every few seconds, regardless of visitors: throughput, lag, sizes, health.
 
-Owns a thread with its own client, and the largest share of time with requests: a twentieth, so that a large cluster
-gets fewer requests; a third while brokers are gone, because then it mostly waits for them while they are being
-repaired. Keeps the latest samples in memory and nothing else. Never fails: the pages show its errors.
+Owns a thread with its own client, and a limit on its share of time with requests: a twentieth, so that a large cluster
+gets fewer requests. While brokers are missing the limit is a third, because most of that time is spent waiting for
+them. Keeps only the latest samples, in memory. Never fails: the pages show its errors.
 
-kafka-python learns of brokers from its own Metadata, which it requests once in five minutes: until then it does not
-know a broker that has returned. So the client is replaced when a broker is alive that was not alive all the time since
-the client was made.
+kafka-python learns of brokers only from its own Metadata request, every five minutes, so it may not know a broker that
+has returned. Therefore the sampler makes a new client when a live broker was not alive all the time since the old
+client was made.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from kbroker.console.stuck_groups import STANDING_S, StandingStill, Unsettled
 
 PERIOD_S: Final = 5.0
 _SHARE: Final = 0.05
-"""The longest duration of a round, relative to the pause after it."""
+"""The longest duration of a round, as a share of the pause after it."""
 _SHARE_WITHOUT_ALL: Final = 0.5
-"""The same while brokers are gone."""
+"""The same while brokers are missing."""
 _SOON_S: Final = 1.0
 _MOST_PARTITIONS: Final = 20_000
 _MOST_TOPICS: Final = 2_000
 _MOST_GROUPS: Final = 500
 _MOST_JUDGED: Final = 1_000
-"""The most topics per round whose min.insync.replicas is requested, of those that are not fully in sync."""
+"""How many topics that are not fully in sync get a request for min.insync.replicas in a round, at most."""
 _JUDGED_FOR_S: Final = 60.0
 _MOST_STOPS: Final = 20_000
 _GROUPS_AT_ONCE: Final = 100
 _SUSPECTS_AT_ONCE: Final = 20
-"""The most groups per round that are checked again because they seem to stand still."""
+"""The most groups that one round checks again because they seem to stand still."""
 _DIRS_EVERY_S: Final = 30.0
 _HANGING_EVERY_S: Final = 60.0
 _HANGING_PARTITIONS: Final = 2_000
 HANGING_MS: Final = 15 * 60_000
-"""The least time without a record in a hanging transaction: Kafka's longest timeout."""
+"""A transaction counts as hanging after so long without a record: Kafka's default transaction.max.timeout.ms."""
 _LATEST: Final = -1
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Samples:
     hanging: list[Open] = field(default_factory=list)
     under_min_isr: set[Key] = field(default_factory=set)
     unsettled: dict[str, float] = field(default_factory=dict)
-    """Groups that keep rebalancing, and for how many seconds that has been observed."""
+    """The seconds for which groups have kept rebalancing, by group."""
     rounds: int = 0
     looked_at: float = 0.0
     """The end of the last successful round, in s since 1970."""
@@ -173,7 +173,7 @@ class Sampler:
         view, before = self.samples.view, self._alive
         now = frozenset() if view is None else frozenset(each.node_id for each in view.brokers)
         before = before or now
-        self._alive = before & now  # the client forgets missing brokers, too
+        self._alive = before & now  # the client also forgets brokers that are missing
         if now <= before:
             return False
         self._close()
@@ -217,7 +217,7 @@ class Sampler:
             self._hanging_at = now
             with contextlib.suppress(AdminError, KafkaError):  # Apache Kafka has this API since 3.0
                 samples.hanging = hanging(admin, leaders, HANGING_MS)
-        elif samples.hanging:  # an operator may be about to abort it
+        elif samples.hanging:  # check these again: an operator may have aborted them
             found = {(each.topic, each.partition) for each in samples.hanging}
             with contextlib.suppress(AdminError, KafkaError):
                 samples.hanging = hanging(admin, {key: leaders[key] for key in found & leaders.keys()}, HANGING_MS)
@@ -239,9 +239,9 @@ class Sampler:
             samples.topics.add(name, at, rate)
 
     def _under_min_isr(self, admin: Any, view: ClusterView, now: float) -> set[Key]:
-        """Return partitions with too few in-sync replicas for acks=all, of topics that are not fully in sync."""
+        """Return partitions with too few in-sync replicas for acks=all, among topics that are not fully in sync."""
         names = [topic.name for topic in view.topics.values() if topic.under_replicated]
-        below = {name for name, _ in self.samples.under_min_isr}  # an operator may be about to alter it
+        below = {name for name, _ in self.samples.under_min_isr}  # read again: it may be altered
         known = {
             name: value
             for name in names
@@ -302,13 +302,13 @@ def _committed(admin: Any, names: Iterable[str]) -> dict[str, dict[Key, int]]:
 
 
 def _assigned(admin: Any, name: str, committed: dict[Key, int]) -> dict[Key, int]:
-    """Return a group's committed offsets of partitions with a member: it may have stopped reading others."""
+    """Return a group's committed offsets of assigned partitions; it may no longer read other partitions."""
     try:
         group = group_of(admin, name)
     except (KafkaError, AdminError):
         return committed
     except Exception:
-        log.exception("what members of group %s have", name)  # assignments are the clients' own bytes
+        log.exception("what members of group %s have", name)  # clients encode assignments themselves
         return committed
     members = (group["members"] if group is not None else None) or ()
     assigned = {(p["topic"], p["partition"]) for member in members for p in member["partitions"]}

@@ -1,4 +1,4 @@
-"""Numbers over time, of which only the latest are kept.
+"""Numbers over time: series that keep only the latest values.
 
 Owns the number of points in a series, and the number of series. Never takes a sample.
 """
@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Final
 
 POINTS: Final = 180
-"""The points of a series: a quarter of an hour, at one every five seconds."""
+"""The most points of a series: a quarter of an hour, with one point every five seconds."""
 
 
 class Series:
     """Values with their times, in seconds; the oldest are dropped.
 
-    One thread may add while others read: the points are replaced, never changed.
+    One thread may add while others read: `add` replaces the sequence of points, and never changes it.
     """
 
     __slots__ = ("_points",)
@@ -56,7 +56,7 @@ class Series:
 
 
 class Family:
-    """Series by name, a limited number: the least recently updated is dropped first."""
+    """A limited number of series by name; the least recently updated series is dropped first."""
 
     def __init__(self, most: int) -> None:
         self._most = most

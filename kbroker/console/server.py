@@ -1,4 +1,4 @@
-"""The console's server: its connections, TLS, and the order of a stop: streams, then the server, then the clients."""
+"""The console's server: connections, TLS, and the order of a stop: first streams, then the server, then clients."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Logins, and the proof that a form is the console's own.
 
-Owns the cookie, its lifetime, and the tokens in forms. Sessions are in memory: a restart ends them. Without logins
-every browser still has a session, for the tokens, which is stored nowhere.
+Owns the cookie, its lifetime, and the tokens in forms. Sessions are in memory: a restart ends them. Without logins each
+browser still gets a session, for the tokens; it is not stored.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Sessions:
     def begin(self, user: str | None) -> str:
         """Return the key of a new session; with too many sessions the least recently used is dropped.
 
-        Without logins nothing is stored: the key is signed, so that a request without a cookie costs nothing.
+        Without logins nothing is stored: the key is signed, so that a request without a cookie costs no memory.
         """
         if not self.asks:
             name = secrets.token_urlsafe(16)

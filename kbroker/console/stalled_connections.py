@@ -1,7 +1,7 @@
 """HTTP connections that are closed when their client stalls: it reads nothing, or never completes a request.
 
-Owns the time limits. Without them a few idle clients would hold all the connections of the console. A slow client that
-reads or sends at least something may continue, except for the head and the body of a request, which are small.
+Owns the time limits. Without them a few idle clients would hold all the connections of the console. A client that reads
+slowly may continue. A request is small, so all of it must arrive within its time limit.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 READER_S: Final = 30.0
-"""How long a client may leave waiting data unread."""
+"""How many seconds a client may leave data unread."""
 REQUEST_S: Final = 30.0
-"""How long a request may take to arrive, from its first byte or the connection's beginning to its last byte."""
+"""How many seconds a request may take, from its first byte (or the connection's start) to its last byte."""
 
 
 class TimedProtocol(H11Protocol):
@@ -57,7 +57,7 @@ class TimedProtocol(H11Protocol):
         self._reader_timer = self.loop.call_later(READER_S, check)
 
     def resume_writing(self) -> None:
-        """Continue: the client has read most of the waiting data."""
+        """Continue to write: the client has read most of the waiting data."""
         self._stop_reader_timer()
         super().resume_writing()
 

@@ -1,13 +1,14 @@
-"""Groups that make no progress: partitions without a commit while records wait, and steady rebalances.
+"""Groups that make no progress: there are no commits although records wait, or the group keeps rebalancing.
 
-Owns since when each offset is unchanged, for the groups that are sampled. A lag alone is no fault, nor a constant lag:
-a transaction's marker is a record that is never read. So the time counts from an observed commit, and only if the
-partition has grown since. A group is judged by its own last sample only: without a sample it does not count as standing
+Owns the time since which each committed offset of the sampled groups is unchanged. Neither a lag nor a constant lag is
+a fault: a transaction marker adds to the lag but is never read. So the time counts from an observed commit, and only if
+the partition has grown since then. Each group is judged by its last sample: without one it does not count as standing
 still.
 
-Owns also since when a group keeps rebalancing. Only states at moments are visible: a group whose members lose their
-sessions is stable in between, and two moments may each fall into a short rebalance. So it takes three of them, and a
-group has settled once it was seen in other states three times. Never asks a cluster.
+Owns also the time since which a group keeps rebalancing. Samples show only single moments: a group whose members keep
+losing their sessions is stable in between, and two samples may each fall into a short rebalance. So a group counts as
+unsettled after three samples in a rebalance, and as settled again after three samples in other states. Never sends a
+request.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from kbroker.admin.group_offsets import WITHOUT_MEMBERS
 from kbroker.admin.placement import Key
 
 STANDING_S: Final = 120.0
-"""Seconds without a commit of a group with members in a growing partition before it counts as standing still: twice the
-minute after which Kafka Connect's sinks commit."""
+"""The seconds without a commit after which a group stands still in a growing partition.
+
+It is twice the commit interval of Kafka Connect's sinks, which is a minute.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A committed offset of a partition, when it was first and last seen (s), and the partition's ends then."""
+    """An unchanged committed offset: when it was first and last seen (s), and the partition's end offsets then."""
 
     offset: int
     since: float
@@ -36,12 +39,12 @@ class Stop:
 
     @property
     def lasted_s(self) -> float:
-        """For how many seconds it has been observed."""
+        """For how many seconds the offset has been unchanged."""
         return self.seen - self.since
 
 
 class StandingStill:
-    """The committed offsets of groups behind the end; for a limited number of partitions, the rest is not judged.
+    """The committed offsets of groups with a lag, for a limited number of partitions; others are not judged.
 
     One thread may update while others read: a group's stops are replaced, never changed. Times are in s, of any one
     clock.
@@ -85,12 +88,12 @@ class StandingStill:
         return {key: each for key, each in stops.items() if each.last_end > each.end and each.lasted_s >= span_s}
 
     def keep(self, groups: Iterable[str]) -> None:
-        """Drop all groups but these, which have members now."""
+        """Drop all groups except these, which have members now."""
         for group in self._stops.keys() - groups:
             self.forget(group)
 
     def forget(self, group: str) -> None:
-        """Drop a group, as after no answer."""
+        """Drop a group, for instance if the coordinator has not answered."""
         self._count -= len(self._stops.pop(group, ()))
 
 
@@ -103,11 +106,11 @@ class _Seen:
     since: float
     unsettled: int = 0
     settled: int = 0
-    """How often it was seen settled since it was last unsettled."""
+    """The number of samples in other states since the last sample in a rebalance."""
 
 
 class Unsettled:
-    """The groups that are not settled; times in s, of any one clock."""
+    """The groups that keep rebalancing; times are in s, all from the same clock."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}

@@ -1,6 +1,6 @@
 """The fields that a browser sends, in queries and forms: read, bounded and checked.
 
-Owns which forms are readable. Input without meaning raises WrongInput with a line for people.
+Owns the accepted form of each kind of field. Invalid input raises WrongInput with a line for people.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Values:
         return self._fields.get(name, [default])[-1].replace("\r\n", "\n")
 
     def needed(self, name: str, what: str) -> str:
-        """Return a field that must not be empty; the error names it by `what`."""
+        """Return a field that must not be empty; the error calls the field `what`."""
         found = self.text(name)
         if not found:
             raise WrongInput(f"{what} is missing")

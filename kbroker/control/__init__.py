@@ -1,4 +1,4 @@
-"""A test's tools for a broker, over HTTP: for tests that are not Python, and for the command line.
+"""A test's tools for a broker, over HTTP: for tests in other languages than Python, and for the command line.
 
 faults, clock, requests, topics, groups, snapshots  the operations, a module each
 changes.py                                          those made of the table kbroker.changes

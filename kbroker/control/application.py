@@ -1,7 +1,7 @@
 """The control API as an ASGI application: operations behind paths, JSON in and out, errors in one line.
 
-Owns bodies (their size, their time to arrive), the turns of operations, which of Python's exceptions are which status,
-and the pace at which long answers are written. Never knows the work of an operation.
+Owns the limits on bodies (their size, their time to arrive), the turns of operations, the HTTP status for each Python
+exception, and the pace at which long answers are written. Never knows the work of an operation.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OPERATIONS: Final = (
     *snapshots.OPERATIONS, *changes.OPERATIONS,
 )  # fmt: skip
 BODY_S: Final = 10.0
-"""How long a body may take to arrive."""
+"""How many seconds a body may take to arrive."""
 READER_S: Final = 30.0
-"""How long a follower may leave sent data unread."""
+"""How many seconds a reader of a stream may leave sent data unread."""
 AT_ONCE: Final = 8
-"""The most operations at once that change something, and also of those that read; others wait for their turn."""
+"""The most operations at once: so many that change something, and so many that read; others wait for their turn."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 
 def application(control: Control, *, public: bool) -> Guard:
-    """Return the application; a `public` one accepts any Host."""
+    """Return the application; a `public` application accepts any Host header."""
     changing, reading = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in OPERATIONS:
@@ -74,7 +74,7 @@ def application(control: Control, *, public: bool) -> Guard:
 
 
 async def _by_method(endpoints: dict[str, _Endpoint], request: Request) -> Response:
-    if request.method not in endpoints:  # HEAD, which Starlette adds: its answer would be created and discarded
+    if request.method not in endpoints:  # HEAD, which Starlette adds: its answer would be discarded
         raise HTTPException(405, headers={"Allow": ", ".join(endpoints)})
     return await endpoints[request.method](request)
 
@@ -99,7 +99,7 @@ async def _answered(control: Control, operation: Operation, turns: asyncio.Semap
 
 @contextlib.asynccontextmanager
 async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[None]:
-    """Take a turn. A started operation finishes; if the client leaves before, it raises ClientDisconnect instead."""
+    """Wait for a turn, then yield, and give the turn back. Raises ClientDisconnect if the client leaves first."""
     if turns.locked():
         await _while_there(receive, turns.acquire())
     else:
@@ -111,7 +111,7 @@ async def _turn(turns: asyncio.Semaphore, receive: Receive) -> AsyncIterator[Non
 
 
 async def _while_there(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
-    """Return the result of work. Cancels it and raises ClientDisconnect if the client leaves."""
+    """Return the result of `work`. If the client leaves first, cancel the work and raise ClientDisconnect."""
     disconnected, working = asyncio.ensure_future(_until_disconnected(receive)), asyncio.ensure_future(work)
     try:
         await asyncio.wait({disconnected, working}, return_when=asyncio.FIRST_COMPLETED)
@@ -180,7 +180,7 @@ async def _body(request: Request) -> bytes:
 
 
 class Lines(Response):
-    """Newline-delimited JSON, as long as there are values and a reader."""
+    """Newline-delimited JSON that continues until the values end or the reader leaves."""
 
     media_type = "application/x-ndjson"
 
@@ -190,9 +190,9 @@ class Lines(Response):
         self._values = values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write line by line; ends with the values, with the reader, or when the reader stops reading."""
+        """Write line by line, until the values end, the reader disconnects, or the reader stops reading."""
         del scope
-        with contextlib.suppress(Exception):  # the answer has begun, so it can only end
+        with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
             await _while_there(receive, self._write(send))
 
     async def _write(self, send: Send) -> None:
@@ -205,10 +205,10 @@ class Lines(Response):
 
 
 def _error(status: int, text: str, code: str | None = None) -> Response:
-    # The text may contain a caller's input, and a terminal must show it as one line.
+    # The text may contain a caller's input; escape it, so that a terminal shows one line.
     line = text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     body = {"error": line} if code is None else {"error": line, "code": code}
-    # The rest of a body that was not read completely is not worth waiting for.
+    # Close the connection if the body was not read completely, in place of reading the rest.
     headers = {"connection": "close"} if status in (408, 413) else None
     return Response(json_bytes(body), status, headers, media_type="application/json")
 

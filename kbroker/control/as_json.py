@@ -1,8 +1,8 @@
 """The broker's values as JSON.
 
-Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages, and how much of a
-message is included: a request or an answer may be megabytes long, and is then cut. Never writes JSON in one call: that
-would block all other threads, also the broker's.
+Owns the form of bytes ({"text": ...} for UTF-8, else {"base64": ...}) and of Kafka's messages, and the limit at which
+it cuts a message: a request or a response may be megabytes long. Never writes JSON in one call, which would block all
+other threads, including the broker's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ENCODER: Final = json.JSONEncoder(separators=(",", ":"))
 
 
 def json_bytes(value: Any) -> bytes:
-    """Write JSON piece by piece: `json.dumps` holds the interpreter's lock from its beginning to its end."""
+    """Encode JSON piece by piece: one call of `json.dumps` would hold the interpreter's lock all the time."""
     return "".join(_ENCODER.iterencode(value)).encode()
 
 

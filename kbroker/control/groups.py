@@ -41,7 +41,7 @@ def _lag(group: Group, topic: str | None) -> int:
     except MissingError:
         if topic is not None:
             raise
-        return 0  # the group does not exist (any more): its state is "Dead"
+        return 0  # the group does not exist, or no longer exists: its state is "Dead"
 
 
 def _list(control: Control, _: Values) -> dict[str, Any]:
@@ -65,7 +65,7 @@ OPERATIONS: Final = (
     ),
     Operation("GET", "/groups", "listGroups", "The groups, with their states.", "Groups", work=_list),
     Operation(
-        # A path below /groups/NAME needs its place before this one, which takes whole paths: names may have slashes.
+        # Declare paths below /groups/NAME before this one: it matches whole paths, because names may have slashes.
         "GET", "/groups/{group:path}", "getGroup",
         'One group: members, offsets, lag. One that does not exist (yet) is "Dead" and has nothing.', "Group",
         work=lambda control, values: _as_json(control.subject.groups[values["group"]], values.get("topic")),

@@ -1,8 +1,8 @@
-"""Admission: programs of this machine, but not web pages that make its browser send requests.
+"""Admission: programs on this machine may send requests; web pages that make its browser send requests may not.
 
-Owns the checks of a request's head, before its body is read. A foreign page can make a browser send requests here;
-`Origin` and `Sec-Fetch-Site` reveal it, and `Host` does if its name was made to point to this machine (DNS rebinding).
-Never reads paths or bodies.
+Owns the checks of a request's headers, before its body is read. A foreign page can make a browser send requests here.
+`Origin` and `Sec-Fetch-Site` reveal such a request. `Host` reveals it if the page's host name was changed to resolve to
+this machine (DNS rebinding). Never reads paths or bodies.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Guard:
             return
         status, text = why
         body = json_bytes({"error": text})
-        # A body is not read, so the connection cannot continue.
+        # The request's body is not read, so the connection must close.
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
         await send({"type": "http.response.body", "body": body})
 
 
 def refusal(headers: Iterable[tuple[bytes, bytes]], *, public: bool) -> tuple[int, str] | None:
-    """Return status and text of the refusal of a request, by its headers (names in lower case); None admits it."""
+    """Return status and text if a request's headers (names in lower case) require a refusal; None admits it."""
     found: dict[str, list[str]] = {}
     for name, value in headers:
         found.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1").strip())

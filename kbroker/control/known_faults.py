@@ -1,4 +1,4 @@
-"""The faults that were set over HTTP, by an id with which they are read, waited for and removed.
+"""The faults that were set over HTTP; an operation reads, awaits or removes a fault by its id.
 
 Owns the ids, and the meaning of a fault's fields; testing/faults.py has the faults themselves. A filter function
 (`where`) cannot be sent.
@@ -73,7 +73,7 @@ _FILTER_NAMES: Final = frozenset(field.name for field in FILTERS)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """One fault that was set here, with the fields that set it."""
+    """One fault, with the fields of the request that set it."""
 
     id: int
     fault: Fault
@@ -84,7 +84,7 @@ class _Known:
 
 
 class KnownFaults:
-    """The faults that were set over HTTP, by id; also finished ones, for their hits."""
+    """The faults that were set over HTTP, by id; finished ones are kept, because their hits may still be read."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
@@ -133,7 +133,7 @@ class KnownFaults:
         return frozenset(id(each) for each in self._faults.standing())
 
     def _one(self, number: int) -> _Known:
-        found = self._by_id.get(number)  # without the lock, which is held while a broker sets a fault
+        found = self._by_id.get(number)  # not under the lock: it is held while a broker sets a fault
         if found is None:
             raise Refused(404, f"there is no fault {number}")
         return found
@@ -145,7 +145,7 @@ class KnownFaults:
         expired = next((each for each in self._by_id.values() if id(each.fault) not in standing), None)
         if expired is None:
             raise Refused(409, f"there are {KEPT} faults already, and no more are possible")
-        expired.fault.remove()  # an expired fault stays active until a request arrives
+        expired.fault.remove()  # an expired fault stays in the broker until the next request arrives
         del self._by_id[expired.id]
 
 

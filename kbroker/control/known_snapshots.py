@@ -1,6 +1,6 @@
 """The snapshots that were taken over HTTP, each under an id.
 
-Owns the ids, and their largest number, because each snapshot keeps files. testing/snapshot.py describes their content.
+Owns the ids, and the limit of their number: each snapshot keeps files. testing/snapshot.py describes their content.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An operation of the control API: a declaration for both HTTP and the OpenAPI document.
+"""The form of an operation of the control API: one declaration for both HTTP and the OpenAPI document.
 
-Owns its form. The operations themselves are in the modules of their subjects; application.py has them all.
+The operations themselves are in the modules of their subjects; application.py lists all of them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 from kbroker.control.values import Values
 from kbroker.fields import Field
 
-if TYPE_CHECKING:  # the command line reads declarations from here without loading a broker
+if TYPE_CHECKING:  # the command line imports the declarations without loading a broker
     from kbroker.control.known_faults import KnownFaults
     from kbroker.control.known_snapshots import KnownSnapshots
     from kbroker.control.subject import Subject
 
 LOOK_S: Final = 0.02
-"""The interval of checks while waiting: in the server's thread, never in the broker's."""
+"""The seconds between two checks of a condition; only the server's thread waits, never the broker's."""
 
 
 @dataclass
@@ -33,18 +33,18 @@ class Control:
     known: KnownFaults
     snapshots: KnownSnapshots
     changing: threading.Lock = field(default_factory=threading.Lock)
-    """Held by work that must not run twice at once: moving the clock, a reset."""
+    """Held by work that must not run twice at the same time: moving the clock, a reset."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the server stops, for waiting operations."""
+    """Set when the server stops, so that waiting operations end."""
 
 
 @dataclass(frozen=True)
 class Operation:
     """One method of one path. Exactly one of `work`, `wait` and `lines` is set.
 
-    `work` runs in a thread of its own and may wait for the broker; `wait` is awaited in the server's loop, may take
-    long, and is cancelled when the client leaves; `lines` yields values as newline-delimited JSON, as long as there is
-    a reader.
+    `work` runs in a thread of its own and may wait for the broker. `wait` is awaited in the server's loop, may take
+    long, and is cancelled when the client leaves. `lines` yields values for newline-delimited JSON until the reader
+    leaves.
     """
 
     method: str
@@ -67,7 +67,7 @@ class Operation:
 
 
 async def until(holds: Callable[[], bool], timeout_ms: int | None, ending: asyncio.Event) -> bool:
-    """Check until a condition holds; return whether it does after `timeout_ms`, None being ten seconds."""
+    """Check until a condition holds; return False if it does not hold within `timeout_ms` (None: ten seconds)."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (10_000 if timeout_ms is None else timeout_ms) / 1000
     while not holds():

@@ -1,7 +1,7 @@
-"""Requests over HTTP: the requests of clients and their answers, as a list, and as they happen.
+"""Requests over HTTP: clients' requests and their responses, in a list, or one by one when they happen.
 
-Owns the number of listed requests, and the requests that a slow follower misses: the broker keeps a limited number of
-requests (testing/requests.py). Never delays a request.
+Owns the number of listed requests, and which requests a slow reader misses: the broker keeps a limited number of them
+(testing/requests.py). Never delays a request.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.testing.known import check_apis, check_filters
 from kbroker.testing.requests import KEPT, Request
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""The most bytes of JSON in one list; it has the newest requests."""
+"""The most bytes of JSON in one list, which has the newest requests."""
 _FOLLOW_S: Final = 0.05
 _ABOUT_NAMES: Final = tuple(field.name for field in ABOUT)
 
@@ -33,7 +33,7 @@ def _about(control: Control, values: Values) -> dict[str, Any]:
 
 
 async def _list(control: Control, values: Values) -> dict[str, Any]:
-    """Return the newest matching requests, once there are as many as the caller waits for."""
+    """Return the newest matching requests, as soon as there are as many as the caller waits for."""
     about, count = _about(control, values), values.get("count", 0)
     requests = await asyncio.to_thread(lambda: control.subject.requests)
 

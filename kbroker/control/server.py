@@ -1,17 +1,19 @@
 """The control API's server: web_server.py, with a limit on silent connections.
 
-It does not share the broker's loop, although that is asyncio as well: all parsing, checking and writing there would
-delay requests of Kafka's clients, and most operations wait for the broker anyway, which its own loop cannot. A thread
-takes the interpreter's lock in turns with the broker's. No single call into C takes long (bodies are small, answers are
-written piece by piece), and the lock changes hands after half a millisecond instead of Python's five. While long lists
-were read one after the other, the median of a Metadata request was 0.7 ms with that, and 5.3 ms without it; 5.3 ms also
-in the broker's own loop, where the slowest of a hundred took twice as long as either.
+The server has a thread with its own event loop. In the broker's loop, its parsing, checking and writing would delay
+requests of Kafka's clients, and most operations could not wait there for the broker. The two threads take turns with
+the interpreter's lock. No single call into C takes long, because bodies are small and answers are written piece by
+piece. The lock changes hands after half a millisecond instead of Python's default of five.
 
-A connection is uvicorn's, which is closed if no request arrives: uvicorn itself limits the time between two requests,
-but not before the first, and silent connections would keep all others out.
+Measured while long lists were read one after the other: the median of a Metadata request was 0.7 ms with this interval,
+and 5.3 ms with Python's. With the server in the broker's loop the median was 5.3 ms, and the slowest of a hundred
+requests took twice as long as in either other case.
 
-Starlette and uvicorn, and not FastAPI: that needs pydantic, and takes 0.5 s and 25 MB to load instead of 0.13 s and
-13 MB, for checks and a document which a table of operations provides as well (values.py, document.py).
+A connection of uvicorn is closed if no request arrives. uvicorn itself limits the time between two requests, but not
+the time before the first one, so silent connections would keep all others out.
+
+It uses Starlette and uvicorn instead of FastAPI. FastAPI needs pydantic, and takes 0.5 s and 25 MB to load instead of
+0.13 s and 13 MB. Its checks and its document come here from a table of operations (values.py, document.py).
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from kbroker.control.subject import Subject
 from kbroker.web_server import WebServer
 
 HEAD_S: Final = 5.0
-"""How long the head may be incomplete after the connection was made, or after a request began to arrive."""
+"""How many seconds a request's head may be incomplete after the connection was made, or after its first byte."""
 
 
 class Connection(H11Protocol):
-    """A connection that the server closes if no request comes in time."""
+    """A connection that the server closes if no request arrives in time."""
 
     _late: asyncio.TimerHandle | None = None
 
@@ -67,7 +69,7 @@ class Connection(H11Protocol):
 CONNECTIONS: Final = 100
 """The most connections at once; more are answered with 503."""
 _THREADS: Final = 2 * AT_ONCE + 8
-"""One for each turn, and some for followers: Python's default is six on two processors."""
+"""One thread for each turn, and some for readers of streams; Python's default is six on two processors."""
 _TURN_S: Final = 0.0005
 _LARGEST_HEAD: Final = 16 * 1024
 log = logging.getLogger(__name__)
@@ -76,11 +78,11 @@ log = logging.getLogger(__name__)
 class ControlServer(WebServer):
     """Serves the control API of one broker on a listening socket, until `stop`, also as a context manager.
 
-    Not to be stopped from the broker's own thread, for which an answer may wait.
+    The broker's own thread must not stop it: a running operation may be waiting for that thread.
     """
 
     def __init__(self, subject: Subject, listening: socket.socket, *, public: bool = False) -> None:
-        """`public` admits requests by any host name: only addresses and localhost are this machine's own for sure."""
+        """`public` admits requests by any host name; others only by an address or localhost."""
         self._control = Control(subject, KnownFaults(subject.faults), KnownSnapshots())
         super().__init__(
             application(self._control, public=public),
@@ -96,7 +98,7 @@ class ControlServer(WebServer):
         self._turn_s = sys.getswitchinterval()
 
     def start(self) -> Self:
-        """Serve, with shorter turns of the interpreter's threads."""
+        """Serve, and shorten the turns of the interpreter's threads."""
         sys.setswitchinterval(min(self._turn_s, _TURN_S))
         return super().start()
 

@@ -1,7 +1,6 @@
 """The controlled broker as the operations see it, and its form for `kbroker start`.
 
-Owns the tools for a broker whose loop belongs to other code. All methods are called from other threads than the
-broker's.
+Owns the tools for a broker whose event loop belongs to other code. Other threads than the broker's call all methods.
 """
 
 from __future__ import annotations

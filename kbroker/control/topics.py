@@ -1,6 +1,6 @@
 """Topics over HTTP: their records, and writing to them without a client.
 
-Owns how much is read for one answer; testing/topics.py does the reading.
+Owns the limit of what is read for one answer; testing/topics.py reads the records.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _records(control: Control, values: Values) -> dict[str, Any]:
 
 
 def _read(topic: Topic, index: int, start: int) -> Iterator[StoredRecord]:
-    """Read a partition some records at a time: there may be memory for a few only."""
+    """Read a partition a few records at a time, because the memory budget may allow no more."""
     while True:
         some = topic.records(index, start=start, count=_AT_ONCE)
         yield from some

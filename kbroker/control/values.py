@@ -37,7 +37,7 @@ class Refused(Exception):  # noqa: N818 - an outcome
         self.status = status
         self.text = text
         self.code = code
-        """Kafka's name of the error, if it is one of Kafka's."""
+        """Kafka's name of the error; None if the error is not one of Kafka's."""
 
 
 LONGEST_WAIT_MS: Final = 600_000
@@ -120,7 +120,7 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _is_string(value: Any) -> bool:
-    """Whether it is text with a UTF-8 form: JSON can contain half of a surrogate pair."""
+    """Whether it is text that can be encoded as UTF-8: JSON can contain a lone surrogate."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,1 +1,1 @@
-"""Several brokers and their ZooKeeper as processes of one machine: what `kbroker cluster` starts."""
+"""Several brokers and their ZooKeeper as processes on one machine, which `kbroker cluster` starts."""

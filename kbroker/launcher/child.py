@@ -1,7 +1,7 @@
 """A program that runs as a child of the launcher: started, watched, stopped, killed.
 
 Owns the process and its log file. Each child has a session of its own, so that Ctrl-C at a terminal reaches only the
-launcher, which stops its children in order; tied.py ensures that no child outlives the launcher.
+launcher, which then stops its children in order. tied.py ensures that no child outlives the launcher.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_WORDS: Final = 500
 
 
 class LauncherError(Exception):
-    """Something cannot be started or done; the text is one line for people."""
+    """A program cannot be started, or a request cannot be carried out; the text is one line for people."""
 
 
 class Child:
@@ -41,7 +41,7 @@ class Child:
         self._log_begin = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._killed: str | None = None
-        """The reason for which this killed the last run, if it did."""
+        """The reason why this object killed the last run; None if it did not."""
 
     def start(self, command: Sequence[str]) -> None:
         """Start the program; its output is appended to the log file."""
@@ -81,17 +81,17 @@ class Child:
         return f"signal {-status}" if status < 0 else f"exit status {status}"
 
     def describe_end(self) -> str:
-        """Describe how the last run ended with its last output, which is left out after a kill."""
+        """Describe how the last run ended, and its last output unless it was killed."""
         if self.ended == -signal.SIGKILL:
             return self._killed or "killed (signal 9): by somebody, or for want of memory"
         return f"{self.how_ended()}; it printed last: {self.last_words()}"
 
     def stop(self, timeout_s: float, pause: Pause = time.sleep) -> bool:
-        """Stop the program with a signal, and kill it after `timeout_s`; return whether it ended by itself."""
+        """Send the program SIGTERM, and kill it after `timeout_s`; return whether it ended without the kill."""
         if not self.running:
             return True
         self._signal(signal.SIGTERM)
-        self._signal(signal.SIGCONT)  # a paused process would not handle the other signal
+        self._signal(signal.SIGCONT)  # a paused process would not handle SIGTERM
         if wait_until(lambda: not self.running, timeout_s, pause):
             return True
         self.kill(f"killed: told to stop, it had not done so after {timeout_s:g} s")
@@ -116,7 +116,7 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None:
             raise LauncherError(f"{self.name} does not run")
-        self._process.send_signal(number)  # which does nothing for an ended process
+        self._process.send_signal(number)  # does nothing if the process has ended
 
     def last_words(self) -> str:
         """Return the last line of this run's output, shortened, with unprintable characters as "?"."""

@@ -1,7 +1,7 @@
 """The connection from `kbroker cluster kill` and the like to the launcher: a socket in the cluster's directory.
 
-Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. It is a socket of the
-file system that only its owner may use; no port is opened. Never decides the meaning of a request.
+Owns the socket and its protocol: a line of JSON for the request, a line of JSON for the answer. It is a Unix socket
+that only its owner may use; no port is opened. Never decides the meaning of a request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NobodyThere(LauncherError):  # noqa: N818 - a state
 
 
 class ControlSocket:
-    """The launcher's end. A directory has one launcher at a time; raises LauncherError for the second."""
+    """The launcher's end of the connection. Raises LauncherError if another launcher runs in the directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -39,7 +39,7 @@ class ControlSocket:
         try:
             self._socket = socket.socket(socket.AF_UNIX)
             with _reachable(directory) as path, contextlib.suppress(FileNotFoundError):
-                os.unlink(path)  # left behind by a killed launcher
+                os.unlink(path)  # the socket file of a killed launcher
             with _reachable(directory) as path:
                 self._socket.bind(path)
                 os.chmod(path, 0o600)
@@ -105,7 +105,7 @@ def _line(connection: socket.socket) -> bytes:
 
 @contextmanager
 def _reachable(directory: Path) -> Iterator[str]:
-    """Yield a short path of the socket: the kernel's limit is some hundred bytes, and directories may be longer."""
+    """Yield a short path of the socket: the kernel allows some hundred bytes, and a directory may need more."""
     if not os.path.isdir("/proc/self/fd"):
         yield str(directory / _NAME)
         return
@@ -128,7 +128,7 @@ def _locked(directory: Path) -> int:
 
 
 def launcher_runs(directory: Path) -> bool:
-    """Whether a launcher holds a directory, also one that is stopping."""
+    """Whether a launcher runs in a directory, even if it is stopping."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_LINE_TIMEOUT_S)
         try:

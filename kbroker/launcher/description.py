@@ -74,7 +74,7 @@ def read_description(directory: Path) -> ClusterDescription:
 
 
 def remove_stale(path: Path) -> None:
-    """Remove an earlier launcher's file, which could be mistaken for this one's; keep that of a running launcher."""
+    """Remove an earlier launcher's file, which could be mistaken for this launcher's; keep a running launcher's."""
     try:
         pid = _parsed(json.loads(path.read_bytes())).pid
         if pid > 0 and pid != os.getpid():

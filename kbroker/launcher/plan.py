@@ -34,7 +34,7 @@ OWN_KEYS: Final = frozenset(
         "zookeeper.connect",
     }
 )
-"""The settings that differ from broker to broker, so that one value cannot apply to all."""
+"""The settings that differ between brokers, so that --set must not give one value for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BrokerPlan:
     directory: Path
     settings: Mapping[str, str] = field(default_factory=dict)
     metrics: str | None = None
-    """The address of its metrics, as HOST:PORT."""
+    """The address of the broker's metrics, as HOST:PORT."""
 
     @property
     def data_dir(self) -> Path:
@@ -59,7 +59,7 @@ class BrokerPlan:
 
     @property
     def contact(self) -> tuple[str, int]:
-        """The address at which this machine reaches it."""
+        """The address at which this machine reaches the broker."""
         return reached_at(self.host), self.port
 
     @property
@@ -114,11 +114,11 @@ def with_metrics(plan: ClusterPlan, listen: tuple[str, int]) -> ClusterPlan:
 
 
 def defaults(count: int) -> dict[str, str]:
-    """Return the settings of brokers on one machine unless --set overrides them.
+    """Return the default settings of brokers on one machine; --set overrides them.
 
-    Kafka's internal topics have three replicas, which need three brokers. The timeouts are short: by default a killed
-    broker is noticed after 18 s, and the last broker tries for 15 s to hand its leadership over. The APIs between
-    brokers are closed to others.
+    Kafka's internal topics have three replicas, which need three brokers. The timeouts are short: with Kafka's defaults
+    the controller notices a killed broker after 18 s, and the last broker retries its controlled shutdown for 15 s.
+    Only brokers may use the inter-broker APIs.
     """
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),

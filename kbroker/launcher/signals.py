@@ -1,7 +1,7 @@
 """Stop signals, for a program that waits in many places.
 
-Owns the handlers while it is open. The next `pause`, wherever that is, notices a signal: no work is interrupted in the
-middle.
+Owns the signal handlers while it is open. A signal ends only the next `pause` or `wait`, wherever it is called, so that
+no other work is interrupted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StopSignals:
         self.requested = True
 
     def pause(self, seconds: float) -> None:
-        """Wait; raises Stopped at once when a stop signal arrives, or has arrived."""
+        """Wait; raise Stopped at once if a stop signal has arrived, or arrives meanwhile."""
         if not self.requested:
             select.select([self._woken], [], [], seconds)
         if self.requested:
@@ -59,7 +59,7 @@ class StopSignals:
             pass
 
     def forget(self) -> None:
-        """Forget the signal, because it is being carried out, and wait for the next."""
+        """Forget the signal that is being handled, so that only the next one raises Stopped."""
         self.requested = False
 
     def close(self) -> None:

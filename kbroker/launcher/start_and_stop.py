@@ -1,8 +1,8 @@
 """Brokers of one cluster as children of this process, with their own ZooKeeper or a running one.
 
-Owns the order: ZooKeeper before brokers, and at the end the brokers one by one, the controller last, then ZooKeeper.
-Owns also the one request to a broker, for the brokers that it knows: on its own connection, with a timeout. Never
-prints; `pause` waits between two checks, and may raise to end the waiting.
+Owns the order. At a start ZooKeeper is first; at a stop the brokers stop one by one, the controller last, then
+ZooKeeper. Owns also the Metadata request that shows which brokers a broker knows: each has its own connection and a
+timeout. Never prints. `pause` waits between two checks, and may raise an exception to end the waiting.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from kbroker.protocol.messages.connections import RequestHeader
 
 PROGRAM: Final = (sys.executable, "-m", "kbroker")
 START_TIMEOUT_S: Final = 300.0
-"""A broker that reads its logs after a crash needs this long."""
+"""How many seconds a start may take: a broker may have to read its logs after a crash."""
 STOP_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 2.0
 _METADATA: Final = 3
 _VERSION: Final = 12  # Kafka 3.9 has it as well
 _FLEXIBLE_HEADER: Final = 2
-_HEAD: Final = 5  # of the answer: the correlation id, and an empty tag buffer
+_HEAD: Final = 5  # bytes of the response header: correlation id, empty tag buffer
 _MAX_ANSWER: Final = 16 * 1024 * 1024
 
 
@@ -62,7 +62,7 @@ class LocalCluster:
     # -- all of it
 
     def start(self) -> Self:
-        """Start everything and wait until each broker knows all; after a failure the caller must call `stop`."""
+        """Start everything and wait until each broker knows all others; after a failure the caller must call `stop`."""
         require_free(self.plan.brokers)
         if self.plan.zookeeper is None:
             self._report("starting ZooKeeper")
@@ -188,13 +188,13 @@ class LocalCluster:
         return child.stop(STOP_TIMEOUT_S, self.pause)
 
     def _order_of_stop(self) -> list[int]:
-        """Return the ids with the controller last, because it moves the leadership away from the stopping brokers."""
+        """Return the ids with the controller last: it moves leaderships away from the other brokers when they stop."""
         running = sorted((each for each, child in self._children.items() if child.running), reverse=True)
         controller = self.controller() if len(running) > 1 else -1
         return sorted(running, key=lambda node_id: node_id == controller)
 
     def _wait_until_known(self, wanted: Collection[int]) -> None:
-        """Wait until each of these brokers knows them all and a controller; raises LauncherError if one has ended."""
+        """Wait until each of the brokers knows all others and a controller; raises LauncherError if one has ended."""
         expected = frozenset(wanted)
         waiting = list(wanted)
 

@@ -1,7 +1,7 @@
 """The launcher while its cluster runs: it watches the processes, and carries out other commands' requests.
 
-Owns the loop, and the files that describe the cluster. An ended broker stays down until a command restarts it, as on a
-machine of its own; without its ZooKeeper a cluster ends.
+Owns the loop, and the files that describe the cluster. A broker that has ended is not restarted until a command
+requests it. If ZooKeeper ends, the launcher stops the cluster.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Supervisor:
         self._pids: dict[int, int | None] = {}
 
     def start(self) -> None:
-        """Start the cluster; meanwhile it only obeys stop signals. Raises LauncherError, Stopped."""
+        """Start the cluster; meanwhile handle only stop signals, no requests. Raises LauncherError, Stopped."""
         if self._ready_file is not None:
             remove_stale(self._ready_file)
         self._cluster.pause = self._pause
@@ -92,7 +92,7 @@ class Supervisor:
             self._describe()
 
     def _handle(self, request: Request) -> Request:
-        """Carry out a request; an order to stop everything is answered first."""
+        """Carry out a request; a request to stop everything is answered before it is carried out."""
         try:
             return self._carry_out(str(request.get("do")), request.get("node_id"))
         except LauncherError as error:

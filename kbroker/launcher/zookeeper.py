@@ -1,8 +1,8 @@
 """A ZooKeeper server for the brokers of this machine.
 
-Owns its configuration, its process and its jars, which Maven fetches once: each directory of jars is named after its
-pom file and that file's content, and exists completely or not at all. It listens on loopback only, without an admin
-server, and answers one four-letter command: `srvr`, which shows whether it serves.
+Owns its configuration, its process and its jars, which Maven fetches once. The name of a directory of jars depends on
+the pom file's name and content; the directory exists completely or not at all. The server listens only on loopback,
+without an admin server, and answers one four-letter command, `srvr`, which shows whether it serves.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STOP_TIMEOUT_S: Final = 15.0
 _ASK_TIMEOUT_S: Final = 2.0
 
 SETTINGS: Final = {
-    # A session's timeout is counted in ticks, and Kafka's brokers request from 6 to 18 s.
+    # ZooKeeper limits a session's timeout to 2-20 ticks, and Kafka's brokers request 6 to 18 s.
     "tickTime": "500",
     "minSessionTimeout": "1000",
     "maxSessionTimeout": "60000",
@@ -137,12 +137,12 @@ def user_cache_dir() -> Path:
 
 
 def missing_tools() -> list[str]:
-    """Return the missing programs among those that fetch and run jars."""
+    """Return the missing ones among the programs that fetch and run the jars."""
     return [name for name in ("java", "mvn") if shutil.which(name) is None]
 
 
 def kept(pom: Path, cache: Path) -> Path:
-    """Return the directory for the jars of a pom file, which need not exist."""
+    """Return the directory for the jars of a pom file; it need not exist."""
     return cache / f"{pom.stem}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
 
 
@@ -152,7 +152,7 @@ def fetch_jars(pom: Path, cache: Path, pause: Pause = time.sleep) -> Path:
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    # One process fetches while others wait: several may start together.
+    # Several processes may start at once: one fetches, and the others wait for it.
     with open(cache / f"{pom.stem}.lock", "w") as lock:
         if not wait_until(lambda: _locked(lock.fileno()), FETCH_TIMEOUT_S, pause):
             raise JarsMissing(f"another process has been fetching {pom.stem} for {FETCH_TIMEOUT_S} s")

@@ -8,7 +8,7 @@ class PipelineError(Exception):
 
 
 def first_line(err: BaseException) -> str:
-    """Return the first meaningful line of an error: Spark's have pages of stack traces."""
+    """Return the first meaningful line of an error: Spark's errors contain pages of stack traces."""
     found = ""
     for line in str(err).splitlines():
         text = line.strip().removeprefix(": ")
@@ -21,7 +21,7 @@ def first_line(err: BaseException) -> str:
 
 
 def of_spark(err: BaseException) -> bool:
-    """Whether Spark, or the connection to its JVM, raised an error: they have hundreds of types, no common one."""
+    """Whether Spark, or the connection to its JVM, raised an error; its hundreds of types have no common base."""
     return type(err).__module__.partition(".")[0] in ("py4j", "pyspark")
 
 

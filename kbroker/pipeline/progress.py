@@ -1,4 +1,4 @@
-"""The progress of a long job: a bar on a terminal, one line of JSON a step elsewhere.
+"""The progress of a long job: a bar on a terminal, elsewhere one line of JSON per step.
 
 Owns the output of a running job. The bar goes to standard error, the lines go to standard output.
 """
@@ -17,11 +17,11 @@ class Progress(Protocol):
     """Receives a job's progress."""
 
     def step(self, records: int, left: int | None, **facts: Any) -> None:
-        """Report newly done records, and how many are left; None if that is unknown."""
+        """Report newly done records, and how many are left (None if unknown)."""
 
 
 class Lines:
-    """One line of JSON a step: the records done, records a second since the last step, and the records left."""
+    """One line of JSON per step: the records done, records per second since the last step, and the records left."""
 
     def __init__(self, job: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job

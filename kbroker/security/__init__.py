@@ -1,1 +1,1 @@
-"""Identities and permissions of clients. Has values and decisions only; no sockets, stores or requests."""
+"""Identities and permissions of clients. Contains only values and decisions: no sockets, stores or requests."""

@@ -19,7 +19,7 @@ class Principal:
     kind: str
     name: str
     by_token: bool = field(default=False, compare=False)
-    """Whether it used a delegation token: then its owner may not get more of them."""
+    """Whether it logged in with a delegation token: such a client may not create further tokens."""
 
     @classmethod
     def parse(cls, text: str) -> Principal:

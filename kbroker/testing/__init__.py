@@ -1,6 +1,7 @@
-"""Tools for a test beside an embedded broker's normal service: faults, recorded requests, a clock that moves.
+"""Tools for tests with an embedded broker: faults, recorded requests, a clock that a test moves, and assertions.
 
-This module has the assertions. The rest comes with a broker: `broker.faults`, `broker.requests`, `broker.clock`.
+This module has the assertions. The other tools are attributes of a broker: `broker.faults`, `broker.requests`,
+`broker.clock`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ __all__ = ["assert_committed", "assert_no_requests", "assert_records", "assert_r
 
 if TYPE_CHECKING:
     from kbroker.testing.asserting import assert_committed, assert_no_requests, assert_records, assert_requested
-else:  # a type checker would accept any name, also one that does not exist
+else:  # with it, a type checker would accept names that do not exist
 
     def __getattr__(name: str) -> Any:
         """Load the assertions on first access: a test that only moves the clock does not need them."""
@@ -21,5 +22,5 @@ else:  # a type checker would accept any name, also one that does not exist
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:
-        """Return all names, loaded or not."""
+        """Return all names, even those not loaded yet."""
         return sorted({*globals(), *__all__})

@@ -1,4 +1,4 @@
-"""Requests of the embedder, without a connection: handled like any other, without access checks and without faults.
+"""Requests of the embedder without a connection: handled like clients' requests, but without access checks and faults.
 
 Owns the path of such a request to its handler and back. Never interprets a request.
 """
@@ -30,21 +30,21 @@ Code: TypeAlias = Callable[[Answer], int]
 """Returns the error code of an answer; 0 for none."""
 _CLIENT_ID = "kbroker-embedder"
 LATEST, EARLIEST = -1, -2
-"""In place of a time: the end, and the beginning, of a partition."""
+"""Timestamps in ListOffsets that stand for the end and the beginning of a partition."""
 PATIENCE_S: Final = 10.0
 PAUSE_S: Final = 0.01
-"""For how long, and how often, a request is retried until the right broker handles it, in seconds."""
+"""The time limit of retries until the right broker handles a request, and the pause between them, in seconds."""
 _NOT_HOSTED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class Asking:
     """The requests to a single broker, which leads all partitions and coordinates all groups.
 
-    asking_cluster.py has those to a cluster.
+    asking_cluster.py has the requests to a cluster.
     """
 
     replication_factor = 1
-    """For topics that are created without one."""
+    """The replication factor of topics that are created without one."""
 
     def __init__(self, calling: Calling, services: Services, listener: str) -> None:
         self._calling = calling
@@ -58,7 +58,7 @@ class Asking:
         return self._services.controller.state
 
     def ask(self, request: Any, kind: type[Answer]) -> Answer:
-        """Have a request handled in the newest version; return its answer. Raises what the handler raises."""
+        """Have a request handled in the newest version; return its answer. Raises the handler's exceptions."""
         answer: Answer = self._calling.wait_for(handled(self._services, self._listener, request))
         assert isinstance(answer, kind)
         return answer
@@ -66,7 +66,7 @@ class Asking:
     def ask_leader(self, topic: str, index: int, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         """Like `ask`, but to the leader of a partition; `code` shows whether the leader has changed.
 
-        A topic is known a moment before its partitions are hosted: the request is retried until they are.
+        A new topic is known a moment before its partitions are hosted; the request is retried until then.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -97,7 +97,7 @@ class Asking:
         return {each.group_id: each for each in listed}
 
     def batches(self, partitions: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-        """Divide partitions into lists that one request can cover, sent to the leader of the list's first partition."""
+        """Divide partitions into lists; one request covers a list, and goes to the leader of its first partition."""
         return [partitions] if partitions else []
 
     def offsets_at(

@@ -1,7 +1,7 @@
 """Requests of the embedder to a whole cluster: each to the broker whose answer counts.
 
-Owns the path to the leader of a partition, to the coordinator of a group and to the controller, also while they
-change. Never interprets a request.
+Owns the path to the leader of a partition, to the coordinator of a group and to the controller, even while they change.
+Never interprets a request.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ _NO_LEADER: Final = frozenset(
 )
 """The errors of a broker that is not the leader any more, or does not know yet that it is.
 
-Records that it appended before it lost the leadership may still be there."""
+Records that a former leader appended may still be in the log.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """The role of the broker to ask: how to find it, the errors of other brokers, the text if there is none."""
+    """The role of the wanted broker: how to find it, the errors of other brokers, and the text if there is none."""
 
     find: Callable[[], ClusterNode | None]
     not_it: frozenset[ErrorCode]
@@ -124,7 +125,7 @@ class ClusterAsking(Asking):
         return answer
 
     def _until_done(self, one: _One, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Ask the current holder of the role until one accepts. Raises ApiError if there is none for too long."""
+        """Retry at the current holder of the role until one accepts. Raises ApiError if there is none for too long."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             node, is_over = one.find(), time.monotonic() >= deadline

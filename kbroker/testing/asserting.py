@@ -1,6 +1,7 @@
 """Assertions that fail with a short diff of expected and actual records, offsets or requests.
 
-Owns the comparison and the waiting for it. Never asks a broker itself: the test passes the topic, group or requests.
+Owns the comparison, and the wait until it succeeds. Never sends requests itself: the test passes the topic, the group
+or the requests.
 
     - was expected, and is not there        + is there, and was not expected
     . is there, and no consumer gets it     ? of no interest to the test
@@ -33,7 +34,7 @@ Text = str | bytes | None
 
 
 class Fields(TypedDict, total=False):
-    """The expected fields of a record; a field that is missing may have any value."""
+    """The expected fields of a record; a missing field may have any value."""
 
     key: Text
     value: Text
@@ -47,7 +48,7 @@ class Fields(TypedDict, total=False):
 
 
 Expected = Text | tuple[Text, Text] | Fields
-"""A value, a key and a value, or fields."""
+"""An expected record: its value, its key and value, or some of its fields."""
 
 
 def assert_records(
@@ -118,7 +119,7 @@ def assert_committed(
 def assert_requested(
     requests: Requests, api: str, times: int | None = None, *, timeout: float = 0.0, **about: Unpack[About]
 ) -> list[Request]:
-    """Assert that clients sent an API's requests, `times` times or at least once; return these requests.
+    """Assert that clients sent requests of an API, exactly `times` or at least one; return these requests.
 
     `about` is as in `Requests.of`. With `timeout` the requests may arrive within that many seconds. A cluster and a
     `Broker(requests=False)` start to record at the first access to `requests`. Raises ValueError for filters that no
@@ -142,7 +143,7 @@ def assert_requested(
 def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> None:
     """Assert that clients sent no request of an API while requests were recorded: see `assert_requested`.
 
-    Fails if no request was recorded and clients connected before recording began: see `Requests.clear`.
+    Fails if no request was recorded but clients connected before the recording began: see `Requests.clear`.
     """
     __tracebackhide__ = True
     if "timeout" in about:
@@ -151,7 +152,7 @@ def assert_no_requests(requests: Requests, api: str, **about: Unpack[About]) -> 
 
 
 def _hold(wrong: Callable[[], str | None], timeout: float) -> None:
-    """Check until there is no difference; raise AssertionError with the last difference after the timeout."""
+    """Check until there is no difference; after the timeout raise AssertionError with the last difference."""
     __tracebackhide__ = True
     deadline = time.monotonic() + timeout
     while (difference := wrong()) is not None:
@@ -194,7 +195,7 @@ def _record_rows(
     lying: Sequence[StoredRecord],
     pairs: Iterable[tuple[int | None, int | None]],
 ) -> list[Row]:
-    """Return the lines of a diff; a record that no consumer gets stands at its offset."""
+    """Return the lines of a diff; a record that no consumer gets is listed at its offset."""
     shown = {name for each in wanted for name in each} - {"key", "value", "partition", "offset", "transaction"}
     places = {id(each): at for at, each in enumerate(lying)}
     seen = {id(each) for each in found}
@@ -225,7 +226,7 @@ def _lying(record: StoredRecord, shown: Iterable[str]) -> str:
 
 
 def _fields_text(fields: Mapping[str, Any]) -> str:
-    """Return "'key': 'value', field ..."."""
+    """Return a record's fields as text, key and value first."""
     left = dict(fields)
     parts = [_short(left.pop(name)) for name in ("key", "value") if name in left]
     if "key" in fields and "value" not in fields:
@@ -266,7 +267,7 @@ def _offset(offset: int | None) -> str:
 
 
 def _requests_text(requests: Requests, found: Sequence[Request], api: str, about: About, expected: str) -> str:
-    """Return the matching requests, and below them the other requests of the API, or of any API."""
+    """Return the matching requests, then the other requests of the API or, without any, of all APIs."""
     filters = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in about.items())
     lines = [f"{api}{f' about {filters}' if filters else ''}: expected {expected}, there {_are(len(found))}"]
     lines += _list("+", found)

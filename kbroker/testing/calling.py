@@ -1,4 +1,4 @@
-"""Work for the broker's loop that another thread requests and waits for.
+"""Work on the broker's loop that another thread starts and waits for.
 
 Owns the waiting: abandoned work never begins, running work is cancelled, and waiting threads are woken when the broker
 stops. Never knows the work.
@@ -57,19 +57,20 @@ class Calling:
     def wait_for(self, work: Coroutine[Any, Any, Result], patience_s: float = PATIENCE_S) -> Result:
         """Run a coroutine on the broker's loop and return its result.
 
-        Raises RuntimeError once the broker has stopped, and in the broker's own thread, as in a fault's `where`.
+        Raises RuntimeError once the broker has stopped, and in the broker's own thread (for instance in a fault's
+        `where`).
         """
         given_up = threading.Event()
         begun = self._unless(given_up, work)
         try:
             self.check_thread()
             self.check_alive()
-            with self._lock:  # `ended` runs after the loop was closed, and a closed loop refuses this call
+            with self._lock:  # so that `ended` finds the future; a closed loop refuses this call
                 future = asyncio.run_coroutine_threadsafe(begun, self._loop)
                 self._waited.add(future)
         except BaseException:
             begun.close()
-            work.close()  # or Python warns that it was never awaited
+            work.close()  # otherwise Python warns that it was never awaited
             raise
         try:
             return future.result(patience_s)
@@ -109,7 +110,7 @@ class Calling:
 
 
 async def to_its_end(work: Callable[[], Result]) -> Result:
-    """Run a function in a thread; return, or be cancelled, only when the function has ended."""
+    """Run a function in a thread; return its result. A cancellation, too, waits until the function has ended."""
     done = asyncio.get_running_loop().run_in_executor(None, work)
     try:
         return await asyncio.shield(done)

@@ -1,4 +1,4 @@
-"""The difference of two sequences, and its lines, short enough to read.
+"""The difference of two sequences, as a readable number of lines.
 
 Owns which elements match, and which lines are left out. Never knows the elements.
 """
@@ -16,7 +16,7 @@ Pair = tuple[int | None, int | None]
 _AROUND = 2
 _CHANGES = 20
 _CELLS = 250_000
-"""The most comparisons for the shortest difference; longer sequences count as different throughout."""
+"""The most comparisons for the shortest difference; in longer sequences all elements count as different."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def aligned(wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want
 def _middle(
     wanted: Sequence[Want], there: Sequence[There], same: Callable[[Want, There], bool], left: range, right: range
 ) -> list[Pair]:
-    """Return the pairs of a longest common subsequence, and the unmatched elements around them."""
+    """Return the pairs of a longest common subsequence, and the unmatched elements between them."""
     if len(left) * len(right) > _CELLS:
         return [*((at, None) for at in left), *((None, at) for at in right)]
     longest = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]

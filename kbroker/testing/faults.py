@@ -1,8 +1,8 @@
 """Faults on demand: which requests meet them, and with which outcome.
 
-Owns the faults that are set, their filters, and how often they were met. Never touches a request's bytes or a
-connection: interceptor.py carries out what `Faults.plan` returns. A test's thread sets faults and the broker's thread
-reads them: the tuple of active faults is replaced as a whole.
+Owns the faults, their filters, and how many requests have met them. Never changes a request's bytes or a connection:
+interceptor.py carries out the plan that `Faults.plan` returns. A test's thread sets faults and the broker's thread
+reads them, so the tuple of active faults is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from kbroker.testing.storm import USUAL_RATE, squall
 WRITING: Final = (
     "Produce", "OffsetCommit", "TxnOffsetCommit", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn",
 )  # fmt: skip
-"""The APIs whose answers wait for a log."""
+"""The APIs whose handlers write to a log before they answer."""
 
 
 def that_write(filters: Filter) -> Filter:
-    """Narrow filters to requests that write: InitProducerId without a transactional id writes to no log."""
+    """Restrict filters to requests that write: InitProducerId without a transactional id writes to no log."""
     wanted = filters.get("where")
 
     def writes(seen: Seen) -> bool:
@@ -56,7 +56,7 @@ _STORMS_KEPT = 100
 
 
 class Fault:
-    """One fault that was set; a context manager that removes it."""
+    """One fault; as a context manager it is removed at the end of the `with`."""
 
     def __init__(
         self, faults: Faults, kind: Kind, apis: frozenset[str], value: Any, wanted: Filter, ends_ms: float | None
@@ -65,9 +65,9 @@ class Fault:
         self._error: Exception | None = None
         self.kind = kind
         self.apis = apis
-        """The APIs by name; empty for all."""
+        """The names of the APIs; empty for all APIs."""
         self.value = value
-        """What `kind` needs: error code and text, ms, or When."""
+        """The value that `kind` needs: error code and text, ms, or When."""
         self.filter = wanted
         self.hits = 0
         """How many requests have met the fault."""
@@ -99,12 +99,12 @@ class Fault:
         return f"storm({arguments}), met by {self.hits} request{'' if self.hits == 1 else 's'}"
 
     def remove(self) -> None:
-        """Remove the fault. Raises the error that its `where` raised, once."""
+        """Remove the fault. Raises the error of its `where`, but only once."""
         self._faults.remove(self)
         self._raise_error()
 
     def _raise_error(self) -> None:
-        """Raise the error of `where`, which the broker's thread has kept."""
+        """Raise the error that `where` raised in the broker's thread."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -112,7 +112,7 @@ class Fault:
     def wait(self, hits: int = 1, timeout: float = 10.0) -> None:
         """Wait until this many requests have met the fault. Raises AssertionError after `timeout` seconds.
 
-        Raises the error that its `where` raised, once, and RuntimeError once the broker has stopped.
+        Raises the error of the fault's `where`, but only once. Raises RuntimeError if the broker has stopped.
         """
         check_whole("hits", hits, 0)
         check_number("timeout", timeout)
@@ -222,7 +222,7 @@ class Plan:
     delay_ms: float = 0.0
     throttle_ms: int = 0
     end: End | None = None
-    """How it fails or is dropped, or how its connection breaks."""
+    """How the request fails or is dropped, or how its connection breaks."""
 
     def in_words(self) -> str:
         """Return the plan in words."""
@@ -238,7 +238,7 @@ class Plan:
 
 
 class Faults:
-    """The faults of a broker. Each method but `clear` returns the fault that it sets, for `with` or to inspect later.
+    """The faults of a broker. Each method that sets a fault returns it, for `with` or to inspect later.
 
     `api` is Kafka's name of an API ("Produce"), several of them, or "*". See `Filter` for the filters. A filter that no
     request can match, or an invalid argument, raises ValueError or TypeError.
@@ -261,7 +261,7 @@ class Faults:
         self._changed = changed
         self._lock = threading.Lock()
         self.active: tuple[Fault, ...] = ()
-        """In the order in which they were set."""
+        """The active faults, in the order in which they were set."""
         self.storms: deque[Fault] = deque(maxlen=_STORMS_KEPT)
         """The latest storms, including removed ones."""
         self.waiting: set[Fault] = set()
@@ -277,8 +277,8 @@ class Faults:
     ) -> Fault:
         """Answer with an error without carrying out the request: a failed append writes nothing.
 
-        `error` may be Kafka's name, as "ILLEGAL_GENERATION"; `message` is its text. With `topic` or `partition`, the
-        rest of the request is done and answered as usual.
+        `error` may be Kafka's name, like "ILLEGAL_GENERATION"; `message` is its text. With `topic` or `partition`, the
+        rest of the request is carried out and answered normally.
         """
         if not isinstance(message, str | None):
             raise TypeError(f"message is to be a str, not {message!r}")
@@ -290,7 +290,7 @@ class Faults:
         return self._set(Kind.DELAY, api, seconds * 1000, filters)
 
     def drop(self, api: str | Iterable[str], **filters: Unpack[Filter]) -> Fault:
-        """Carry out a request, but never answer it, nor later requests of its connection: answers keep their order."""
+        """Carry out a request, but answer neither it nor later requests of its connection: answers keep their order."""
         return self._set(Kind.DROP, api, None, filters)
 
     def disconnect(self, api: str | Iterable[str], when: When | str = When.BEFORE, **filters: Unpack[Filter]) -> Fault:
@@ -298,7 +298,7 @@ class Faults:
         return self._set(Kind.DISCONNECT, api, When.of(when), filters)
 
     def throttle(self, ms: int, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Report to clients that they exceed a quota: they send nothing for this many ms."""
+        """Set throttle_time_ms in answers, as if clients exceeded a quota: they send nothing for so many ms."""
         check_whole("ms", ms, 0, LONGEST_THROTTLE_MS)
         return self._set(Kind.THROTTLE, api, ms, filters)
 
@@ -312,9 +312,9 @@ class Faults:
         return self._set(Kind.DELAY, WRITING, ms, filters, that_write)
 
     def storm(self, api: str | Iterable[str] = "*", **filters: Unpack[Filter]) -> Fault:
-        """Let a share of all requests, 5 % without `rate`, meet trouble that Kafka may have: see storm.py.
+        """Let a share of all requests (5 % without `rate`) fail in ways that Kafka permits: see storm.py.
 
-        The same requests in the same order meet the same trouble for the same `seed`.
+        For the same `seed`, the same requests in the same order have the same outcome.
         """
         if "seed" not in filters:
             raise TypeError("a storm has a seed, by which it can be repeated")

@@ -1,4 +1,4 @@
-"""Which requests a fault is for, and when in their life: a request as faults see it, and the filters that select them.
+"""The requests that meet a fault: the filters that select them, a request as filters see it, and breaks in its life.
 
 Owns the filters and their bounds: a value that no request could match is refused at once. Never reads a request.
 """
@@ -15,7 +15,7 @@ from kbroker.testing.subjects import Subjects
 
 
 class When(Enum):
-    """Where in a request's life its connection breaks.
+    """When the connection breaks, in the course of a request.
 
     REQUEST  the request was read, but nothing was done
     BEFORE   the request was done, but not a byte of the answer was sent
@@ -39,7 +39,7 @@ class When(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A request as faults see it: the argument of `where` functions, which return whether the fault applies."""
+    """A request in the form for `where` functions, which return whether the fault applies to it."""
 
     api: str
     version: int
@@ -64,35 +64,35 @@ class Seen:
 
     @property
     def transactional_ids(self) -> set[str]:
-        """The transactional ids that it names."""
+        """The transactional ids that the request names."""
         return self.subjects.transactional_ids
 
 
 class Filter(TypedDict, total=False):
-    """Which requests a fault is for, and for how long."""
+    """The conditions under which requests meet a fault, and when the fault begins and ends."""
 
     topic: str
     """Requests that name this topic; a failure applies to this topic alone."""
     partition: int
-    """Requests that name this partition, of `topic` if that is given."""
+    """Requests that name this partition: of `topic`, or of any topic without that filter."""
     client_id: str
     group: str
     transactional_id: str
     principal: str
-    """As "User:alice"."""
+    """Requests of this principal, like "User:alice"."""
     broker: int
     """Requests to the broker with this id, in a cluster."""
     where: Callable[[Seen], bool]
-    """Called in the broker's thread. `wait`, `remove` and the end of `with` raise the exception that it raised."""
+    """Called in the broker's thread. `wait`, `remove` and the end of `with` raise its exception again."""
     times: int
-    """The fault ends after this many requests."""
+    """The fault ends after so many requests have met it."""
     skip: int
-    """This many requests pass before the fault begins."""
+    """So many matching requests pass before the fault begins."""
     rate: float
-    """This share of the requests meets the fault, chosen by `seed`."""
+    """Only this share of the requests meets the fault; `seed` determines which ones."""
     seed: int
     seconds: float
-    """The fault ends after this time."""
+    """The fault ends after so many seconds."""
 
 
 INT32: Final = 2**31 - 1

@@ -1,7 +1,7 @@
 """A broker's entrance: each frame passes the gate, the interceptor and the dispatcher, in this order.
 
-Owns this order, and the waiting of requests while a broker's content is replaced. Never changes a request, and does not
-know why the gate is shut.
+Owns this order, and the wait of requests while a broker's content is replaced. Never changes a request, and never knows
+why the gate is shut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.protocol.compiler import Spill
 
 
 class Entrance:
-    """The entrance of one broker, used on its loop. No other code diverts the frames of its server."""
+    """The entrance of one broker, used on its loop. Only this class diverts the frames of the broker's server."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -27,7 +27,7 @@ class Entrance:
         self._opened.set()
 
     def intercept(self, run: Run | None) -> None:
-        """Send frames to an interceptor before the dispatcher, once the gate is open; None: to the dispatcher."""
+        """Send frames through an interceptor (None: directly to the dispatcher) once the gate is open."""
         self._interceptor = run
         self._divert()
 
@@ -51,9 +51,9 @@ class Entrance:
         self._server.divert(self._interceptor if self._opened.is_set() else self._wait)
 
     def _wait(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Hold a frame; like Dispatcher.run."""
+        """Hold a frame until the gate is open; same interface as Dispatcher.run."""
         entry, _, _ = self._server.dispatcher.head(context, frame)
-        if entry.version != context.version:  # ApiVersions, answered in another version
+        if entry.version != context.version:  # an ApiVersions request in an unknown version
             return self._behind(context, frame, out, spill)
         work = Work(entry, len(frame))
         work.keeps_frame = work.keeps_waiting = True
@@ -70,7 +70,7 @@ class Entrance:
 
 
 async def steps_behind(run: Run, context: RequestContext, work: Work, frame: memoryview) -> Framed:
-    """Run a frame, and copy the use of the client's quotas to `work`."""
+    """Run a frame, and copy to `work` how much it used of the client's quotas."""
     out, spill = bytearray(), cast("Spill", [])
     inner = run(context, frame, out, spill)
     if inner is not None:

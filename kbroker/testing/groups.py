@@ -1,6 +1,6 @@
 """The groups of an embedded broker as Python values: members, offsets, lag.
 
-Owns a test's view of a group. Each access asks the broker; nothing is kept.
+Owns a test's view of a group. Each access sends a request to the broker; nothing is cached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kbroker.testing.missing import MissingError, check, listing, visible
 TopicPartition = tuple[str, int]
 Answer = TypeVar("Answer", DescribeGroupsResponse, ConsumerGroupDescribeResponse, OffsetFetchResponse)
 _LOADING_S, _PAUSE_S = 10.0, 0.002
-"""How long to wait for a coordinator that still reads its log, as after a reset, and how long between tries."""
+"""The seconds to wait for a coordinator that still reads its log (for instance after a reset), and between tries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class Group(Changeable):
 
     @property
     def state(self) -> str:
-        """Kafka's name of its state, as "Stable"; "Dead" if the group does not exist."""
+        """Kafka's name of the group's state, like "Stable"; "Dead" if the group does not exist."""
         listed = self._listed()
         return "Dead" if listed is None else listed.group_state
 
     @property
     def coordinator(self) -> int | None:
-        """The id of its coordinator; None if it has none, or no group ever existed."""
+        """The id of the group's coordinator; None if there is none, or if no group ever existed."""
         return self._asking.coordinator_of(self.id)
 
     @property
@@ -132,7 +132,7 @@ class Group(Changeable):
         }
 
     def lag(self, topic: str | None = None) -> int:
-        """Return how many offsets lie between the committed offsets and the ends of partitions.
+        """Return the group's lag: the sum of the partitions' end offsets minus the committed offsets.
 
         Without `topic` the sum covers all topics with a committed offset or an assigned partition. A partition without
         a committed offset counts from its beginning. Raises KeyError for a topic that does not exist (yet), and without
@@ -174,7 +174,7 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 class Groups(Mapping[str, Group]):
-    """The groups by id. A group that does not exist (yet) can be inspected as well: it is "Dead" and has nothing.
+    """The groups by id. A group that does not exist (yet) can also be inspected: it is "Dead", and has no members.
 
     `"billing" in broker.groups` is true only for a group that exists.
     """

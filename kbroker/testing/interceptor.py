@@ -1,8 +1,8 @@
-"""Between connections and the dispatcher, if a test asks for it: requests meet faults, and are recorded.
+"""The interceptor between connections and the dispatcher, with which requests meet faults and are recorded.
 
-Owns the handling of a frame according to a fault's plan. It works on frames: the dispatcher runs the request, and the
-interceptor changes, delays, cuts or drops the answer. Never decides (faults.py does). Without faults it only records
-requests (recorder.py); a broker without faults and recording does not use it.
+Owns the handling of a frame according to a fault's plan. The dispatcher runs the request's frame, and the interceptor
+changes, delays, cuts or drops the frame of the answer. Never decides which requests fail (faults.py does). Without
+faults it only records requests (recorder.py); a broker without faults and recording does not use it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Interceptor:
         services: Services,
         entrance: Entrance | None = None,
     ) -> None:
-        """An `entrance` may be shut while a request is delayed."""
+        """`entrance` may be shut while a request is delayed; the request then waits until it opens."""
         self._dispatcher = dispatcher
         self._run: Run = dispatcher.run
         self._faults = faults
@@ -66,11 +66,11 @@ class Interceptor:
         self._broken = asyncio.Event()
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; like Dispatcher.run."""
+        """Run one frame; same interface as Dispatcher.run."""
         if self._recorder is not None and not self._faults.active:
             return self._recorder.run(context, frame, out, spill)
         entry, correlation_id, position = self._dispatcher.head(context, frame)
-        if entry.version != context.version:  # ApiVersions, answered in another version: of no use to a test
+        if entry.version != context.version:  # an unknown version of ApiVersions: of no use to a test
             return self._run(context, frame, out, spill)
         if self._requests.on:
             frame = memoryview(bytes(frame))  # the receive buffer is reused
@@ -101,7 +101,7 @@ class Interceptor:
         return self._services.controller.state.topic_names.get(topic_id)
 
     def _add_session(self, request: FetchRequest, subjects: Subjects) -> None:
-        """Add the partitions of a fetch session, which a fetch does not name itself."""
+        """Add the partitions of a fetch session that the request itself does not name."""
         session = self._services.fetch_sessions.get(request.session_id) if request.session_id else None
         for name, topic_id, index in session.partitions if session is not None else ():
             known = name or self._name(topic_id)
@@ -140,7 +140,7 @@ class Interceptor:
                 read = partial(message_of, entry)
                 self._requests.end_request(request, data, read, clock.monotonic_ms() - began)
         if plan is not None and plan.end is not None and plan.end.kind is Kind.DROP:
-            # Answers keep the order of requests: after a missing answer, later ones would make no sense.
+            # Answers have the order of requests, so after a missing answer the client could not match later ones.
             await self._pause(None)
         return answer
 
@@ -167,7 +167,7 @@ class Interceptor:
         return answer
 
     async def _pause(self, seconds: float | None) -> None:
-        # In a task, because asyncio.timeout needs one.
+        # Run in a task, because asyncio.timeout needs one.
         if await asyncio.ensure_future(_is_set(self._broken, seconds)):
             raise CloseConnection(_BREAK)
 
@@ -203,7 +203,7 @@ class Interceptor:
     async def _failed_metadata(
         self, context: RequestContext, work: Work, correlation_id: int, seen: Seen, end: End
     ) -> Framed:
-        """Put the error into topics; LEADER_NOT_AVAILABLE goes into partitions, without a leader: as Kafka does."""
+        """Put the error into topics; put LEADER_NOT_AVAILABLE into partitions without a leader, as Kafka does."""
         entry, fault = work.entry, end.fault
         framed = await self._answered(context, work, _frame(entry, correlation_id, context, seen.request))
         assert framed is not None
@@ -255,7 +255,7 @@ async def _is_set(event: asyncio.Event, seconds: float | None) -> bool:
 
 
 def _is_of_broker(api: str, request: Any) -> bool:
-    """Whether another broker of the cluster sent a request, as far as the request shows."""
+    """Whether the request itself shows that another broker of the cluster sent it."""
     if isinstance(request, FetchRequest):
         return is_of_follower(request)
     return api in BETWEEN_BROKERS or (api == "OffsetForLeaderEpoch" and request.replica_id >= 0)
@@ -295,7 +295,7 @@ def _throttled(
 
 
 def _break(answer: tuple[bytearray, Spill] | None, when: When) -> None:
-    """Close the connection after the part of the answer that `when` lets through."""
+    """Send the part of the answer that `when` allows, then close the connection."""
     data = b"" if answer is None else joined_bytes(answer)
     sent = {When.MIDDLE: len(data) // 2, When.AFTER: len(data)}.get(when, 0)
     raise CloseConnection(_BREAK, data[:sent])

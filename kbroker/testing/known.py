@@ -15,9 +15,9 @@ from kbroker.testing.subjects import could_name
 
 _SUBJECTS: Final = ("topic", "partition", "group", "transactional_id")
 _LONGEST: Final = 100
-"""The characters of a wrong name that are compared and shown."""
+"""How many characters of a wrong name are compared and shown."""
 _MOST: Final = 150
-"""The most names that are listed without a similar one."""
+"""The most names that a message lists if none is similar."""
 
 
 def check_apis(names: Iterable[str], served: Collection[str]) -> frozenset[str]:
@@ -41,7 +41,7 @@ def error_code(given: object) -> ErrorCode:
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f'an error is an ErrorCode, or its name as "NOT_LEADER_OR_FOLLOWER", not {given!r}')
     if given == ErrorCode.NONE:
-        raise ValueError("NONE is no error: a request that is to be answered as ever needs no fault")
+        raise ValueError("NONE is no error: a request that is to be answered normally needs no fault")
     try:
         return ErrorCode(given)
     except ValueError:
@@ -58,7 +58,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def check_filters(names: frozenset[str], filters: Mapping[str, Any]) -> None:
-    """Raise ValueError for a filter that no request of these APIs (none: of all) could match."""
+    """Raise ValueError for a filter that no request of these APIs could match; no names stand for all APIs."""
     wanted = [each for each in _SUBJECTS if filters.get(each) is not None]
     if not wanted or not names:
         return

@@ -1,6 +1,6 @@
-"""The errors that a test gets: Kafka's error with its subject, or a missing name with the existing names.
+"""The errors for a test: Kafka's error with the topic or group, or a missing name with the existing names.
 
-Owns these errors, and which topics they list: not the broker's internal topics. Never asks a broker.
+Owns these errors. They do not list the broker's internal topics. Never sends a request.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LISTED: Final = 10
 
 
 class MissingError(KeyError):
-    """No topic or group has this name (yet). `Broker.wait_for` keeps waiting for it."""
+    """No topic or group has this name (yet). `Broker.wait_for` continues to wait after this error."""
 
     def __init__(self, what: str, name: object, known: Iterable[str]) -> None:
         super().__init__(unknown(what, str(name), known))

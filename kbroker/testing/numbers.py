@@ -1,4 +1,4 @@
-"""Numbers that a test passes: a wrong type or a value out of bounds is refused in one line with its name.
+"""Checks of numbers that a test passes: a wrong type or value is refused, in one line with the number's name.
 
 Owns the checks. Never knows the meaning of a number.
 """

@@ -1,7 +1,7 @@
 """Faults and recorded requests of a whole cluster in one process: the same ones on all of its brokers.
 
-Owns which brokers use them: all that run, and those that start later. Requests between brokers meet no fault and are
-not recorded. Never decides the outcome of a request.
+Owns which brokers use them: all running brokers, and brokers that start later. Requests between brokers meet no fault
+and are not recorded. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ClusterSteering:
     def record(self) -> Requests:
         """Return the requests; recording begins with the first call."""
         if not self.requests.on:
-            self.requests.start(late=True)  # the connections between brokers say nothing about clients
+            self.requests.start(late=True)  # maybe: connections between brokers count, too
             self._changed()
         return self.requests
 

@@ -1,4 +1,4 @@
-"""Requests and answers, kept as bytes while there are no faults: cheap enough for a broker to record from its start.
+"""Requests and answers, kept as bytes while there are no faults, so cheaply that a broker records from its start.
 
 Owns the parts of a request that are kept on arrival: its bytes, its sender, the partitions of its fetch session, and
 the names of topics deleted since. A request is decoded on first access. Never changes a request or its execution.
@@ -28,14 +28,14 @@ _ID_LENGTH: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _BEFORE_ID: Final = 10
 _SESSIONS_FROM, _NO_REPLICA_FROM, _BEFORE_SESSION = 7, 15, 13
-"""The first Fetch versions with sessions and without a leading replica id; the bytes before the session id there."""
+"""The first Fetch versions with sessions, and without a leading replica id; then the bytes before the session id."""
 _FETCH: int = FetchRequest.KEY  # type: ignore[attr-defined]
 _Known = tuple[tuple[str, bytes, int], ...]
 """The partitions of a fetch session."""
 
 
 class Recorder:
-    """The recorder of one broker, in the place of Dispatcher.run."""
+    """The recorder of one broker; `run` takes the place of Dispatcher.run."""
 
     def __init__(self, dispatcher: Dispatcher, requests: Requests, services: Services) -> None:
         self._dispatcher = dispatcher
@@ -47,8 +47,8 @@ class Recorder:
         self._sessions: dict[int, _Known] = {}
 
     def run(self, context: RequestContext, frame: memoryview, out: bytearray, spill: Spill) -> Work | None:
-        """Run one frame; like Dispatcher.run."""
-        raw = bytes(frame)  # before an append writes offsets into it
+        """Run one frame; same interface as Dispatcher.run."""
+        raw = bytes(frame)  # copied before an append writes offsets into the frame
         clock, at, spilt = self._services.clock, len(out), len(spill)
         names = self._services.controller.state.topic_names
         if names is not self._names:
@@ -61,7 +61,7 @@ class Recorder:
             raise
         key, version = _HEADER.unpack_from(raw)
         entry = self._dispatcher.entry(key, version)
-        if entry.version != version:  # ApiVersions, answered in another version: of no use to a test
+        if entry.version != version:  # an unknown version of ApiVersions: of no use to a test
             return work
         known: _Known = self._known(raw, entry) if key == _FETCH else ()
         read = partial(self._read, entry, raw, context.client_id, context.principal, context.listener, known)
@@ -108,7 +108,7 @@ class Recorder:
         try:
             request = _decoded(entry, raw)
             subjects = subjects_of(request, self._name)
-        except Malformed:  # an error that is found only when the frame is decoded step by step
+        except Malformed:  # the dispatcher finds this only later, when it decodes a long frame in steps
             request, subjects = None, Subjects()
         for name, topic_id, index in known:
             found = name or self._name(topic_id)
@@ -121,14 +121,14 @@ class Recorder:
         return self._services.controller.state.topic_names.get(topic_id) or self._deleted.get(topic_id)
 
     def _keep_names(self, names: Mapping[bytes, str]) -> None:
-        """Keep the names of deleted topics, at most as many as there are kept requests."""
+        """Keep the names of deleted topics, but not more names than requests are kept."""
         for topic_id in self._names.keys() - names.keys():
             self._deleted[topic_id] = self._names[topic_id]
         _bound(self._deleted)
         self._names = names
 
     def _known(self, raw: bytes, entry: Entry) -> _Known:
-        """Return the partitions of a fetch session before this request; the same object while they do not change."""
+        """Return the partitions of a fetch session before this request; always the same object until they change."""
         number = _session_id(raw, entry)
         session = self._services.fetch_sessions.get(number) if number else None
         if session is None:

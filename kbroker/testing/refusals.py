@@ -1,7 +1,7 @@
 """The answer to a request that a fault refuses, with the error where a client looks for it.
 
-Owns the answers of those APIs whose requests the broker itself never refuses as a whole; the registry has the answers
-of all others. Never decides which requests are refused.
+Owns the answers of those APIs whose requests the broker itself never refuses as a whole; the registry of handlers has
+the answers of all other APIs. Never decides which requests are refused.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kbroker.protocol.messages.logs import (
 
 
 def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
-    """Return the answer that carries an error for everything in a request."""
+    """Return an answer with the error for each topic, partition, group and so on in a request."""
     own = _OWN.get(api.key)
     if own is not None:
         return own(request, code, message)
@@ -59,7 +59,7 @@ def refusal(api: Api, request: Any, code: int, message: str | None) -> Any:
 
 
 def _offset_fetch(request: OffsetFetchRequest, code: int, _: str | None) -> OffsetFetchResponse:
-    """Versions 0 and 1 have the error in partitions only; Kafka does so in any version for UNSTABLE_OFFSET_COMMIT."""
+    """Put the error into partitions for versions 0 and 1, and for UNSTABLE_OFFSET_COMMIT, as Kafka does."""
     unstable = code == ErrorCode.UNSTABLE_OFFSET_COMMIT
     return OffsetFetchResponse(
         topics=[
@@ -126,7 +126,7 @@ def _describe_consumer_groups(
 
 
 def _describe_log_dirs(_request: DescribeLogDirsRequest, code: int, _: str | None) -> DescribeLogDirsResponse:
-    """Versions 1 and 2 have no field for the error but that of a directory."""
+    """Put the error into a directory, too: versions 1 and 2 have no other field for it."""
     return DescribeLogDirsResponse(error_code=code, results=[DescribeLogDirsResult(error_code=code)])
 
 

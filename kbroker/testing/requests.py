@@ -1,7 +1,7 @@
 """The requests of clients to an embedded broker, and their answers: a bounded list.
 
-Owns the records, their bounds, and the waiting for them. Never changes a request. Written by the broker's thread, read
-by tests.
+Owns the recorded requests, their limits, and the wait for requests. Never changes a request. The broker's thread writes
+the list, and tests read it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check(about: Mapping[str, Any]) -> None:
 
 
 class Request:
-    """One request as it arrived, and its answer, if it has one."""
+    """One request in the form in which it arrived, and its answer, if any."""
 
     __slots__ = ("_answer", "_read", "_seen", "duration_ms", "fault", "is_kept", "number", "size", "time_ms")
 
@@ -56,20 +56,20 @@ class Request:
         read: Callable[[bytes], Any] | None = None,
         duration_ms: float | None = None,
     ) -> None:
-        """`seen`, if it is a function, is called on first access, in the thread of the caller; `end` adds an answer."""
+        """`seen` may be a function, which is called on first access, in the reader's thread. `end` adds an answer."""
         self._seen = seen
         self.size = size if answer is None else size + len(answer)
         """Bytes of request and answer."""
         self._answer = answer
         self._read = read
         self.time_ms = time_ms
-        """When it arrived, in ms since the epoch by the broker's clock."""
+        """When the request arrived, in ms since the epoch by the broker's clock."""
         self.duration_ms = duration_ms
-        """How long it took, None until it is done."""
+        """How many ms the request took; None until it is done."""
         self.fault: str | None = None
-        """The fault that it met, as "fail NOT_LEADER_OR_FOLLOWER"."""
+        """The fault that the request met, like "fail NOT_LEADER_OR_FOLLOWER"."""
         self.number = 0
-        """Its position among the answered requests, from 1 on."""
+        """The position among the answered requests, from 1 on."""
         self.is_kept = True
 
     @property
@@ -99,7 +99,7 @@ class Request:
 
     @property
     def answer(self) -> Any:
-        """The decoded answer; None before the answer, if the client wanted none, and if a fault withheld it."""
+        """The decoded answer; None if there is none yet, if the client wanted none, or if a fault withheld it."""
         if self._answer is None or self._read is None:
             return None
         return self._read(self._answer)
@@ -149,7 +149,7 @@ class Requests(Sequence[Request]):
 
     @property
     def is_late_and_empty(self) -> bool:
-        """Whether clients connected before recording began, and no request was recorded since."""
+        """Whether clients connected before the recording began, and no request has been recorded."""
         return self._is_late and not self._count and not self._kept
 
     def __repr__(self) -> str:
@@ -192,7 +192,7 @@ class Requests(Sequence[Request]):
         return self._count
 
     def after(self, number: int) -> list[Request]:
-        """Return the requests answered after the one with a number, in order of answers; some may be dropped."""
+        """Return the requests answered after the request `number`, in order of answers; the oldest may be dropped."""
         with self._changed:
             return self._after(number)
 
@@ -203,14 +203,15 @@ class Requests(Sequence[Request]):
         """Forget all requests."""
         with self._changed:
             if self.on:
-                self._is_late = False  # the caller is interested in requests from now on
+                self._is_late = False  # only requests from now on count for the caller
             while self._kept:
                 self._forget()
 
     def wait_for(self, api: str, count: int = 1, *, timeout: float = 10.0, **about: Unpack[About]) -> list[Request]:
         """Wait until `count` requests of an API are answered; return them. `about` is as in `of`.
 
-        Raises AssertionError with all requests after `timeout` seconds, and RuntimeError once the broker has stopped.
+        Raises AssertionError, with all requests, after `timeout` seconds. Raises RuntimeError if the broker has
+        stopped.
         """
 
         def found() -> list[Request]:
@@ -272,7 +273,7 @@ class Requests(Sequence[Request]):
     def end_request(
         self, request: Request, answer: bytes | None, read: Callable[[bytes], Any], duration_ms: float
     ) -> None:
-        """Keep the answer of a request that was added without one."""
+        """Store the answer of a request that was added without an answer."""
         with self._changed:
             request.end(answer, read, duration_ms)
             self._count += 1

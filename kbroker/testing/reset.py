@@ -1,7 +1,7 @@
-"""An embedded broker reset to its state at the start, without a restart: for the next test.
+"""The reset of an embedded broker to its state at the start, without a restart, for the next test.
 
-Owns the steps of a reset and their order. Never touches a file itself: topics are deleted as a client would, and
-groups, offsets and transactions are deleted with the coordinators' topics.
+Owns the steps of a reset and their order. Never changes a file itself: it deletes topics like a client. Groups, offsets
+and transactions are deleted with the coordinators' topics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kbroker.long_work import whole
 
 
 async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = ()) -> None:
-    """Undo all changes since the state `first`; return when that is in effect.
+    """Undo all changes since the state `first`; return once this is in effect.
 
     All topics are deleted, except those to `keep`.
     """
@@ -23,7 +23,7 @@ async def reset(node: BrokerNode, first: ClusterState, keep: Collection[str] = (
     topics = controller.decided.topics
     controller.delete_topics(name for name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) if name in topics)
     deleted = [name for name in controller.decided.topics if name not in keep]
-    controller.delete_topics(deleted)  # also the coordinators' topics: no offsets are left to clean up
+    controller.delete_topics(deleted)  # this includes the coordinators' topics, so that no offsets of groups remain
     for kind in CONFIG_KINDS:
         held, wanted = controller.decided.all_configs(kind), first.all_configs(kind)
         for name in dict.fromkeys((*held, *wanted)):

@@ -1,9 +1,10 @@
 """The groups and transactional ids of a broker whose content was restored, and the clients that use them.
 
-Owns their changes at a restore. All members of groups leave: a running one learns it with its next heartbeat, and joins
-again; a stopped one would block the others until its session expires. A transaction that was open in the snapshot is
-aborted. A producer without an open transaction, in the snapshot and at the restore, keeps its id and epoch and
-continues. Every other producer is fenced. Never touches committed offsets, and never writes a record itself.
+Owns their changes at a restore. All members are removed from groups: a running member learns of it at its next
+heartbeat, and joins again. A stopped member would block the others until its session expires. A transaction that was
+open in the snapshot is aborted. A producer that has no open transaction, neither in the snapshot nor at the restore,
+keeps its id and epoch and continues. Every other producer is fenced. Never changes committed offsets, and never writes
+a record itself.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ async def _empty_consumer(ask: _Ask, groups: list[str]) -> None:
 
 
 def known_now(coordinator: TransactionCoordinator) -> dict[str, Transaction]:
-    """Return the state of each transactional id, before it is replaced."""
+    """Return the current state of each transactional id, before the restore replaces it."""
     return {each.transactional_id: each for each in coordinator.all()}
 
 
@@ -74,7 +75,7 @@ async def settle(coordinator: TransactionCoordinator, before: Mapping[str, Trans
     for restored in coordinator.all():
         known = before.get(restored.transactional_id)
         if known is None or known.producer_id != restored.producer_id:
-            continue  # its producer has to initialize again
+            continue  # its producer must send InitProducerId again
         wanted = _wanted(restored, known, clock.now_ms(), was_open=restored.transactional_id in opened)
         if wanted != restored:
             await awaited(coordinator.adopt(wanted))

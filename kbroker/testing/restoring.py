@@ -1,11 +1,12 @@
-"""The restore of a snapshot: an embedded broker returns to the content of that time.
+"""The restore of a snapshot: an embedded broker gets the snapshot's content again.
 
-Owns the order, while requests wait at the gate: first files are made under other names, outside the loop; then all
-changes are deleted, as with a reset, and the logs of the snapshot take their place. Never changes a snapshot.
+Owns the order of the steps, while requests wait at the gate. First, files are created under other names, in a thread.
+Then all changes are deleted, like in a reset, and the snapshot's logs replace the current ones. Never changes a
+snapshot.
 
-State that clients hold on to never goes back. Leader epochs rise with each restore, as after the election of a leader
-with fewer records, so that consumers notice. Producer ids are not given out again, and each transactional id keeps its
-current epoch.
+Numbers that clients remember never decrease. Leader epochs increase with each restore, as after the election of a
+leader with fewer records, so that consumers detect the truncation. Producer ids are not given out again, and each
+transactional id keeps its current epoch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from kbroker.testing.snapshot import KeptFile, KeptLog, Snapshot, link_or_copy, 
 from kbroker.testing.waiting import until
 
 _UNSCANNED: Final = 1 << 20
-"""Logs of at least this many bytes are not scanned for producers: they are not needed."""
+"""Larger logs, in bytes, get a producer snapshot, so that they are not scanned for producers."""
 _PIECE: Final = 1 << 20
 
 
@@ -45,7 +46,7 @@ _PIECE: Final = 1 << 20
 
 
 def make_files(node: BrokerNode, logs: Iterable[KeptLog], state: ClusterState, made: dict[Key, MadeAhead]) -> None:
-    """Create kept logs beside the current ones, and add them to `made`, also if it ends with OSError."""
+    """Create the files of kept logs beside the current ones; add each to `made` first, for the case of an OSError."""
     online = [manager.directory for manager in node.logs.online]
     for kept in logs:
         topic, index = kept.key
@@ -73,7 +74,7 @@ def _fill(path: str, kept: KeptLog, topic_id: UUID) -> None:
     active = kept.files[-1].base_offset
     for suffix in SEGMENT_SUFFIXES:
         with open(offset_name(path, active, suffix), "ab"):
-            pass  # exists and is empty, as in a new segment
+            pass  # missing files are created empty, as in a new segment
     checkpoints.write_topic_id(path, topic_id)
     if kept.epochs:
         checkpoints.write_epochs(f"{path}/{checkpoints.LEADER_EPOCHS}", kept.epochs, sync=False)
@@ -106,7 +107,7 @@ def changed_logs(node: BrokerNode, snapshot: Snapshot) -> list[KeptLog]:
 
 
 def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
-    """Whether a topic still exists unchanged; never for a coordinator's topic, whose content is loaded again."""
+    """Whether a topic still exists unchanged; false for a coordinator's topic, whose content is loaded again."""
     now = state.topics.get(name)
     if now is None or name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         return False
@@ -115,7 +116,7 @@ def _is_same(state: ClusterState, name: str, topic: TopicState) -> bool:
 
 
 def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
-    """Whether a log is unchanged. Within the same leader epoch that holds if its offsets and segments are the same."""
+    """Whether a log is unchanged: its leader epoch, offsets and segments are the same."""
     partition, (topic, index) = node.replicas.get(kept.key), kept.key
     if partition is None or not partition.leading:
         return False
@@ -130,7 +131,7 @@ def _is_as_it_was(node: BrokerNode, snapshot: Snapshot, kept: KeptLog) -> bool:
 async def put_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, MadeAhead], epoch: int) -> None:
     """Restore a broker's content from a snapshot; changed logs get this leader epoch. Empties `made`.
 
-    If it fails, no log stays without its topic.
+    After a failure, no log remains without its topic.
     """
     try:
         await _put_logs_back(node, snapshot, made, epoch)
@@ -148,7 +149,7 @@ async def _put_logs_back(node: BrokerNode, snapshot: Snapshot, made: dict[Key, M
     names = {each.key[0] for each in logs}
     kept = snapshot.state.topics.keys() - names
     await reset(node, snapshot.state, kept)
-    while node.controller.decided.topics.keys() - kept:  # a request under way has created a topic
+    while node.controller.decided.topics.keys() - kept:  # a running request has created a topic
         await reset(node, snapshot.state, kept)
     _put_tokens_back(node, snapshot.state)
     topics = [_in_epoch(each, epoch) for each in snapshot.state.topics.values() if each.name in names]

@@ -1,9 +1,9 @@
 """The content of an embedded broker at one moment, kept to be restored later.
 
-Owns the cluster's state and the logs as they were: files under other names in a directory of its own, which is deleted
-with the snapshot. If the file system allows, they are hard links, so that a snapshot takes no time and no space. Later
-appends lie beyond the recorded size, and deletion or compaction leaves the second name alone. Never restores anything:
-restoring.py does.
+Owns the cluster's state and the logs of that moment: files under other names in a directory that is deleted with the
+snapshot. If the file system allows it, they are hard links, so that a snapshot takes no time and no space. Later
+appends are beyond the recorded size, and deletion or compaction does not change the second name. Never restores
+anything: restoring.py does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.partition import Partition
 from kbroker.testing.waiting import until
 
 _GROWING: Final = (LOG_SUFFIX, TXN_INDEX_SUFFIX)
-"""The files of the active segment that only grow; its indexes are rebuilt."""
+"""The files of the active segment that are only appended to; its indexes are rebuilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,15 @@ class KeptLog:
 
     key: Key
     directory: str
-    """The log directory that held it."""
+    """The log directory of the partition."""
     files: tuple[KeptFile, ...]
     start_offset: int
     end_offset: int
     segments: tuple[tuple[int, int], ...]
-    """Base offsets and sizes in bytes."""
+    """The base offset and size in bytes of each segment."""
     epochs: tuple[tuple[int, int], ...]
     open_producers: tuple[ProducerEntry, ...]
-    """Those with an open transaction. Others are forgotten, and may continue with any sequence number."""
+    """Producers with an open transaction; others are forgotten, and may continue with any sequence number."""
     had_producers: bool
     may_have_holes: bool
     cleaned_to: int | None
@@ -69,7 +69,7 @@ class Snapshot:
         self.logs = logs
         self.clock_ahead_ms = 0
         self.restored_in: dict[Key, int] = {}
-        """The leader epochs in which logs were last restored from it."""
+        """The leader epoch of each log when it was last restored from this snapshot."""
         self._end = weakref.finalize(self, shutil.rmtree, directory, ignore_errors=True)
 
     def __repr__(self) -> str:
@@ -77,11 +77,11 @@ class Snapshot:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it can be restored: not after it was removed or its broker has stopped."""
+        """Whether the snapshot can be restored: false once it was removed, or once its broker has stopped."""
         return self._end.alive
 
     def remove(self) -> None:
-        """Delete the snapshot. This also happens without a reference to it, and when its broker stops."""
+        """Delete the snapshot. It is also deleted when no reference to it is left, and when its broker stops."""
         self._end()
 
 

@@ -1,6 +1,6 @@
 """A clock that a test moves: the machine's time plus an offset.
 
-Owns the offset. Never sleeps; the clock's creator updates timers through `moved`.
+Owns the offset. Never sleeps; through `moved`, the clock's creator runs the timers that are due.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from kbroker.clock import SystemClock
 from kbroker.testing.numbers import check_number
 
 _LAST_MS: Final = 253_370_764_800_000
-"""The beginning of the year 9999: later moments of stored data could not be shown as dates."""
+"""The beginning of the year 9999: later timestamps in stored data could not be shown as dates."""
 
 
 class SteeredClock(SystemClock):
-    """The machine's clock until it is moved. Time continues from the new moment."""
+    """The machine's clock until a test moves it; time then continues from the new moment."""
 
     def __init__(self) -> None:
         self._wall_ms = 0
         self._monotonic_ms = 0
         self.moved: Callable[[float], None] | None = None
-        """Called with the ms that have passed; returns when all due work is done."""
+        """Called after a move with the ms that have passed; returns when all due work is done."""
         self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
-        """The context of a move, which excludes concurrent ones."""
+        """The context of a move, which excludes concurrent moves."""
 
     def __repr__(self) -> str:
         return (
@@ -50,10 +50,10 @@ class SteeredClock(SystemClock):
         seconds: float = 0,
         ms: float = 0,
     ) -> None:
-        """Let time pass, by the sum of the arguments: sessions and transactions expire, retention runs.
+        """Advance the time by the sum of the arguments: sessions and transactions expire, retention runs.
 
-        Returns when all due work is done, or has begun if it takes long. Raises ValueError for negative time, which is
-        for `set`, and for a time after the year 9998; TypeError for a number without a unit.
+        Returns when all due work is done, or has begun if it takes long. Raises ValueError for negative time (use
+        `set`), and for a time after the year 9998. Raises TypeError for a number without a unit.
         """
         if not isinstance(by, timedelta):
             raise TypeError(f"advance({by!r}) has no unit: advance(seconds={by!r}), or a timedelta")
@@ -63,15 +63,15 @@ class SteeredClock(SystemClock):
         step = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + ms
         step += by / timedelta(milliseconds=1)
         if step < 0:
-            raise ValueError("time does not go back by advance: set() moves the clock on the wall")
+            raise ValueError("time does not go back by advance(); set() moves the wall clock")
         with self.turn():
             self._move(round(step), round(step))
 
     def set(self, when: datetime | float) -> None:
         """Set the time, as a datetime or in seconds since the epoch.
 
-        For an earlier time only the wall clock goes back: timers keep their remaining time. Raises ValueError for a
-        time before 1970 or after the year 9998.
+        An earlier time moves only the wall clock back: timers keep their remaining time. Raises ValueError for a time
+        before 1970 or after the year 9998.
         """
         moment = when.timestamp() if isinstance(when, datetime) else when
         check_number("the time", moment, least=None)
@@ -81,7 +81,7 @@ class SteeredClock(SystemClock):
 
     @property
     def ahead_ms(self) -> int:
-        """How many ms it is ahead of the machine's time."""
+        """How many ms the clock is ahead of the machine's time."""
         return self._wall_ms
 
     def reset(self, ahead_ms: int = 0) -> None:

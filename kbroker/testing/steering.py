@@ -1,7 +1,7 @@
 """The control of an embedded broker by its owner, from another thread than the broker's.
 
-Owns when requests pass the interceptor: while there are faults, or while requests are recorded. Also allows only one
-change of the broker's content or time at once. Never decides the outcome of a request.
+Owns when requests pass the interceptor: while there are faults, or while requests are recorded. Allows only one change
+of the broker's content or time at once. Never decides the outcome of a request.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kbroker.testing.requests import Requests
 from kbroker.testing.reset import reset
 from kbroker.testing.steered_clock import SteeredClock
 
-if TYPE_CHECKING:  # loaded when a test takes a snapshot
+if TYPE_CHECKING:  # imported only when a test takes a snapshot
     from kbroker.log.directories.partition_dir_names import Key, MadeAhead
     from kbroker.testing.snapshot import Snapshot
 
 _COPYING_S = 600.0
 _PAUSE_S, _PAUSES = 0.01, 500
-"""The pause between checks for the end of a compaction, and their number: five seconds at most."""
+"""The seconds between checks for the end of a compaction, and the most checks: five seconds in total."""
 
 
 class Steering(Calling):
@@ -44,7 +44,7 @@ class Steering(Calling):
         self._entrance = Entrance(node.server)
         self._interceptor = Interceptor(dispatcher, self.faults, self.requests, node.services, self._entrance)
         self._turns = threading.RLock()
-        self._one_at_a_time = asyncio.Lock()  # interrupted work ends on the loop, after its thread went on
+        self._one_at_a_time = asyncio.Lock()  # cancelled work may end on the loop after its thread has returned
         self._newest_epoch = -1
         self._snapshots: weakref.WeakSet[Snapshot] = weakref.WeakSet()
         self._clock = node.clock if isinstance(node.clock, SteeredClock) else None
@@ -55,7 +55,7 @@ class Steering(Calling):
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Exclude every other reset, restore, snapshot or move of the clock."""
+        """Exclude every other reset, restore, snapshot or move of the clock within the `with`."""
         self.check_thread()
         with self._turns:
             yield
@@ -116,7 +116,7 @@ class Steering(Calling):
     def restore(self, snapshot: Snapshot) -> None:
         """Restore everything to its state at the time of a snapshot: see restoring.py. Otherwise like `reset`.
 
-        The clock is as far ahead as then.
+        The clock is as far ahead of the machine's time as at the snapshot.
         """
         if not hasattr(snapshot, "node"):
             raise TypeError(f"restore takes the result of snapshot(), not {snapshot!r}")
@@ -174,7 +174,7 @@ class Steering(Calling):
         self.requests.end()
 
     def close(self) -> None:
-        """Remove what lies outside the broker: its snapshots."""
+        """Remove the broker's snapshots, which are outside of its data directory."""
         for each in list(self._snapshots):
             each.remove()
 

@@ -1,7 +1,7 @@
-"""Random misbehaviour that Kafka permits: the faults of any request on a cluster in trouble.
+"""Random faults that Kafka permits: they may happen to any request in a cluster with failures.
 
-Owns which trouble is legal for which API, and how often a storm strikes by default. Never decides which requests are
-hit: faults.py does.
+Owns which faults are legal for which API, and the default share of requests with a fault. Never decides which requests
+meet one: faults.py does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "Heartbeat": (*_LOADS, E.REBALANCE_IN_PROGRESS),
     "ConsumerGroupHeartbeat": _LOADS,
     "OffsetCommit": _LOADS,
-    # Without the coordinator errors of Kafka: librdkafka passes them to its application and does not retry.
+    # Kafka's coordinator errors are left out: librdkafka returns them to its application and does not retry.
     "OffsetFetch": (E.UNSTABLE_OFFSET_COMMIT,),
     "InitProducerId": _TRANSACTION,
     "AddPartitionsToTxn": _TRANSACTION,
@@ -35,7 +35,7 @@ ERRORS: Final[dict[str, tuple[E, ...]]] = {
     "TxnOffsetCommit": _LOADS,
     "EndTxn": _TRANSACTION,
 }
-"""Errors after which a client has to retry, by API. All other APIs are delayed, or lose their connection."""
+"""Errors after which a client must retry, by API. Requests of other APIs are delayed, or lose their connection."""
 _LONGEST_DELAY_MS: Final = 200
 Squall = tuple[str, float | When | E]
 

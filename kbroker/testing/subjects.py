@@ -1,7 +1,7 @@
-"""What a request is about: topics with partitions, groups, transactional ids; and the part of it about some of them.
+"""The subjects of a request (topics with partitions, groups, transactional ids), and its part about some topics.
 
-Owns reading any request by the names of its fields, which Kafka's schemas use alike, and dividing requests and answers
-by topic and partition. Never touches bytes, and knows no particular API.
+Owns the reading of any request by its fields' names, which are uniform in Kafka's schemas. Owns also the division of
+requests and answers by topic and partition. Never reads bytes, and never knows a particular API.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from kbroker.protocol.schema import Scalar
 
 Keeps = Callable[[str | None, int | None], bool]
-"""Whether a topic (by name), or one of its partitions, belongs to a part."""
+"""Returns whether a topic (by name), or one of its partitions, belongs to a part."""
 Names = Callable[[bytes], "str | None"]
 """Returns the name of the topic with an id."""
 
@@ -36,7 +36,7 @@ _NO_ID = bytes(16)
 
 @dataclass(slots=True)
 class Subjects:
-    """The names in a request. A topic's partitions are empty if it is named as a whole."""
+    """The names in a request. A topic's set of partitions is empty if the request names the whole topic."""
 
     topics: dict[str, set[int]] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
@@ -190,7 +190,7 @@ def _joined_topics(kept: list[Any], added: list[Any], names: Names) -> list[Any]
 
 
 def _joined_lists(kept: list[Any], added: list[Any], names: Names) -> list[Any]:
-    """Join lists by group or by transaction: `added` has another part of the same groups or transactions."""
+    """Join lists by group or transaction: `added` has the other topics of the same groups or transactions."""
 
     def own(each: Any) -> Any:
         return getattr(each, "group_id", None) or getattr(each, "transactional_id", None)

@@ -1,6 +1,6 @@
 """The topics of an embedded broker as Python values: their records, and writing to them without a client.
 
-Owns a test's view of a topic. Each access asks the broker; nothing is kept.
+Owns a test's view of a topic. Each access sends a request to the broker; nothing is cached.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StoredRecord:
 
 
 class Topic(Changeable):
-    """One topic, which may have been deleted; each access then raises KeyError with the existing names."""
+    """One topic. If it has been deleted, each access raises KeyError with the existing names."""
 
     def __init__(self, name: str, asking: Asking) -> None:
         super().__init__(name, asking)
@@ -97,10 +97,10 @@ class Topic(Changeable):
         start: int = 0,
         count: int | None = None,
     ) -> list[StoredRecord]:
-        """Return the records of one partition, or of all of them one after the other, in order of offset.
+        """Return the records of one partition, or of all partitions one after the other, in order of offset.
 
         With "read_committed", records of open and aborted transactions are left out, as for a consumer. Each partition
-        is read from the offset `start` on, and at most `count` records of it, counted before any are left out.
+        is read from the offset `start` on. At most `count` records of each are read, including those that are left out.
         """
         if isolation not in ("read_uncommitted", "read_committed"):
             raise ValueError(f"isolation is read_uncommitted or read_committed, not {isolation!r}")
@@ -195,7 +195,7 @@ class Topic(Changeable):
                     )
 
     def _some_batches(self, index: int, start: int, count: int) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Read batches with `count` records, then only the control batches that end their transactions."""
+        """Read batches until they hold `count` records, then only the control batches that end their transactions."""
         there, ended, under_way = 0, False, set[int]()
         for header, data in self._batches(index, start, _PIECE):
             if ended and not header.is_control:
@@ -279,7 +279,7 @@ class Topics(Mapping[str, Topic]):
     ) -> Topic:
         """Create a topic with Kafka's topic configs. Raises ApiError if that fails, as for a topic that exists.
 
-        Without `replication_factor` it has one replica, in a cluster as many as `default.replication.factor` says.
+        Without `replication_factor` a topic has one replica; in a cluster `default.replication.factor` applies.
         """
         if wrong:
             raise TypeError(f"a topic is created with {', '.join(_OF_CREATE)}, not with {', '.join(wrong)}")

@@ -1,4 +1,4 @@
-"""Waiting until a condition holds, with a deadline: in a test's own thread, and in the broker's loop.
+"""Waiting for a condition, with a deadline: in a test's own thread, and in the broker's loop.
 
 Owns how often the condition is checked, and the message after the deadline. Never knows the condition.
 """

@@ -1,8 +1,8 @@
 """The process that makes and exports spans: `python -m kbroker.traces.process URL ABOUT`, started by the broker.
 
-Owns its input: lists of measurements of requests, in marshal's format (traces.py). When the broker ends, killed or not,
-the input ends; the process then exports the rest and ends, too. It ignores signals meant for the broker, and runs at a
-low priority.
+Owns the process's input: lists of measurements of requests, in marshal's format (traces.py). When the broker ends, even
+if it is killed, the input ends; the process then exports the rest and ends, too. It ignores signals that are meant for
+the broker, and runs at a low priority.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     os.nice(_NICE)
     logging.basicConfig(format="%(name)s: %(message)s", level=logging.WARNING)
     url, about = sys.argv[1:]
-    from kbroker.traces.spans import Spans, exporter_to  # late, because it takes long to load
+    from kbroker.traces.spans import Spans, exporter_to  # imported late, because the import takes long
 
     spans = Spans(exporter_to(url), json.loads(about))
     make(spans.take, sys.stdin.buffer)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def make(take: Callable[[Measured, int], None], source: BinaryIO) -> None:
-    """Pass on all measurements until the input ends."""
+    """Pass all measurements to the spans until the input ends."""
     while True:
         try:
             found = marshal.load(source)

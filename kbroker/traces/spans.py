@@ -1,7 +1,7 @@
-"""One span a request, made by OpenTelemetry's SDK.
+"""One span per request, made by OpenTelemetry's SDK.
 
-Owns the content of a span, where it is exported to, and how long the last exports may take. Runs in a process of its
-own (process.py). The SDK obeys its own variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME,
+Owns the content of a span, the destination of exports, and the time limit of the last exports. Runs in a process of its
+own (process.py). The SDK reads its own environment variables (OTEL_TRACES_SAMPLER, OTEL_BSP_*, OTEL_SERVICE_NAME,
 OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_*).
 """
 
@@ -25,7 +25,7 @@ from kbroker.protocol.errors import ErrorCode
 log = logging.getLogger(__name__)
 
 STOP_S: Final = 5.0
-"""How long the export of the last spans may take."""
+"""How many seconds the export of the last spans may take."""
 _PATH: Final = "/v1/traces"
 
 
@@ -46,7 +46,7 @@ class Spans:
             log.exception("a span could not be made")
 
     def close(self) -> None:
-        """Export the rest, for some seconds at most; the rest ends with the process."""
+        """Export the remaining spans for some seconds at most; spans that still remain are lost."""
         ending = threading.Thread(target=self._provider.shutdown, name="kbroker-traces-end", daemon=True)
         ending.start()
         ending.join(STOP_S)
@@ -93,7 +93,7 @@ def _resource(about: Mapping[str, str]) -> Resource:
 
 
 def exporter_to(url: str) -> SpanExporter:
-    """Return an exporter over OTLP/HTTP; without a URL to the environment's address, or to localhost:4318."""
+    """Return an exporter over OTLP/HTTP; without a URL, the environment's address or localhost:4318 applies."""
     if not url:
         return OTLPSpanExporter()
     return OTLPSpanExporter(endpoint=url if urlsplit(url).path.strip("/") else url.rstrip("/") + _PATH)

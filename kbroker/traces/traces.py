@@ -1,8 +1,8 @@
 """The broker's side of its requests' spans: it passes measurements to a process that makes and exports the spans.
 
-Owns the queue for that process, and its start and end. The broker's process does not make spans: one takes ten times as
-long as its measurement, and its thread would hold the interpreter when the event loop wants it. Never waits in the
-loop: if the queue is full, the newest measurement is dropped.
+Owns the queue for that process, and the process's start and end. The broker's own process makes no spans: a span takes
+ten times as long as its measurement, and its thread would hold the interpreter when the event loop needs it. Never
+waits in the loop: if the queue is full, the newest measurement is dropped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from kbroker.network.request_log import Measured
 log = logging.getLogger(__name__)
 
 MOST_WAITING: Final = 4_096
-"""The most requests that wait for the thread."""
+"""The most measurements that wait for the writing thread."""
 AT_ONCE: Final = 256
-"""Requests per write, which holds the interpreter for a fifth of a millisecond."""
-_ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # where the process finds this package
+"""The most measurements in one write, which holds the interpreter for a fifth of a millisecond."""
+_ROOT: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../..")  # the folder of this package
 _EVERY_S: Final = 0.2
 _STOP_S: Final = 7.0
-"""Longer than the process's own limit for the last spans (spans.py)."""
+"""The seconds to wait for the process's end: longer than its own limit for the last spans (spans.py)."""
 _LONGEST_LINE: Final = 2_000
 
 
@@ -44,12 +44,12 @@ class Traces:
     """Passes measurements of requests to a process, until it is closed."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Raises OSError if the process cannot be started. Not in the event loop."""
+        """Start the process. Raises OSError if it cannot be started. Not in the event loop."""
         self._waiting: deque[tuple[int, Measured]] = deque()
         self.dropped = 0
         """The number of requests without a span, because too many waited."""
         paths = [_ROOT, os.environ.get("PYTHONPATH", "")]
-        # A separate session: the terminal's Ctrl-C is for the broker.
+        # In a separate session, so that Ctrl-C in the terminal reaches only the broker.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -77,7 +77,7 @@ class Traces:
         self._waiting.append((time.time_ns(), measured))
 
     def close(self) -> None:
-        """Have the queue exported, for some seconds at most; not in the event loop."""
+        """Have the queued measurements exported, for some seconds at most; not in the event loop."""
         self._ending.set()
         try:
             self._process.wait(_STOP_S)
@@ -92,7 +92,7 @@ class Traces:
 
     def _run(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process has ended: `_listen` logs it
+        with contextlib.suppress(OSError), self._process.stdin as pipe:  # the process has ended; `_listen` logs it
             while not self._ending.wait(_EVERY_S):
                 self._write_all(pipe)
             self._write_all(pipe)

@@ -1,6 +1,6 @@
 """`kbroker perf consume`: how fast the records of topics arrive.
 
-Owns when it begins and ends: at the subscription, and at the last requested record.
+Owns the start of the measurement, at the subscription, and its end, at the last requested record.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def consume(
 
 
 def _forget(connection: Connection, group: str) -> None:
-    """Delete the group of this run; if that fails, it expires on its own, since it has committed nothing."""
+    """Delete the group of this run; if the request fails, the group still expires, because it has committed nothing."""
     with suppress(KafkaError, AdminError), connection.admin() as admin:
         admin.delete_groups([group])
 
 
 def _read(receiver: Receiver, wanted: int, timeout_s: float, run: Run, shown: Live, stop: Stop) -> None:
-    """Read until `wanted` records have arrived, or none for a while."""
+    """Read until `wanted` records have arrived, or until none has arrived for a while."""
     last_record = time.perf_counter()
     while run.records < wanted and not stop:
         taken = len(receiver.take(wanted - run.records, _POLL_S))

@@ -1,8 +1,8 @@
-"""The figures of a run: records, bytes, and both a second.
+"""The figures of a run: records, bytes, and both per second.
 
-Owns the definition of a run's time, the percentiles, and the counting of the times of single records: in microseconds,
-in buckets whose width is at most a thousandth of the time, so that millions of records take no more memory than a few.
-The minimum, the maximum and the mean are exact. Never reads a clock.
+Owns the definition of a run's time, the percentiles, and the counts of single records' times. The times are counted in
+microseconds, in buckets whose width is at most a thousandth of the time, so that memory does not grow with the number
+of records. The minimum, the maximum and the mean are exact. Never reads a clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 
 PERCENTILES: Final[Mapping[str, float]] = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 _BITS: Final = 11
-"""The significant bits of a time: at least 1,024 buckets lie between a time and twice that time."""
+"""The significant bits of a counted time: there are at least 1,024 buckets between a time and its double."""
 
 
 class Times:
@@ -36,7 +36,7 @@ class Times:
         self._buckets[_bucket(round(seconds * 1_000_000))] += 1
 
     def percentile(self, part: float) -> float:
-        """Return the time within which this share of all lies, nearest rank; in seconds."""
+        """Return the percentile for this share, by nearest rank; in seconds."""
         rank = max(1, -(-self.count * part // 1))
         seen = 0
         for bucket in sorted(self._buckets):

@@ -1,7 +1,7 @@
 """`kbroker perf latency`: how long a record takes from a producer to a consumer, one at a time.
 
-Owns the measurement: from the call that sends a record to its arrival at a waiting consumer. The next record is sent
-only after this one was acknowledged, has arrived, and was verified.
+Owns the measurement: from the call that sends a record to its arrival at a waiting consumer. Each record is sent only
+after the previous one has been acknowledged, received and verified.
 """
 
 from __future__ import annotations

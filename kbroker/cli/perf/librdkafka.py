@@ -1,6 +1,6 @@
 """A connection's settings for librdkafka, the core of confluent-kafka.
 
-Owns the translation of kafka-python's names. A setting without a meaning there is refused, not ignored.
+Owns the translation of kafka-python's names. A setting that librdkafka does not have is refused, not ignored.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SAME: Final = frozenset(
         "transactional_id",
     }
 )
-"""Settings whose names differ only in dots."""
+"""Settings whose names in librdkafka differ only in having dots."""
 _OTHERS: Final[Mapping[str, str]] = {
     "check_crcs": "check.crcs",
     "connections_max_idle_ms": "connections.max.idle.ms",
@@ -65,7 +65,7 @@ _TURNED: Final[Mapping[str, Callable[[Any], tuple[str, Any]]]] = {
     "ssl_check_hostname": lambda checked: ("ssl.endpoint.identification.algorithm", "https" if checked else "none"),
 }
 _WITHOUT_MEANING: Final = frozenset({"bootstrap_timeout_ms", "api_version", "max_block_ms"})
-"""How kafka-python looks for a broker at its start, which is not measured."""
+"""Settings that only kafka-python has: for its search for a broker at the start, which is not measured."""
 
 
 def settings_of(connection: Connection, own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:

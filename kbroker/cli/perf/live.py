@@ -1,8 +1,8 @@
-"""During a measurement: figures, as a moving line on a terminal or a plain line now and then, and an end by a signal.
+"""During a measurement: its figures, as a progress bar on a terminal or a line at intervals, and its end by a signal.
 
 Owns the intermediate output on standard error; the result goes to standard output. Each check costs the measurement one
-comparison. After Ctrl-C or SIGTERM it ends at its next step, so that its results are still shown: the first signal
-raises nothing, because an exception cannot interrupt confluent-kafka. A second one has its usual effect.
+comparison. After Ctrl-C or SIGTERM the measurement ends at its next step and shows its results. The first signal raises
+no exception, because none can interrupt confluent-kafka. A second signal has its usual effect.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Live(Protocol):
     """Receives the progress of a measurement."""
 
     due: float
-    """When it wants the next report, by time.perf_counter."""
+    """When the next report is due, by time.perf_counter."""
 
     def report(self, now: float, records: int, octets: int, note: str = "") -> None:
         """Report the work done so far."""

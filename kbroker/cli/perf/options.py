@@ -44,7 +44,7 @@ measuring_options = with_options(
 
 
 def show(document: Mapping[str, Any], output: Output) -> None:
-    """Print the figures of a run; the times of `latency_ms` one below the other."""
+    """Print the figures of a run, with one line for each time in `latency_ms`."""
     pairs = [
         (_NAMES.get(name, name.replace("_", " ")), each) for name, each in document.items() if name != "latency_ms"
     ]

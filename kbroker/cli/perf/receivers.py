@@ -1,6 +1,6 @@
 """The measured consumers: confluent-kafka's if installed, or kafka-python's.
 
-Owns the parts of them that a measurement needs. A group is joined without commits, so that none is left behind.
+Owns those of their functions that a measurement needs. Joins a group without committing, so that no group remains.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Receiver(Protocol):
     client: str
     """The client's name and version."""
     assigned_at: float | None
-    """When it first had partitions, by time.perf_counter; None before."""
+    """When the group first assigned partitions, by time.perf_counter; None before."""
 
     def take(self, most: int, seconds: float) -> list[bytes | None]:
-        """Return values of arrived records: as soon as there are `most`, or those that arrived within `seconds`."""
+        """Return the values of at most `most` records, and wait for them for at most `seconds`."""
 
     def taken_octets(self) -> int:
         """Return the bytes of keys and values so far."""
@@ -53,7 +53,7 @@ class Confluent:
         self._consumer = confluent_kafka.Consumer(settings)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read topics as a member of the group; one that begins with ^ is an expression."""
+        """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
         self._consumer.subscribe(list(topics), on_assign=self._note)
 
     def read_from_end(self, topic: str, partitions: Sequence[int]) -> None:
@@ -97,7 +97,7 @@ class KafkaPython:
         self._consumer = connection.consumer(**own)
 
     def subscribe(self, topics: Sequence[str]) -> None:
-        """Read topics as a member of the group; one that begins with ^ is an expression."""
+        """Read topics as a member of the group; a name that begins with ^ is a regular expression."""
         if topics[0].startswith("^"):
             self._consumer.subscribe(pattern=topics[0])
         else:
@@ -138,7 +138,7 @@ def open_receiver(
         "receive_buffer_bytes": _SOCKET_BYTES,
     }
     if chosen(client) == "confluent-kafka":
-        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka needs one, even without joining a group
+        own["group_id"] = group or "kbroker-perf-without-group"  # librdkafka requires it, even if it joins no group
         haste = {"fetch.error.backoff.ms": 0, "fetch.queue.backoff.ms": 0} if hasty else {}
         return Confluent(settings_of(connection, own, {"enable.auto.commit": False, **haste}))
     return KafkaPython(

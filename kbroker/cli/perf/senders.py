@@ -1,7 +1,7 @@
 """The measured producers: confluent-kafka's if installed, which is librdkafka, or kafka-python's.
 
-Owns the parts of them that a measurement needs, and a record's time: from the call that sends it, which waits while the
-client's memory is full, to its acknowledgement.
+Owns those of their functions that a measurement needs, and the definition of a record's time: from the call that sends
+it, which waits while the client's buffer is full, to its acknowledgement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINGER_MS: Final = 5
 _PATIENCE_S: Final = 30.0
 _GRACE_S: Final = 2.0
 _SLICE_S: Final = 0.1
-"""The longest time between checks for a stop."""
+"""The most seconds between checks for a stop."""
 Acknowledged = Callable[[float | None, str | None], None]
 """Called with a record's result: the seconds that it took, or its error."""
 
@@ -42,7 +42,7 @@ class Sender(Protocol):
         """Process reports about records, for at most this many seconds."""
 
     def flush(self) -> None:
-        """Wait until every record is finished; only shortly after the measurement was stopped."""
+        """Wait until every record is finished; after a stop, wait only a short time."""
 
     def begin(self) -> None:
         """Begin a transaction."""
@@ -51,11 +51,11 @@ class Sender(Protocol):
         """Commit the transaction."""
 
     def close(self) -> None:
-        """Close the producer, and leave nothing behind."""
+        """Close the producer, and release everything that it holds."""
 
 
 class _Grace:
-    """The time limit for records on their way after a measurement is stopped."""
+    """The time limit for records in flight after a measurement is stopped."""
 
     def __init__(self, stop: Stop) -> None:
         self._stop = stop
@@ -69,7 +69,7 @@ class _Grace:
 
 
 class Confluent:
-    """confluent-kafka's producer: librdkafka itself measures the time from its queue to the acknowledgement."""
+    """confluent-kafka's producer; librdkafka itself measures the time from queueing to the acknowledgement."""
 
     def __init__(self, topic: str, partition: int | None, settings: dict[str, Any], stop: Stop) -> None:
         import confluent_kafka

@@ -62,7 +62,7 @@ def archive(
     cluster = Cluster(connection)
     refuse_pattern(to)
     refuse_pattern(checkpoint)
-    cluster.chosen(names)  # missing topics are reported before Spark takes its seconds to start
+    cluster.chosen(names)  # report missing topics before Spark starts, which takes seconds
     with open_session(spark, "kbroker archive") as session, shown("archive") as progress:
         job = Archive(session, cluster, options, progress)
         job.run()

@@ -45,7 +45,7 @@ def _broker() -> Iterator[Connection]:
 
 
 def _kept(found: Tour, out: Path) -> tuple[Path, Path]:
-    """Copy the chart to its destination; all else was only for the tour."""
+    """Copy the chart to its destination; the tour's other files are deleted."""
     out.mkdir(parents=True, exist_ok=True)
     kept = out / found.picture.name, out / found.page.name
     kept[0].write_bytes(found.picture.read_bytes())

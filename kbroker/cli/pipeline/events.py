@@ -141,13 +141,13 @@ def _simulated(options: dict[str, Any]) -> _Run:
     if options["lookup_out"] is not None:
         _write_lookup(options["lookup_out"], source.visitors)
     until = event_options.start_ms + seconds * 1000 if seconds is not None else None
-    # The source counts each record that it yields, also those that are not sent afterwards.
+    # The source also counts records that it yields but that are not sent afterwards.
     counts = Counts()
     return _Run(_counted(source, counts), counts, live, until, options["count"], of_the_past=not live)
 
 
 def _counted(source: EventSource, counts: Counts) -> Iterator[Arrival]:
-    """Count a record when the next one is requested, because then it was sent."""
+    """Yield records; count each when the next one is requested, because only then it has been sent."""
     for record in source:
         now = source.counts
         seen = (now.events, now.late, now.duplicates, now.malformed)
@@ -180,7 +180,7 @@ def _log_events(log: AccessLog, paths: tuple[str, ...], counts: Counts) -> Itera
 
 def _start_ms(text: str | None, days: float) -> int:
     if text is None:
-        # The last late event must have arrived, too: brokers refuse timestamps in the future.
+        # Even the last late event must be in the past: brokers refuse timestamps in the future.
         today = int(_now_ms()) // DAY_MS
         return max(today - math.ceil(days) - 1, 0) * DAY_MS
     try:
@@ -200,7 +200,10 @@ def _write_lookup(path: str, visitors: int) -> None:
 
 
 def _ensure_topic(connection: Connection, topic: str, partitions: int | None, *, of_the_past: bool) -> None:
-    """Create a topic if it does not exist. Retention would delete records of the past at once, so it is unlimited."""
+    """Create a topic if it does not exist.
+
+    For events `of_the_past` retention is unlimited: otherwise the broker would delete them at once.
+    """
     if topic in Cluster(connection).topics():
         return
     configs = {"retention.ms": "-1"} if of_the_past else {}
@@ -241,7 +244,7 @@ def _now_ms() -> float:
 
 @dataclass(slots=True)
 class _Stop:
-    """Whether to stop: the number of the received signal."""
+    """The number of the received signal, or 0: true if the verb must stop."""
 
     number: int | None = None
 

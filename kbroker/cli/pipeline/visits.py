@@ -179,7 +179,7 @@ def recount(
         streamed = table_rows(session, compare) if compare is not None else []
         rows = recount_days(session, root, topic, known, rules, state.set_clocks if state is not None else [], day)
         if state is not None and checkpoint is not None:
-            # A stream or an archive that continued meanwhile has other late events by now.
+            # If the stream or the archive has continued meanwhile, the numbers of late events differ.
             late = late and as_far(session, root, topic, state) and published(session, checkpoint, state)
         remarks = notes(session, root, topic, state)
     output.rows(rows, "organisation", "day", "visits", "events", "late")

@@ -1,10 +1,10 @@
 """Values by an Avro schema, with fastavro.
 
-Owns which schemas are accepted, and that values are decoded in full or not at all. Never resolves schemas.
+Owns which schemas are accepted. Decodes a value in full or not at all. Never resolves schemas.
 
-Three checks find schemas with which a few bytes can do harm: lists of items without bytes, of which five bytes can
-claim a billion; nested records with many such fields, which make much from no bytes at all; and a type that contains
-itself, so that a value can be nested as deep as it is long.
+Three checks find schemas with which a few bytes can do harm. Lists whose items take no bytes: five bytes can claim a
+billion items. Nested records with many fields that take no bytes: large values from no bytes at all. A type that
+contains itself: each byte can add a level of nesting.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def parsed(text: str) -> Any:
 
     try:
         schema = json.loads(text)
-        # Without fastavro's hints: the schema is examined and shown.
+        # fastavro's hints would change the schema, which is examined and shown below.
         found = parse_schema(schema, _write_hint=False)
     except (ValueError, RecursionError):
         raise WrongInput("an Avro schema is JSON") from None
@@ -52,8 +52,8 @@ def about(schema: Any) -> str:
 
 def decoder(schema: Any) -> Callable[[bytes], Any]:
     """Return a decoder of values. It raises ValueError if bytes do not match the schema, or are left over."""
-    # fastavro's reader in C has no limit of depth: a deeply nested value ends the process. The one in Python
-    # raises RecursionError.
+    # fastavro's reader in C has no limit of depth, so a deeply nested value would crash the process. Its reader in
+    # Python raises RecursionError instead.
     in_c = not holds_itself(schema)
 
     def decode(data: bytes) -> Any:
@@ -85,7 +85,7 @@ def has_free_items(schema: Any) -> bool:
 
 
 def has_many_free(schema: Any) -> bool:
-    """Return whether a record of a parsed schema has many fields without bytes, which every such record creates."""
+    """Return whether a record of a parsed schema has too many fields without bytes: each value contains them all."""
     names = _names(schema, {}, 0)
     known: dict[str, int] = {}
     return any(_free_within(each, names, known) > _MOST_FREE for each in names.values())
@@ -103,7 +103,7 @@ def _free_within(schema: Any, names: dict[str, Any], known: dict[str, int]) -> i
         return int(schema["type"] == "null")
     name = schema["name"]
     if name not in known:
-        known[name] = 0  # for a type within itself: its values have no end, and are never decoded
+        known[name] = 0  # for a record that contains itself without a union: it has no finite value
         fields = schema["fields"]
         known[name] = sum(_free_within(each["type"], names, known) for each in fields) if fields else 1
     return known[name]
@@ -116,7 +116,7 @@ def holds_itself(schema: Any) -> bool:
 
 
 def _reaches(schema: Any, wanted: str, names: dict[str, Any], seen: set[str]) -> bool:
-    """Return whether a type occurs within a schema, which may be that type itself."""
+    """Return whether a type occurs within a schema, or is the schema."""
     for each in _inner(schema):
         if isinstance(each, str):
             if each == wanted:

@@ -1,9 +1,8 @@
 """Values of Protobuf messages: by a descriptor set from protoc, or without a schema, fields by number.
 
-Owns which messages exist: descriptors are data, from which the classes are made, and no code is loaded. Owns the guess
-about a field's bytes without a schema: a message if they decode as one, else a text, else bytes. The bytes do not
-contain names and exact types: numbers are shown as unsigned, those of fixed length also as the floating-point numbers
-they may be.
+Owns the known messages: their classes are made from descriptors, which are data; no code is loaded. Owns the guess
+about a field's bytes without a schema: a message if they decode as one, else a text, else bytes. The bytes contain no
+names and no exact types. Numbers are shown as unsigned; those of fixed length are also shown as floating-point numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _LONGEST: Final = 10
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """Return the fields by their numbers; raises ValueError for bytes that are not a message."""
+    """Return the fields by number, without a schema; raises ValueError for bytes that are not a message."""
     if not data:
         raise ValueError("an empty value may be any message")
     return _message(data, 0, [_MOST_FIELDS])

@@ -1,7 +1,7 @@
 """Schemas for decoding values: Avro's and descriptor sets of Protobuf, from a directory or from a form.
 
 Owns the schemas, in bounded memory: a restart forgets those added on a page. A file 42.avsc, or a schema named 42, is
-the one for Confluent's id 42. Never fetches a schema from anywhere.
+the schema for Confluent's id 42. Never fetches a schema from anywhere.
 """
 
 from __future__ import annotations

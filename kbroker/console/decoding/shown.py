@@ -18,7 +18,7 @@ from kbroker.console.decoding.schemas import Schemas, as_json
 FORMS: Final = ("auto", "json", "text", "hex", "protobuf")
 """The forms of shown bytes, besides a schema, which is `schema:NAME`."""
 LARGEST: Final = 1024 * 1024
-"""The most bytes to decode; of a larger value the beginning is shown undecoded."""
+"""The most bytes that are decoded; of a larger value, the beginning is shown undecoded."""
 LONGEST: Final = 64 * 1024
 """The most characters to show of a value."""
 _BRIEF: Final = 300
@@ -131,14 +131,14 @@ def _by_schema(data: bytes, name: str, schemas: Schemas) -> Shown:
 
 
 def _body(data: bytes, kind: str) -> bytes:
-    """Return the bytes after the frame; with Protobuf without the path to a message, mostly a single zero."""
+    """Return the bytes after the frame; for Protobuf also without the message index if that is a single zero."""
     rest = data[_FRAME:]
     return rest[1:] if kind == "protobuf" and rest[:1] == b"\0" else rest
 
 
 def _decoded(kind: str, value: Any, note: str | None) -> Shown:
     text = as_json(value)
-    # From the shown text, so that a condition sees what is shown.
+    # The value is parsed from the shown text, so that a condition applies to what is shown.
     return Shown(kind, text[:LONGEST], note, len(text) > LONGEST, json.loads(text))
 
 

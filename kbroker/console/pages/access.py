@@ -1,6 +1,6 @@
 """Access: ACLs, users with SCRAM passwords, delegation tokens.
 
-Owns these pages. A password goes to the cluster salted and is never shown, nor is a token's HMAC.
+Owns these pages. Only a password's salted form is sent to the cluster. Never shows a password or a token's HMAC.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATTERNS: Final = ("Literal", "Prefixed")
 
 
 def acl_row(acl: Acl) -> dict[str, str]:
-    """Return the fields of an ACL, in the form that removes it."""
+    """Return the fields of an ACL for the form that removes the ACL."""
     pattern, entry = acl
     return {
         "resource": pattern.resource_type.title,

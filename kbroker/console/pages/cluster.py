@@ -1,6 +1,7 @@
 """The cluster: brokers by rack, their partitions, log directories, and moving partitions.
 
-Owns the map, moving a partition, the plan of a drain and its start. Moves continue in the cluster on their own.
+Owns the map of replicas, the move of a partition, and the plan and the start of a drain. Moves continue in the cluster
+without the console.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ def _of(broker: int, counted: Mapping[str, Counter[int]], dirs: list[LogDir]) ->
 
 
 def _progress(moves: Mapping[Key, Mapping[str, list[int]]], dirs: list[LogDir]) -> list[dict[str, Any]]:
-    """Return the moves with their progress: the size of the smallest new replica relative to the largest replica."""
+    """Return the moves with their progress: the smallest new replica's share of the largest replica's size."""
     sizes: dict[tuple[Key, int], int] = {}
     for each in dirs:
         sizes.update({(key, each.broker): size for key, size in each.replicas.items()})
@@ -132,7 +133,7 @@ async def find_broker(console: Console, values: Values) -> Facts:
 
 
 async def find_move(console: Console, values: Values) -> Facts:
-    """Return a partition, and the effect of moving it."""
+    """Return a partition, and the effect of its move."""
     name = values.needed("topic", "the topic")
     partition = values.number("partition", "the partition")
     view, topic = await console.view(), await console.topic(name)

@@ -17,7 +17,7 @@ from kbroker.console.stuck_groups import STANDING_S
 from kbroker.console.values import Values
 
 _MOST_DRAWN: Final = 80
-"""The most partitions of a topic, and members, in the grid."""
+"""The most members, and partitions of a topic, in the grid."""
 _MOST_ROWS: Final = 100
 
 
@@ -35,7 +35,7 @@ async def find(console: Console, values: Values) -> Facts:
     kinds = {each["group"]: each["type"] for each in page.items}
     return {
         "list": page,
-        # A group without committed offsets has an unknown lag, which is not a lag of 0.
+        # The lag of a group without committed offsets is unknown, not 0.
         "committed": {name for name, topics in samples.readers.items() if topics},
         "members": await console.ask(lambda admin: member_counts(admin, kinds)),
         "lags": samples.lags,
@@ -73,7 +73,7 @@ async def find_one(console: Console, values: Values) -> Facts:
 
 
 def drawn(group: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return, for each topic, a grid of members and their partitions."""
+    """Return the grids to draw: for each topic, members and their partitions."""
     members = sorted(group["members"] or (), key=lambda each: (str(each["client_id"]), str(each["member_id"])))
     has = {(each["topic"], each["partition"]): m["member_id"] for m in members for each in m["partitions"]}
     late = {(row["topic"], row["partition"]): row["lag"] for row in group["partitions"]}

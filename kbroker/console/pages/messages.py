@@ -1,7 +1,7 @@
 """The records of a topic: browsing, searching, inspecting, following and writing them.
 
 Owns the meaning of the page's fields, the `kbroker consume` line that prints the same record, and the page of schemas,
-by which values are shown.
+with which values are decoded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIMITS: Final = ("50", "20", "100", "200")
 _FIELDS: Final = ("from", "partition", "offset", "since", "until", "limit", "key", "value", "header", "where", "regex",
                   "kform", "vform", "committed")  # fmt: skip
 _ADVANCED: Final = ("header", "where", "until", "limit", "regex", "committed", "kform", "vform")
-"""The fields that are hidden unless one is set."""
+"""The advanced fields, which are hidden unless one of them is set."""
 _USUAL: Final = {"limit": _LIMITS[0], "kform": "auto", "vform": "auto"}
 
 
@@ -59,7 +59,7 @@ class Fields:
         self.leaderless = sorted(
             each.partition_index for each in topic.partitions if each.leader_id < 0 and each.partition_index in chosen
         )
-        """The partitions that cannot be read now; the others can."""
+        """The chosen partitions without a leader, which cannot be read now."""
         self.partitions = [each for each in chosen if each not in self.leaderless]
         self.wanted = filters.parsed(values, self.vform, self.schemas)
         offset = values.optional_number("offset", "the offset")
@@ -142,7 +142,7 @@ async def _found(console: Console, fields: Fields, values: Values) -> Facts:
     path = place("/topics", fields.topic.name, "messages")
     now = step.cursor
     more = None if step.over else place(path, **{**fields.query(), "at": now, "read": now.read, "found": now.found})
-    # It continues on its own until a page is full, or until it has read so much that a person should confirm.
+    # The page continues the search on its own until it is full, or until so much was read that the user should confirm.
     continues = bool(fields.wanted) and more is not None and now.found < fields.limit
     bound = now.read - values.number("asked", "the number of records") >= MOST_RECORDS
     rows = await console.cluster.work(lambda: [fields.row(each) for each in step.records[:MOST_SHOWN]])
@@ -218,7 +218,7 @@ def command(console: Console, record: Found) -> str:
 
 
 async def download(console: Console, request: Request) -> Response:
-    """Answer with the bytes of a key or a value; the browser must store them, and never show them."""
+    """Answer with the bytes of a key or a value, as a file that the browser must store and not show."""
     values = queried(request)
     what = values.one_of("part", ("value", "key"))
     record = await _record(console, values)

@@ -1,6 +1,6 @@
 """Resetting the committed offsets of a group: the page shows the changes first, and then makes exactly these.
 
-Owns the preview and its form, which carries the shown offsets: later commits and records do not change them.
+Owns the preview and its form. The form contains the shown offsets, so later commits and records do not change them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A topic: its partitions with their replicas, sizes and offsets, its configs, and changes to it.
 
-Owns these requests and changes, and that a change of configs waits until it is visible.
+Owns these requests and changes, and the wait until changed configs are visible.
 """
 
 from __future__ import annotations

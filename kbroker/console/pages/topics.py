@@ -1,6 +1,7 @@
 """The list of topics, which may be long, and creating a topic.
 
-Owns search, order and pages of the list on the server, so that ten thousand topics are as quick as ten.
+Owns search, order and pages of the list. All of them are computed on the server, so that the page is fast even for ten
+thousand topics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Transactions and producers: listing them, finding open and hanging transactions, and ending them.
 
-Owns these requests. The search for hanging transactions asks every leader, and runs only on demand.
+Owns these requests. The search for hanging transactions sends requests to every leader, so it runs only on demand.
 """
 
 from __future__ import annotations

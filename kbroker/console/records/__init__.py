@@ -1,1 +1,1 @@
-"""Records on the pages: searching, following and writing them."""
+"""Searching, following and writing records on the pages."""

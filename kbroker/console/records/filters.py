@@ -1,6 +1,7 @@
 """The filters for records: by key, value, header and a condition on the decoded value.
 
-Owns the meaning of the form's fields. A record is decoded only for a condition, and only if all other tests pass.
+Owns the meaning of the form's fields. A record is decoded only if there is a condition, and only if all other tests
+pass.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A small language of conditions on values that have fields: `.user.id == "7" and .items[].price > 10`.
 
 Owns the language. A condition is parsed once into functions; it runs no foreign code, and its time is bounded by the
-size of the value. Regular expressions are RE2's, in linear time: features that RE2 lacks (back-references, look-around)
-raise WrongInput, as does an invalid pattern.
+size of the value. Regular expressions are RE2's and take linear time. Features that RE2 lacks (back-references,
+look-around) raise WrongInput, like an invalid pattern.
 
     condition   any of these joined by `and`, `or`, `not` and parentheses:
                 PATH                         something is there, and is neither null nor false
@@ -255,7 +255,7 @@ def _each(value: Any) -> Iterator[Any]:
 
 
 def _found(pattern: Any, value: str) -> bool:
-    return pattern.search(value.encode("utf-8", "replace")) is not None  # JSON may have half of a surrogate pair
+    return pattern.search(value.encode("utf-8", "replace")) is not None  # JSON may contain a lone surrogate
 
 
 def _comparison(text: str, wanted: Any) -> Condition:

@@ -1,8 +1,8 @@
 """Searching through partitions, step by step, in both directions.
 
 Owns the size of one step (a second and some thousand records), and the cursor for the next one: the position in each
-partition, and the counts of read and found records. Only the cursor survives a step, and the browser holds it: a
-browser that stops asking has cancelled the search.
+partition, and the counts of read and found records. The server keeps nothing between steps: the browser holds the
+cursor, and cancels a search when it requests no further step.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ STEP_S: Final = 1.2
 STEP_RECORDS: Final = 20_000
 STEP_BYTES: Final = 32 * 1024 * 1024
 MOST_RECORDS: Final = 1_000_000
-"""The most records of one search; then the user has to ask for more."""
+"""The most records that a search reads before the user must confirm that it continues."""
 MOST_SHOWN: Final = 200
 _WINDOW: Final = 2_000
-"""How many offsets of a partition are searched at once, backwards."""
+"""How many offsets of a partition a backward search reads at once."""
 _WINDOW_BYTES: Final = 8 * 1024 * 1024
 _EARLIEST: Final = -2
 _LATEST: Final = -1
@@ -43,7 +43,7 @@ class Bounds:
 
 @dataclass(slots=True)
 class Cursor:
-    """A search's position: forwards the next offset of each partition, backwards the upper bound."""
+    """A search's position in each partition: the next offset of a forward search, the upper bound of a backward one."""
 
     forward: bool
     at: dict[int, int]
@@ -56,7 +56,7 @@ class Cursor:
 
 @dataclass(slots=True)
 class Step:
-    """The result of a step, in the order of the search, and whether there is more."""
+    """The result of a step: records in the order of the search, and whether the search is over."""
 
     records: list[Found]
     cursor: Cursor
@@ -95,7 +95,7 @@ class Search:
     _led: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def bounds(self, admin: Any) -> dict[int, Bounds]:
-        """Return the bounds of the partitions, within the times; raises AdminError for one without a leader."""
+        """Return the bounds of the partitions, within the times; raises AdminError if a partition has no leader."""
         leaders = {each.partition_index: each.leader_id for each in self.topic.partitions}
         name = self.topic.name
         for partition in self.partitions:
@@ -108,7 +108,8 @@ class Search:
         self._led = {key: leader for key, leader in led.items() if key in begin and key in end}
         found = {}
         for key in self._led:
-            # Without a record at or after a time the broker returns no offset: `since` finds nothing, `until` all.
+            # The broker returns no offset for a time after all records: `since` then selects no record, `until` selects
+            # all.
             low = begin[key] if self.since_ms is None else first.get(key, end[key])
             high = end[key] if self.until_ms is None else last.get(key, end[key])
             if self.from_offset is not None and self.forward:
@@ -120,7 +121,7 @@ class Search:
         return found
 
     def step(self, admin: Any, cursor: Cursor | None) -> Step:
-        """Continue from a cursor; from the beginning without one."""
+        """Continue from a cursor; without a cursor, begin."""
         bounds = self.bounds(admin)
         now = Cursor(self.forward, {}) if cursor is None else cursor
         for partition, each in bounds.items():
@@ -157,7 +158,7 @@ class _Work:
     def newest_or_oldest(self) -> list[Found]:
         """Return the next records of all partitions together, in order of their timestamps.
 
-        If that is too much for a step, the next step continues with the remaining partitions.
+        If a step has no time for all partitions, the next step continues with the remaining ones.
         """
         limit, forward, at = self._search.limit, self._search.forward, self._cursor.at
         found: list[Found] = []
@@ -169,7 +170,7 @@ class _Work:
             each = self._bounds[partition]
             low, high = self._window(partition, limit)
             read, end = self._read(partition, low, high, limit if forward else None)
-            # After compaction a window may be empty: it moves until it contains a record.
+            # After compaction a window may be empty: move it until it contains a record.
             while not forward and not read and self._low > each.begin and not self._spent():
                 high, low = self._low, max(each.begin, self._low - _WINDOW)
                 read, end = self._read(partition, low, high, None)
@@ -190,10 +191,10 @@ class _Work:
         return found[:limit]
 
     def matching(self) -> list[Found]:
-        """Search partitions in turns until enough is found, or the step is spent."""
+        """Search partitions in turns until enough records are found, or the step's limits are reached."""
         found: list[Found] = []
         wanted, forward, at = self._search.wanted, self._search.forward, self._cursor.at
-        size = self._search.limit  # small at first, so that frequent matches appear at once
+        size = self._search.limit  # begin with a small window, so that frequent matches appear at once
         while len(found) < self._search.limit and (left := self.left()):
             for partition in left:
                 low, high = self._window(partition, size)
@@ -216,10 +217,10 @@ class _Work:
         return (at, bounds.end) if self._search.forward else (max(bounds.begin, at - size), at)
 
     def _read(self, partition: int, low: int, high: int, most: int | None) -> tuple[list[Found], int]:
-        """Return records of a range in order of their offsets, and the offset where the next read begins, or ends.
+        """Return records of a range in order of their offsets, and the offset at which the next read begins (or ends).
 
-        Forwards at most `most` records are read. Backwards the range is read to its end, so a range that is too large
-        is narrowed at its beginning.
+        A forward search reads at most `most` records. A backward search reads the range to its end; if the range is too
+        large, its beginning is raised.
         """
         while True:
             self._low = low
@@ -245,7 +246,7 @@ class _Work:
         key = (topic.name, partition)
         ids = {topic.name: topic.topic_id}
         piece = fetch(self._admin, self._led, {key: at}, ids, committed=self._search.committed)[key]
-        # Without records, the rest is behind an open transaction: this reader cannot see more.
+        # No records: the rest begins with an open transaction, and a reader of committed records cannot read further.
         following = piece.next_offset if piece.next_offset > at else high
         return [each for each in piece.records if each.offset < high], following
 

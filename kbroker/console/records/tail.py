@@ -1,8 +1,8 @@
 """New records for a browser that follows a topic: server-sent events.
 
-Owns the pace. Waiting for records takes no thread. A reader that does not take its data blocks no other, and is
-disconnected after half a minute. Records that arrive faster than they can be read are skipped, with a notice. The
-number of readers is limited.
+Owns the pace. Waiting for records takes no thread. A reader that does not receive its data blocks no other reader, and
+is disconnected after half a minute. If records arrive too fast, some are skipped, with a notice. The number of readers
+is limited.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _template = environment().get_template("record_rows.html")
 
 
 class Tail(Response):
-    """An answer that continues as long as its reader stays."""
+    """A response that continues until its reader disconnects."""
 
     media_type = "text/event-stream"
 
@@ -69,7 +69,7 @@ class Tail(Response):
             for outcome in await asyncio.gather(*ends, return_exceptions=True):
                 if isinstance(outcome, Exception) and not isinstance(outcome, (TimeoutError, OSError)):
                     log.error("following records ended", exc_info=outcome)
-        with contextlib.suppress(Exception):  # the answer has begun, so it can only end
+        with contextlib.suppress(Exception):  # the status was sent already, so the response can only end
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _write(self, send: Send) -> None:

@@ -1,9 +1,9 @@
 """`archive`: the records of topics into files, each offset once, even if the job ends at any moment.
 
 Owns the stream and the work of one batch. A batch is a range of offsets for each partition, which Spark writes to its
-checkpoint before it reads them, so that a repeated batch has the same offsets. It counts when its entry is in the
-archive's manifest (store.py), which names the stream and the batch: a repeated batch is then skipped. Records of
-aborted transactions are not read (`read_committed`). Never deletes anything in the topics.
+checkpoint before it reads them, so that a repeated batch has the same offsets. A batch is committed once its entry is
+in the archive's manifest (store.py). The entry names the stream and the batch, so that a repeated batch is skipped.
+Records of aborted transactions are not read (`read_committed`). Never deletes anything in the topics.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class ArchiveOptions:
     to: str
     checkpoint: str
     every: str | None = None
-    """How often a batch begins ("1 minute"); None to end once all current records are archived."""
+    """The interval between batches ("1 minute"); None to end once all current records are archived."""
     format: str = "parquet"
     partition_by: str = "date"
     allow_gaps: bool = False
     batch_records: int = 1_000_000
-    """The most offsets in one batch: they bound the cost of a kill, and the size of a file."""
+    """The most offsets in one batch; it limits the work that a kill loses, and the size of a file."""
     group: str = ""
-    """The consumer group that shows the progress; none if empty."""
+    """The consumer group whose committed offsets show the progress; empty for none."""
 
 
 class Archive:
@@ -85,7 +85,7 @@ class Archive:
         except Exception as err:
             raise self._explained(err) from err
         finally:
-            with contextlib.suppress(Exception):  # the first error is the one to report
+            with contextlib.suppress(Exception):  # report the first error
                 query.stop()
         if self._failure is not None:
             raise self._explained(self._failure)
@@ -152,7 +152,7 @@ class Archive:
             raise PipelineError(f"the checkpoint {where} is not the one of {self._options.to}; take a new one")
 
     def _check_topics(self, known: set[str], *, under_way: bool) -> None:
-        """Refuse a checkpoint of other topics than those to archive, unless they are deleted and gaps are allowed."""
+        """Refuse a checkpoint of other topics than the chosen ones, unless those are deleted and gaps are allowed."""
         others = known - self._topics.keys()
         deleted = others - self._cluster.topics().keys() if others else set()
         if others - deleted:
@@ -170,7 +170,7 @@ class Archive:
             )
 
     def _check_ids(self) -> None:
-        """Refuse a topic that was recreated since it was archived; record the ids of new ones."""
+        """Refuse a topic that was recreated since it was archived; record the ids of new topics."""
         for name, found in self._cluster.ids(self._topics).items():
             if self._ids.setdefault(name, found) != found:
                 raise PipelineError(f"{name} was made anew since it was archived; archive it to another place")
@@ -180,7 +180,7 @@ class Archive:
             end = ends.get(partition, 0)
             if end > last:
                 raise PipelineError(
-                    f"{partition} ends at {last}, but was archived up to {end}: the topic was made anew or cut off"
+                    f"{partition} ends at {last}, but was archived up to {end}: the topic was recreated or truncated"
                 )
             if end < first and not self._options.allow_gaps:
                 raise _deleted(partition, end, first)
@@ -210,7 +210,7 @@ class Archive:
             raise self._explained(err) from err
 
     def _starting_offsets(self, manifest: Manifest) -> str:
-        """Return where a new stream begins: after the archived offsets. Spark ignores it if there is a checkpoint."""
+        """Return a new stream's start offsets: the archive's ends. With a checkpoint, Spark ignores them."""
         ends = manifest.ends()
         places: dict[str, dict[str, int]] = {
             topic: {str(number): ends.get(Partition(topic, number), _EARLIEST) for number in range(count)}
@@ -292,10 +292,10 @@ class Archive:
         return ranges, by_file
 
     def _gaps(self, staged: Any, ranges: list[Range]) -> tuple[Range, ...]:
-        """Return the offsets of a batch that were deleted upstream before they could be read.
+        """Return the gaps in a batch: offsets that were deleted in the topic before they could be read.
 
-        Records that were read before their deletion are here. Among the others, transaction markers and compacted
-        records can no longer be told apart from deleted ones, and count as deleted.
+        Records that were read before their deletion are no gaps. The remaining transaction markers and compacted
+        records cannot be distinguished from deleted records any more, so they count as deleted.
         """
         before = self._log_starts({each.partition.topic for each in ranges})
         deleted = {
@@ -354,7 +354,7 @@ def _deleted(partition: Partition, start: int, end: int) -> PipelineError:
 
 
 def _visible_below(inner: str, outer: str) -> bool:
-    """Return whether a folder is another one, or inside it and visible to readers (not below `_` or `.`)."""
+    """Return whether a folder is the same as another, or inside it and visible to readers (not below `_` or `.`)."""
     if inner == outer:
         return True
     return inner.startswith(f"{outer}/") and inner[len(outer) + 1] not in "_."

@@ -27,7 +27,7 @@ from kbroker.pipeline.ranges import Partition, Range, by_partition, joined_range
 
 FORMAT: Final = 1
 MANY_ENTRIES: Final = 500
-"""With this many entries a manifest is summarized: reading one entry takes milliseconds."""
+"""The number of entries at which a manifest is summarized: reading each entry takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Manifest:
         return {partition: ranges[-1].end for partition, ranges in self.ranges.items()}
 
     def faults(self) -> list[str]:
-        """Return the faults between the ranges: offsets that none holds, or two do."""
+        """Return the faults between the ranges: offsets that are in no range, or in two."""
         found = []
         for partition, ranges in sorted(self.ranges.items()):
             for before, after in pairwise([Range(partition, 0, 0), *ranges]):

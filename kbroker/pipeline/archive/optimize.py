@@ -1,7 +1,7 @@
 """`optimize`: an archive's small files merged, its manifest summarized in one document.
 
-Owns which files are merged: those of one folder that are smaller than half of the target size. The records stay the
-same, which is verified by their sums before the change is committed.
+Owns the choice of files to merge: those of one folder that are smaller than half of the target size. The records stay
+the same: the job compares their checksums before it commits the change.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Optimization:
 
 
 def small_files(manifest: Manifest, target: int) -> dict[str, list[File]]:
-    """Return the files to merge, by folder and format; none for a single file."""
+    """Return the files to merge, by folder and format; a single small file is not merged."""
     found: defaultdict[tuple[str, str], list[File]] = defaultdict(list)
     for path, file in sorted(manifest.files.items()):
         if file.bytes < target // 2:

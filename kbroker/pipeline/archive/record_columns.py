@@ -1,4 +1,4 @@
-"""A record's columns: as in Spark's Kafka source, as in an archive's files, and their sums.
+"""A record's columns, in Spark's Kafka source and in an archive's files, and sums over records.
 
 Owns the names, the types, the folders' columns, and the hash of a record. Never reads or writes.
 """
@@ -78,7 +78,7 @@ def partition_of(row: Any) -> Partition:
 def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
     """Return the records with offsets in their partition's bounds, [start, end).
 
-    A join: Spark's parser and planner could not handle conditions for a thousand partitions.
+    It uses a join, because Spark's parser and planner cannot handle conditions for a thousand partitions.
     """
     from pyspark.sql import functions as f
 
@@ -89,18 +89,18 @@ def within(frame: Any, bounds: Mapping[Partition, tuple[int, int]]) -> Any:
     ]
     limits = small_frame(frame.sparkSession, rows, "topic string, partition int, _start bigint, _end bigint")
     least, most = min(start for start, _ in bounds.values()), max(end for _, end in bounds.values())
-    near = frame.where((f.col("offset") >= least) & (f.col("offset") < most))  # a file's statistics can exclude these
+    near = frame.where((f.col("offset") >= least) & (f.col("offset") < most))  # file statistics can exclude these
     near = near.where(f.col("topic").isin(*{partition.topic for partition in bounds}))
     joined = near.join(f.broadcast(limits), ["topic", "partition"])
     return joined.where("offset >= _start and offset < _end").select(*frame.columns)
 
 
 def offsets_of(frame: Any) -> list[tuple[int, int]]:
-    """Return the offsets of one partition's records as runs without gaps, [start, end), in order."""
+    """Return the offsets of one partition's records as ranges without gaps, [start, end), in order."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    # Within a run, an offset and its row number grow alike.
+    # Within a run, the difference between an offset and its row number is constant.
     run = f.col("offset") - f.row_number().over(Window.partitionBy("topic", "partition").orderBy("offset"))
     runs = frame.select("offset", run.alias("run")).groupBy("run")
     rows = runs.agg(f.min("offset").alias("first"), f.max("offset").alias("last")).orderBy("first").collect()
@@ -108,7 +108,7 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
 
 
 def holes(runs: Iterable[tuple[int, int]], bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the gaps between runs, [start, end) and in order, within bounds."""
+    """Return the gaps between ranges of offsets within bounds, [start, end), in order."""
     place, last = bounds
     found = []
     for start, end in [*runs, (last, last)]:

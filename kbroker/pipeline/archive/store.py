@@ -1,4 +1,4 @@
-"""An archive on disk: files that appear once their entry is written, and not before.
+"""An archive on disk: files appear only after their entry is written.
 
 Owns the order of a change, which makes it atomic whenever the process ends:
 
@@ -97,7 +97,7 @@ class Store:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Manifest]:
-        """Be the archive's only writer; yields the manifest, with old changes finished. Raises PipelineError."""
+        """Lock the archive for writing, finish old changes, and yield the manifest. Raises PipelineError."""
         with WriterLock(self.files) as lock:
             self._lock = lock
             try:
@@ -109,7 +109,7 @@ class Store:
                 self._lock = None
 
     def recover(self, manifest: Manifest) -> None:
-        """Finish the committed changes, and remove the uncommitted ones."""
+        """Finish committed changes, and remove uncommitted changes."""
         by_name = {entry.name: entry for entry in manifest.entries}
         for folder in self.files.listing(STAGING):
             entry = by_name.get(folder.name)
@@ -120,7 +120,7 @@ class Store:
         for name in manifest.obsolete:
             self.files.delete(f"{MANIFEST}/{name}.json")
         for each in self.files.listing(MANIFEST):
-            if each.name.startswith("."):  # part of an entry: its writer was killed
+            if each.name.startswith("."):  # an incomplete entry, whose writer was killed
                 self.files.delete(f"{MANIFEST}/{each.name}")
 
     def stage(self, name: str, frame: Any, file_format: str, partition_by: str) -> Any:

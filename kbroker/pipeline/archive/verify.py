@@ -1,4 +1,4 @@
-"""`verify`: whether the archive holds every record once, as the topics hold it.
+"""`verify`: whether the archive has every record of the topics exactly once.
 
 Owns the three comparisons: the manifest with itself (no offset twice, none missing), the files with the manifest
 (names, sizes, numbers of records and checksums), and the records with those that the brokers still have. Never changes
@@ -37,13 +37,13 @@ class PartitionState:
     records: int
     checksum: str
     gaps: int
-    """Offsets that are recorded as deleted before they were archived."""
+    """The number of offsets that the manifest lists as deleted before they were archived."""
     deleted_upstream: int = 0
-    """Archived offsets that the brokers do not have any more."""
+    """The number of archived offsets that the brokers no longer have."""
     to_archive: int = 0
-    """Offsets that the brokers have and the archive does not have yet."""
+    """The number of offsets that the brokers have, but the archive does not have yet."""
     compared: int = 0
-    """Records that are the same here and there."""
+    """The number of records that are equal in the archive and on the brokers."""
 
     def row(self) -> tuple[object, ...]:
         """Return the cells below HEADERS."""
@@ -79,7 +79,7 @@ class Verification:
     def run(self) -> Report:
         """Compare everything; raises PipelineError if the archive or a topic does not exist.
 
-        A job may write to the archive meanwhile: an apparent fault is then checked again.
+        If a job writes to the archive meanwhile, an apparent fault is checked again.
         """
         for _ in range(_TRIES):
             manifest = self._store.require(whole=False)
@@ -97,7 +97,7 @@ class Verification:
         return self._report
 
     def _compare_or_fail(self, manifest: Manifest) -> str | None:
-        """Compare everything; return Spark's error, if any: files may vanish when another job merges them."""
+        """Compare everything; return the text of Spark's error, if any: a job that merges files deletes old ones."""
         try:
             self._compare_all(manifest)
         except Exception as err:
@@ -107,7 +107,7 @@ class Verification:
         return None
 
     def _written(self, manifest: Manifest) -> tuple[list[str], list[str]]:
-        """Return the data that a job's write changes: the entries, and those not yet in place."""
+        """Return facts that change when another job writes: the entries, and the changes that are not yet in place."""
         return sorted(entry.name for entry in manifest.entries), self._store.unfinished(manifest)
 
     def _compare_all(self, manifest: Manifest) -> None:
@@ -129,7 +129,7 @@ class Verification:
     # -- files ----------------------------------------------------------------------------------------------
 
     def _check_files(self, manifest: Manifest) -> bool:
-        """Compare the folders with the manifest; return False if records cannot be compared then."""
+        """Compare the folders with the manifest; return False after faults: then records cannot be compared."""
         there = {each.name: each.size for each in self._store.files.walk("")}
         unfinished = self._store.unfinished(manifest)
         faults = [f"{name} is not finished: run archive or optimize once more" for name in unfinished]
@@ -168,7 +168,7 @@ class Verification:
             )
 
     def _check_twice(self, frame: Any) -> None:
-        """Report offsets with more than one record."""
+        """Report offsets that have more than one record in the archive."""
         from pyspark.sql import functions as f
 
         twice = frame.groupBy("topic", "partition", "offset").count().where("count > 1")
@@ -204,7 +204,7 @@ class Verification:
             self._compare(manifest, common)
 
     def _compare(self, manifest: Manifest, common: Bounds) -> None:
-        """Compare the records of offsets that are here and there."""
+        """Compare the records of offsets that both the archive and the brokers have."""
         upstream = self._upstream(common)
         archived = within(self._store.frame(manifest), common)
         there = {partition_of(row): sums_of(row) for row in sums(upstream, "topic", "partition")}
@@ -221,7 +221,7 @@ class Verification:
             self._judge_missing(states, different)
 
     def _still_upstream(self, bounds: Bounds, states: dict[Partition, PartitionState]) -> Bounds:
-        """Return the bounds without records that retention deleted since the request; these are counted as deleted."""
+        """Return the bounds without offsets that retention deleted meanwhile; these count as deleted upstream."""
         existing = self._cluster.topics()
         numbers = {p.topic: existing[p.topic] for p in bounds if p.topic in existing}
         now = self._cluster.bounds(numbers)
@@ -234,7 +234,7 @@ class Verification:
         return found
 
     def _explain(self, upstream: Any, archived: Any, states: dict[Partition, PartitionState]) -> None:
-        """Report records that are only here, only there, or different."""
+        """Report records that only the archive has, that only the brokers have, or that differ."""
         from pyspark.sql import functions as f
 
         place = ["topic", "partition", "offset"]
@@ -256,7 +256,7 @@ class Verification:
                 self._report.faults.append(f"{partition}: {found['other']:,} records are not what the brokers have")
 
     def _judge_missing(self, states: dict[Partition, PartitionState], bounds: Bounds) -> None:
-        """Count archived records that are missing upstream; a fault unless retention or compaction explains it."""
+        """Count archived records that the brokers lack; report a fault unless retention or compaction explains it."""
         missing = {partition: number for partition, number in self._missing.items() if number}
         for partition, number in missing.items():
             states[partition].deleted_upstream += number

@@ -1,6 +1,6 @@
 """Visits by organisation and day as a picture (PNG) and as a self-contained page (HTML).
 
-Owns the look of the numbers. Never counts.
+Owns how the numbers look. Never counts visits.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final
 from kbroker.pipeline.visits.lookup import UNKNOWN
 
 _PALETTE: Final = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5")
-"""Colours of the largest organisations; the others share one, and unknown visitors have another."""
+"""The colours of the largest organisations; all others share a colour, and unknown visitors have their own."""
 _REST: Final = "others"
 _APART: Final = {_REST: "#c8c8c8", UNKNOWN: "#707070"}
 Row = dict[str, Any]
 
 
 def by_organisation(rows: list[Row]) -> tuple[list[str], dict[str, list[int]]]:
-    """Return the days in order, and the visits on each by organisation: the largest first, then others and unknown."""
+    """Return the days in order, and each organisation's visits by day: the largest first, then others and unknown."""
     days = sorted({row["day"] for row in rows})
     total: Counter[str] = Counter()
     for row in rows:
@@ -54,7 +54,7 @@ def draw(rows: list[Row], title: str, kind: str) -> bytes:
     axes.set_title(title)
     axes.set_ylabel("visits")
     axes.spines[["top", "right"]].set_visible(False)
-    if visits:  # from top to bottom, as in the bars
+    if visits:  # list the organisations from top to bottom, in the order of the bars
         axes.legend(title="visits by", reverse=True, bbox_to_anchor=(1.01, 1), loc="upper left", frameon=False)
     out = io.BytesIO()
     figure.savefig(out, format=kind, dpi=120)

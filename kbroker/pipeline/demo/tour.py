@@ -1,6 +1,6 @@
 """The tour: events, streaming visits, an archive, a recount of it, and both results side by side.
 
-Owns the order of the jobs and the comparison. The jobs are the same as the commands'; the broker is the caller's.
+Owns the order of the jobs and the comparison. It runs the same jobs as the commands; the caller provides the broker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TourOptions:
     """The approximate number of records."""
     topic: str = "events"
     feed_s: float = 20.0
-    """How long it takes to send them, in seconds."""
+    """The seconds over which the records are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ class Tour:
     """The result of the tour."""
 
     rows: list[Row]
-    """By day and organisation, counted from the archive."""
+    """The numbers by day and organisation, counted from the archive."""
     streamed: list[Row]
-    """The same rows, as the stream counted them."""
+    """The same numbers, counted by the stream."""
     faults: list[str]
     records: int
     picture: Path
@@ -113,7 +113,7 @@ def _stream(session: Any, cluster: Cluster, folder: Path, lookup: Path, topic: s
 
 
 def _feed(clients: Clients, source: EventSource, options: TourOptions, stream: Visits, cluster: Cluster) -> None:
-    """Send the events within some seconds, while the stream runs; return when it has counted them all."""
+    """Send the events within some seconds while the stream runs; return once the stream has counted all of them."""
     failures: list[BaseException] = []
     ended = threading.Event()
     begun, span_ms = time.monotonic(), options.days * DAY_MS

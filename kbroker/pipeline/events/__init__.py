@@ -1,1 +1,1 @@
-"""Events of a website, simulated or from its access logs, into a topic."""
+"""Events of a website, simulated or from its access logs, that are sent to a topic."""

@@ -6,8 +6,8 @@ a `Malformed`, with the reason. A line takes time and memory in proportion to it
     host ident user [10/Oct/2000:13:55:36 -0700] "GET /x?y HTTP/1.0" 200 2326 "referrer" "user agent"
 
 Fields after the user agent are ignored: servers append their own. Visitors are pseudonyms: keyed hashes (BLAKE2b) of
-host and user agent. An event's id is a hash of its line and the line's number, so that reading the same file again
-gives the same ids, and two equal lines have different ones.
+host and user agent. An event's id is a hash of its line and the line's number. So reading the same file again gives the
+same ids, and two equal lines have different ids.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from hashlib import blake2b
 from typing import BinaryIO, Final, NamedTuple
 
 LONGEST_LINE: Final = 65_536
-"""Bytes of the longest line that is read; web servers accept requests of some 8 kB."""
+"""The most bytes of a line that is read; web servers accept requests of some 8 kB."""
 
 _FIRST_YEAR: Final = 1970
-_LAST_YEAR: Final = 9998  # so that it is before the year 10000 in UTC, too
+_LAST_YEAR: Final = 9998  # so that the time is before the year 10000 in UTC, too
 _MONTHS: Final = {
     name: number for number, name in enumerate(b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)
 }
 _QUOTED: Final = rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
-# No backtracking: quantifiers are possessive, and the first text that looks like a time is the time.
+# Possessive quantifiers prevent backtracking: the first text that looks like a time counts as the time.
 _ENTRY: Final = re.compile(
     rb"(\S++) \S++ (?>.*? \[(\d\d)/([A-Z][a-z][a-z])/(\d{4}):(\d\d):(\d\d):(\d\d) ([+-])(\d\d)(\d\d)\] )"
     + _QUOTED

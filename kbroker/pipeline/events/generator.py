@@ -1,7 +1,7 @@
 """Events of a simulated website, in order of arrival: test data for the pipeline's jobs.
 
-Owns the simulation. Pure: no clock, no I/O; the options determine everything, byte by byte. Memory holds visits under
-way, visitors who stay away for a while, and records that have not arrived; never all events.
+Owns the simulation. Pure: no clock, no I/O; the options determine every byte. Memory holds current visits, visitors who
+stay away for a while, and records that have not arrived, but never all events.
 
     key    v000123
     value  {"id": "1f2e3d4c-2a-0", "visitor": "v000123", "time": "2026-11-21T10:00:00.123Z",
@@ -11,8 +11,8 @@ An id consists of the run, the number of the visit and that of the event within 
 be compared with the simulation.
 
 Visits begin as a Poisson process that follows the course of a day. After each event a visitor continues, leaves, or
-returns just after the break, whatever came before. The run begins in the steady state, with the visits under way at
-that time, so that there is no slow start.
+returns just after the break, independently of earlier events. The run begins in the steady state, with visits already
+in progress, so that there is no slow start.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Arrival = tuple[int, bytes | None, bytes]
 """A record's arrival (epoch ms), its key, its value."""
 
 _ON_TIME, _LATE, _DUPLICATE, _MALFORMED = range(4)
-_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, few are left to choose
+_FULLEST: Final = 0.7  # largest share of busy visitors at the busiest time: above it, free ones are hard to find
 _FEWEST_VISITORS: Final = 1000
-_ROOM: Final = 20  # visitors per busy visitor at the busiest time, if the number is not given
+_ROOM: Final = 20  # visitors per busy visitor at the busiest time, if `visitors` is None
 _TRIES_BY_RANK: Final = 8
 _TRIES: Final = 64
 _BUSY: Final = math.inf
@@ -76,12 +76,12 @@ class EventOptions:
     daily: bool = True
     """Whether nights are quiet (UTC); otherwise the rate is constant."""
     ongoing: bool = False
-    """Whether late events from before the start arrive as well."""
+    """Whether events from before the start also arrive late."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Counts of the yielded records, by kind. Late ones are among the events."""
+    """Counts of the yielded records, by kind. Late events are also counted as events."""
 
     events: int = 0
     late: int = 0
@@ -149,11 +149,11 @@ class EventSource:
 
     @property
     def waiting(self) -> int:
-        """The number of visits under way plus that of records that have not arrived."""
+        """The number of current visits plus the number of records that have not arrived."""
         return len(self._visits) + len(self._arrivals)
 
     def _busiest(self) -> float:
-        """Return how many visitors are on a visit, or stay away after one, at the busiest time."""
+        """Return how many visitors are on a visit, or stay away after a visit, at the busiest time."""
         steps, rest = self._steps, sum(tables.REST_MS) / 2
         peak = tables.BUSIEST if self._options.daily else 1.0
         busy = peak * (self._events_a_ms * sum(steps) / len(steps) + self._starts_a_ms * rest)
@@ -184,7 +184,7 @@ class EventSource:
             if visits and visits[0][0] < now:
                 now = visits[0][0]
             ended = now >= end
-            # No later record can arrive before these.
+            # Records that are simulated later cannot arrive before these.
             while arrivals and (ended or arrivals[0][0] <= now):
                 arrival, _, key, value, kind = heappop(arrivals)
                 self._count(kind)
@@ -210,12 +210,12 @@ class EventSource:
             counts.late += kind == _LATE
 
     def _begin_in_the_middle(self) -> None:
-        """Add the visits under way at the start, in the steady state of a memoryless process."""
+        """Add the visits that are in progress at the start, in the steady state of a memoryless process."""
         rng, start = self._rng, self._options.start_ms
         events_a_ms = self._events_a_ms * (tables.busyness(start) if self._options.daily else 1.0)
         steps = self._steps
         pauses = int(events_a_ms * sum(steps) / len(steps) + self._random())
-        # A random moment falls into a long pause more often than into a short one, and anywhere in it.
+        # A random moment is more often in a long pause than in a short one, and is at a random place in the pause.
         for pause in rng.choices(steps, steps, k=pauses):
             visit = self._new_visit(start)
             if visit is not None:
@@ -246,7 +246,7 @@ class EventSource:
                 return after
 
     def _new_visit(self, now: int) -> _Visit | None:
-        """Return a visit of a free visitor; None if none was found, which is rare."""
+        """Return a visit of a free visitor; None in the rare case that no free visitor was found."""
         free_at, random = self._free_at, self._random
         for attempt in range(_TRIES):
             if attempt < _TRIES_BY_RANK:
@@ -285,7 +285,7 @@ class EventSource:
         else:
             kind, delay = _ON_TIME, self._delays[int(random() * tables.DELAYS)]
         self._push(now + delay, key, value, kind)
-        # The share of these records may be several times that of the events.
+        # The share of these records may be several times the share of the events, so repeat.
         for _ in range(int(self._duplicates + random())):
             self._push(now + delay + self._resent_after(), key, value, _DUPLICATE)
         for _ in range(int(self._malformed + random())):
@@ -334,7 +334,7 @@ class EventSource:
         return tables.log_uniform(self._rng, tables.RESEND_MS[self._random() >= _QUICK_RESENDS])
 
     def _broken(self, now: int, delay: int, visit: _Visit, value: bytes) -> tuple[bytes | None, bytes]:
-        """Return a malformed record, beside the good one: key and value."""
+        """Return the key and value of a malformed record, which is sent in addition to the valid one."""
         rng = self._rng
         text = value.decode().replace(f'"{self._tag}-', f'"{self._tag}-broken-', 1)
         form = rng.randrange(5)
@@ -347,16 +347,16 @@ class EventSource:
             return None, text.replace(named, rng.choice(("", '"visitor": null, ')), 1).encode()
         stamp = rng.choice(_NO_TIMES)
         if form == 3:
-            # More than an hour after the arrival: a wrong clock.
+            # A time more than an hour after the arrival, as from a wrong clock.
             ahead = tables.HOUR_MS + tables.log_uniform(rng, (1, 3 * tables.DAY_MS))
             stamp = f'"{self._stamp(now + delay + ahead)}"'
         return visit.key, text.replace(f'"{self._stamp(now)}"', stamp, 1).encode()
 
 
 def _shift(busy: float, visitors: int) -> float:
-    """Return the shift of the ranks with which no visitor comes more often than the rest between visits allows.
+    """Return the least shift of the ranks at which the rest between visits leaves time for each visitor's visits.
 
-    By Zipf's law alone one visitor in a million would make every fifteenth visit.
+    By Zipf's law alone, the first of a million visitors would make every fifteenth visit.
     """
     shift = busy
     for _ in range(20):

@@ -1,7 +1,7 @@
 """The organisations of visitors: the lookup that goes with the events of generator.py.
 
-Owns the invented organisations and their sizes. A visitor's organisation depends on the visitor's name alone, so that
-every run, with any seed, agrees with every lookup. Some visitors are in no lookup.
+Owns the invented organisations and their sizes. A visitor's organisation depends only on the visitor's name, so that
+every lookup is right for every run with any seed. Some visitors are in no lookup.
 """
 
 from __future__ import annotations

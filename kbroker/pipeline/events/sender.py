@@ -62,7 +62,7 @@ class Sender:
         """Send records in order with their timestamps until they end, until `stopped`, or until one reaches `until_ms`.
 
         With a clock no record is sent before its time. `on_sent` is called with each record handed to the producer.
-        Returns when the brokers have all sent records; raises PipelineError if any is missing.
+        Returns once the brokers have acknowledged all sent records; raises PipelineError if one was not delivered.
         """
         for record in records:
             if until_ms is not None and record[0] >= until_ms:

@@ -15,13 +15,13 @@ MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 86_400_000
 BREAK_MS: Final = 30 * MINUTE_MS
-"""The break between visits: a pause within a visit is shorter, one between visits is longer, none is equal."""
+"""The break between visits: every pause within a visit is shorter, every pause between visits is longer."""
 REST_MS: Final = (HOUR_MS, 4 * HOUR_MS)
-"""Bounds of a visitor's absence, except for those who return right after the break."""
+"""Bounds of the absence after a visit, except for visitors who return right after the break."""
 LATE_MS: Final = ((MINUTE_MS, 10 * MINUTE_MS), (10 * MINUTE_MS, 6 * HOUR_MS))
-"""Bounds of the delays of late events; one half is in each."""
+"""Bounds of the delays of late events: half of the events are in the first range, half in the second."""
 RESEND_MS: Final = ((1_000, MINUTE_MS), (MINUTE_MS, 2 * HOUR_MS))
-"""Bounds of the extra delays of duplicates; most are in the first."""
+"""Bounds of the extra delays of duplicates; most duplicates are in the first range."""
 TOP_DELAY_MS: Final = 10_000
 """The longest delay of an event that is not late."""
 
@@ -97,7 +97,7 @@ def _page(random: Random, state: int, kind: str) -> Page:
 
 
 def step_table(random: Random) -> list[int]:
-    """Return the steps after an event: 0 for the end, else ms to the next; above BREAK_MS that is of another visit."""
+    """Return the steps after an event: 0 for the end, else ms to the next; above BREAK_MS a new visit begins."""
     return [_step(random) for _ in range(STEPS)]
 
 
@@ -131,7 +131,7 @@ def log_uniform_mean(bounds: tuple[int, int]) -> float:
 
 def busyness(ms: float) -> float:
     """Return the site's traffic at a time (epoch ms), relative to the mean of a day."""
-    hours = ms % DAY_MS / HOUR_MS - 0.5  # a figure holds for the middle of its hour
+    hours = ms % DAY_MS / HOUR_MS - 0.5  # each figure is for the middle of its hour
     before = math.floor(hours)
     share = hours - before
     between = _HOURS[before % 24] * (1 - share) + _HOURS[(before + 1) % 24] * share

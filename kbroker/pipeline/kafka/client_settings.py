@@ -1,9 +1,9 @@
 """One set of client settings, by the names of the three Kafka clients in use.
 
 Owns the translation from kafka-python's names, which users give with -X, into those of the Java client inside Spark's
-connector and of librdkafka. The Java client needs a key and its certificate in one file, or as text: separate files are
-passed as text. So is an encrypted key, after decryption, because not every Java reads OpenSSL's encryption. Never opens
-a connection.
+connector and of librdkafka. The Java client needs a key and its certificate in one file, or as text, so separate files
+are passed as text. An encrypted key is decrypted and passed as text, because not every Java reads OpenSSL's encryption.
+Never opens a connection.
 """
 
 from __future__ import annotations

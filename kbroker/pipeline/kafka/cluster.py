@@ -1,6 +1,6 @@
 """A job's own requests to a Kafka cluster: topics, offsets, and a consumer group that shows its progress.
 
-Owns the use of the Kafka client, which it is given (`Clients`). Never reads records.
+Owns the use of the Kafka clients, which the caller passes (`Clients`). Never reads records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kbroker.pipeline.ranges import Partition
 Result = TypeVar("Result")
 
 _INTERNAL: Final = ("__consumer_offsets", "__transaction_state", "__share_group_state")
-_PATIENCE_S: Final = 60.0  # as long as the Java client waits for an answer
+_PATIENCE_S: Final = 60.0  # the Java client's default request.timeout.ms
 _PAUSE_S: Final = 0.5
 
 
@@ -43,7 +43,7 @@ class Cluster:
     def patiently(call: Callable[[], Result], patience_s: float = _PATIENCE_S) -> Result:
         """Retry a call of this class while the brokers do not answer, for `patience_s` seconds at most.
 
-        For running jobs: wrong arguments are reported at their start. Raises the error of the last try.
+        Only for running jobs: wrong arguments are reported when a job starts. Raises the error of the last try.
         """
         deadline = time.monotonic() + patience_s
         while True:
@@ -85,7 +85,7 @@ class Cluster:
         return {str(topic["name"]): str(topic["topic_id"]) for topic in found if not topic["error_code"]}
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics whose `cleanup.policy` lets the broker remove single records."""
+        """Return the topics among these whose `cleanup.policy` includes compact."""
         return {name for name in topics if "compact" in self.config(name, "cleanup.policy")}
 
     def bounds(self, topics: Mapping[str, int], isolation: str = "read_committed") -> dict[Partition, tuple[int, int]]:
@@ -135,7 +135,7 @@ class Cluster:
         return str(found["topic"][topic][name]["value"])
 
     def show_progress(self, group: str, ends: Mapping[Partition, int]) -> None:
-        """Commit offsets for a group without members, so that tools that show lag show a job's."""
+        """Commit offsets for a group without members, so that tools for groups show the job's lag."""
         from kafka.structs import OffsetAndMetadata, TopicPartition
 
         offsets = {

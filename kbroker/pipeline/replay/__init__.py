@@ -1,1 +1,1 @@
-"""An archive's records back into a topic."""
+"""Replay: an archive's records are sent to a topic."""

@@ -1,7 +1,7 @@
 """The slices of a replay: each is a range of offsets of every partition.
 
-Owns the cutting, as pure functions. Slices follow one another without a gap, so that each partition's records are sent
-in order of their offsets, even if their timestamps jump.
+Owns how a replay is cut into slices, as pure functions. Slices follow one another without a gap, so that each
+partition's records are sent in order of their offsets, even if their timestamps are not in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Bounds = dict[Partition, tuple[int, int]]
 
 
 class Slice(NamedTuple):
-    """Offsets to send together, `end` exclusive, and when: seconds after the first slice."""
+    """The offsets to send together, `end` exclusive, and when they are due, in seconds after the first slice."""
 
     bounds: Bounds
     due: float
@@ -48,7 +48,7 @@ def by_count(bounds: Bounds, records: int) -> list[Slice]:
 
 
 def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: float) -> list[Slice]:
-    """Cut into slices of `speed * step_s` seconds of records; a slice is due when that time is over.
+    """Cut into slices that each hold `speed * step_s` seconds of records, and are due `step_s` seconds apart.
 
     A record that is older than an earlier one belongs to the same slice as that one.
     """
@@ -60,7 +60,7 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
     if (end - begin) / span_ms * step_s > _LONGEST_S:
         raise PipelineError(
             f"at this speed the replay would take {(end - begin) / span_ms * step_s / 86_400:,.0f} days:"
-            " the timestamps lie far apart"
+            " the timestamps are far apart"
         )
     slices: defaultdict[int, Bounds] = defaultdict(dict)
     for partition, whole in bounds.items():
@@ -71,7 +71,7 @@ def by_time(bounds: Bounds, buckets: Iterable[Bucket], speed: float, step_s: flo
 
 
 def after(slices: Iterable[Slice], positions: Mapping[Partition, int]) -> list[Slice]:
-    """Return the rest after the positions (next offset to send); its first slice is due at once."""
+    """Return the remaining slices, given each partition's next offset to send; the first one is due at once."""
     left: list[Slice] = []
     begun = 0.0
     for bounds, due in slices:
@@ -97,10 +97,10 @@ def _marks(buckets: list[Bucket]) -> list[tuple[int, int]]:
 
 
 def _stretches(whole: tuple[int, int], steps: list[tuple[int, int]]) -> list[tuple[int, tuple[int, int]]]:
-    """Return (step, offsets) of a partition: from the first record of a step to that of the next step with records.
+    """Return (step, offsets) of a partition; a step's offsets end at the first record of the next step in it.
 
-    `steps` are (offset, step), both growing. Offsets before the first record go with it; a partition without records is
-    due at once.
+    `steps` are (offset, step); both increase. Offsets before the first record belong to its step. A partition without
+    records is due at once.
     """
     start, end = whole
     firsts = [steps[0]] if steps else [(start, 0)]

@@ -1,10 +1,11 @@
-"""`replay`: an archive's records back into a topic, in order per partition.
+"""`replay` sends an archive's records to a topic, in order per partition.
 
-Owns the run from slice to slice, and the records to send. Spark's own sink writes; a partition's records are in one
-task and sorted by offset, and the producer is idempotent, so they arrive in order. A run that ends within a slice
-leaves some of it in the target. With `exactly_once` each record has its place in the archive in a header; the next run
-reads the headers after the target's end before that slice, and skips the records that are there. Without it the whole
-slice is sent again, with a warning.
+Owns the run from slice to slice, and the records to send. Spark's own sink writes. One task has all records of a
+partition, sorted by offset, and the producer is idempotent, so they arrive in order.
+
+A run that ends within a slice leaves some of its records in the target. With `exactly_once` a header of each record
+names its place in the archive. The next run reads the target from the end offsets at which that slice began, and skips
+the records that have arrived. Without `exactly_once` the whole slice is sent again, with a warning.
 
 Only our own producer (`writer.py`) can keep timestamps: Spark's sink has no column for them.
 """
@@ -31,8 +32,8 @@ from kbroker.pipeline.replay.writer import write_with_timestamps
 from kbroker.pipeline.spark.tasks import first_attempt_only, lost_in, one_task_each
 
 HEADER: Final = "kbroker.replay"
-"""The header with `replay's id/topic/partition/offset` of the archived record."""
-_STEP_S: Final = 2.0  # for a timed replay's slices: a Spark job takes a good part of a second
+"""The header of a sent record that names its origin: `replay's id/topic/partition/offset`."""
+_STEP_S: Final = 2.0  # seconds of a timed replay's slice: a Spark job takes a good part of a second
 _MOST_BUCKETS: Final = 100_000
 _SETTLED_S: Final = 1.0
 _MOST_CHECKS: Final = 20
@@ -50,7 +51,7 @@ class ReplayOptions:
     until: str | None = None
     where: str | None = None
     speed: float | None = None
-    """The speed relative to the original records; None for as fast as possible."""
+    """The speed relative to the original timestamps; None for as fast as possible."""
     keep_timestamps: bool = False
     exactly_once: bool = False
     restart: bool = False
@@ -163,7 +164,7 @@ class Replay:
 
     def _prepare_target(self, bounds: Bounds, state: ReplayState) -> None:
         needed = max((p.number for p in bounds), default=0) + 1
-        # Old timestamps would be deleted with the first segment that is rolled.
+        # Retention would delete records with old timestamps as soon as a segment is rolled.
         configs = {"retention.ms": "-1"} if self._options.keep_timestamps else {}
         number = self._cluster.ensure_topic(self._options.to_topic, needed, configs)
         if number < needed:
@@ -176,7 +177,7 @@ class Replay:
         state.target_id = found
 
     def _take_up(self, state: ReplayState) -> None:
-        """Resume an unfinished slice: records that are known to be in the target are not sent again."""
+        """Resume an unfinished slice, without the records that are known to be in the target."""
         number = sum(end - start for start, end in state.under_way.values())
         topic = self._options.to_topic
         if not self._options.exactly_once:
@@ -187,7 +188,7 @@ class Replay:
         self._send(state, dict(state.under_way), self._present(state))
 
     def _settle(self) -> None:
-        """Wait until nothing more arrives in the target: requests of the last run may still be on their way."""
+        """Wait until nothing more arrives in the target: the last run's requests may still be in flight."""
         before = None
         for _ in range(_MOST_CHECKS):
             now = self._cluster.high_watermarks(self._options.to_topic)
@@ -242,7 +243,7 @@ class Replay:
         return sent
 
     def _count(self, frame: Any) -> int:
-        """Return the number of records to send, which Spark's sink does not report."""
+        """Return the number of records to send: Spark's sink does not report it."""
         from pyspark.sql import functions as f
 
         without_time = f.count_if(f.col("timestamp") == f.timestamp_millis(f.lit(0)))
@@ -253,7 +254,7 @@ class Replay:
             raise PipelineError(f"the records cannot be read{where}: {first_line(err)}") from err
         if unsendable and self._options.keep_timestamps:
             raise PipelineError(
-                f"{unsendable:,} records have the timestamp 0, for which the client would put the present time;"
+                f"{unsendable:,} records have the timestamp 0, which the client would replace with the current time;"
                 " leave them out with --where, or send without --keep-timestamps"
             )
         return int(records)

@@ -1,7 +1,7 @@
 """The progress of a replay, kept beside the archive, so that the replay can be resumed.
 
-Owns the file `_replay/<target topic>.json`, which is rewritten before and after each slice (alternating between two
-names: not every file system can replace a file atomically). Never sends records.
+Owns the file `_replay/<target topic>.json`, which is written again before and after each slice. Two file names
+alternate, because not every file system can replace a file atomically. Never sends records.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ class ReplayState:
     """Positions of a replay."""
 
     options: dict[str, Any]
-    """The options: a replay is only resumed with the same ones."""
+    """The options of the replay: it is resumed only with the same options."""
     turn: int = 0
     done: dict[Partition, int] = field(default_factory=dict)
     """Next offset to send."""
     under_way: Bounds = field(default_factory=dict)
-    """Offsets of the unfinished slice."""
+    """The offsets of the unfinished slice."""
     target: dict[Partition, int] = field(default_factory=dict)
-    """The ends of the target's partitions when that slice was begun."""
+    """The end offsets of the target's partitions when the unfinished slice began."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    """The id of this replay, in the headers of its records: records of earlier replays have others."""
+    """The id of this replay in the headers of its records, which distinguishes them from records of earlier replays."""
     target_id: str = ""
     """The id of the target topic (KIP-516)."""
 
@@ -74,7 +74,7 @@ class StateFile:
         self._names = [f"{_FOLDER}/{cluster}-{topic}-{turn}.json" for turn in range(2)]
 
     def only_one(self) -> WriterLock:
-        """Return a lock: two replays of an archive into one topic would both send the same records."""
+        """Return a lock against a second replay of the archive into the topic, which would send the same records."""
         return self._lock
 
     def load(self) -> ReplayState | None:
@@ -89,7 +89,7 @@ class StateFile:
         return max(found, key=lambda state: state.turn, default=None)
 
     def save(self, state: ReplayState) -> None:
-        """Store a state; the previous one stays until the next."""
+        """Store a state; keep the previous state until the next call."""
         state.turn += 1
         name = self._names[state.turn % 2]
         self._files.delete(name)

@@ -1,8 +1,8 @@
-"""A writer for records that keep their timestamps, which Spark's sink cannot.
+"""A writer for records that keep their timestamps; Spark's sink cannot write timestamps.
 
-Owns the work of a Spark task on its rows: one idempotent producer of librdkafka, which sends them in order and waits
-for all. (kafka-python refuses records that Kafka accepts: without key and value, or with a null header.) Runs in the
-executors' Python, which needs confluent-kafka and gets the code from the driver.
+Owns the work of a Spark task on its rows: one idempotent producer of librdkafka sends them in order and waits for all
+acknowledgements. (kafka-python refuses records that Kafka accepts: without key and value, or with a null header.) Runs
+in the executors' Python, which needs confluent-kafka and gets the code from the driver.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _QUEUED: Final = 20_000  # records in the producer's queue
 def write_with_timestamps(frame: Any, clients: Clients, topic: str, *, once: bool) -> None:
     """Send a DataFrame's rows (key, value, headers, partition, timestamp), task by task; raises Spark's errors.
 
-    `once`: a task that Spark repeats (spark/tasks.py) sends nothing, and fails.
+    With `once`, a task that Spark repeats (spark/tasks.py) fails without sending anything.
     """
     from pyspark.cloudpickle import register_pickle_by_value
     from pyspark.sql import functions as f

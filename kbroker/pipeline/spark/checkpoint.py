@@ -1,7 +1,7 @@
 """The content of a Spark stream's checkpoint: its id, and the offsets of its batches.
 
-Owns the reading of Spark's own files (`metadata`, `offsets/N`, `commits/N`, `sources/0/0`), whose form Spark keeps from
-version to version so that streams survive an upgrade. Never writes.
+Owns the reading of Spark's own files (`metadata`, `offsets/N`, `commits/N`, `sources/0/0`). Spark does not change their
+form between versions, so that streams survive an upgrade. Never writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Checkpoint:
         return self._files.url()
 
     def holds(self, name: str) -> bool:
-        """Whether there is a file or folder with a name; another kind of job may have left it."""
+        """Whether the checkpoint has a file or folder of this name, which shows the kind of job that wrote it."""
         return self._files.exists(name)
 
     def query(self) -> str | None:
@@ -38,7 +38,7 @@ class Checkpoint:
         try:
             return str(json.loads(self._files.read("metadata"))["id"])
         except (ValueError, KeyError, TypeError) as err:
-            # Spark does not sync it to the disk, so a power cut can leave it empty.
+            # Spark does not sync the file to the disk, so a power cut can leave it empty.
             raise PipelineError(f"{self._files.url('metadata')} is damaged: it does not name the stream") from err
 
     def committed(self) -> int:
@@ -54,7 +54,7 @@ class Checkpoint:
         return self._offsets(f"offsets/{batch}", 2)
 
     def starts(self, batch: int) -> Offsets:
-        """Return the start of a batch in each partition; a partition that is new in it is missing."""
+        """Return the start of a batch in each partition, without partitions that are new in the batch."""
         return self._offsets("sources/0/0", 1) if batch == 0 else self.ends(batch - 1)
 
     def _last(self, folder: str) -> int:

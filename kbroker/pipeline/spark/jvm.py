@@ -1,6 +1,6 @@
-"""The process of Spark's JVM, which pyspark starts and does not expose until it is connected.
+"""The process of Spark's JVM: pyspark starts it, but exposes it only once it is connected.
 
-Owns finding it, and ending it if necessary. Never communicates with it.
+Finds the process, and ends it if necessary. Never communicates with it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _ORDERLY_S: Final = 5.0
 
 
 class Jvm:
-    """The JVM that is started within `noted`; none if one runs already."""
+    """The JVM that pyspark starts within `noted`; empty if a JVM already runs."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[Any] | None = None
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Remember the process as soon as it exists: pyspark exposes it only once it answers."""
+        """Record the process that pyspark starts within the `with`, as soon as it exists."""
         import pyspark.java_gateway
 
         gateway: Any = pyspark.java_gateway
@@ -39,7 +39,7 @@ class Jvm:
             gateway.Popen = start
 
     def terminate(self) -> None:
-        """Signal it to end: it then removes its folders."""
+        """Send the JVM SIGTERM, so that it removes its folders and ends."""
         if self._process is not None:
             self._process.terminate()
 
@@ -55,7 +55,7 @@ class Jvm:
             self._process.wait()
 
     def status(self, within_s: float = 0.0) -> int | None:
-        """Return its exit status (-9 for signal 9), after a short wait; None while it runs."""
+        """Return the JVM's exit status (-9 for signal 9), after a short wait; None while it runs."""
         if self._process is None:
             return None
         try:

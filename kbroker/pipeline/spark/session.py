@@ -1,7 +1,7 @@
 """The SparkSession of a job: its options, the Kafka connector, and the errors of its start.
 
-Owns starting and stopping Spark. A user's `--conf` overrides all but the settings on which results depend. Never runs a
-query.
+Owns the start and the stop of Spark. A user's `--conf` overrides all but the settings on which results depend. Never
+runs a query.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 10.0
 
 
 def address_towards(master: str) -> str | None:
-    """Return this machine's address as seen by the master of `spark://HOST:PORT[,HOST:PORT]`, in Spark's form.
+    """Return the address of this machine that reaches the master `spark://HOST:PORT[,HOST:PORT]`, in Spark's form.
 
     None for another kind of master, or a name that Spark will refuse. Raises PipelineError if no master answers.
     """
@@ -53,7 +53,7 @@ def address_towards(master: str) -> str | None:
     raise PipelineError(f"no Spark master answers at {'; '.join(reasons)}")
 
 
-# Spark prints a page of warnings at its start; what a user must know becomes an exception anyway.
+# Spark prints a page of warnings at its start; an error that matters becomes an exception anyway.
 _QUIET: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -89,7 +89,7 @@ _ONE_TRY: Final = {
     "spark.stage.maxConsecutiveAttempts": "1",
 }
 _SECRETS: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore[.]key"
-"""Options that Spark hides in queries: its own default, and the Kafka client's logins and keys."""
+"""Matches the options whose values Spark hides: its default, and the Kafka client's logins and keys."""
 _LOCAL: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
 _PARTITIONS: Final = "16"
@@ -105,19 +105,19 @@ NOT_WHOLE: Final = ("4.1.0", "4.0.1")
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """How to reach or start Spark: the options that every command takes."""
+    """The options of every command about Spark: how to reach or start it."""
 
     master: str = _LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
     jars: tuple[str, ...] = ()
     """The Kafka connector's jars; without any, Spark fetches those for the installed pyspark."""
     retries: bool = True
-    """Whether Spark may retry a failed task: not if a task sends records that must arrive once."""
+    """Whether Spark may retry a failed task; false if tasks send records that must arrive only once."""
     debug: bool = False
     """Show Spark's own log."""
 
     def local_path(self, path: str) -> Path | None:
-        """Return a path on this machine; None if Hadoop's settings decide about it."""
+        """Return a path as one of this machine; None if Hadoop's settings determine its file system."""
         if path.startswith("file:"):
             return Path("/" + path.removeprefix("file:").lstrip("/"))
         elsewhere = "HADOOP_CONF_DIR" in os.environ or "spark.hadoop.fs.defaultFS" in self.conf
@@ -130,11 +130,11 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
     _require_java()
     _require_files(options.jars)
     if not options.retries and re.fullmatch(r"local\[.*,.*\]", options.master):
-        raise PipelineError(f"--master {options.master} does tasks again that failed, which this cannot have")
+        raise PipelineError(f"--master {options.master} retries failed tasks, which this job must prevent")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     if not options.debug:
-        logging.getLogger().addHandler(logging.NullHandler())  # py4j logs to the root logger, too
+        logging.getLogger().addHandler(logging.NullHandler())  # py4j's messages would reach the root logger, too
     jvm = Jvm()
     littered = _LITTER.exists()
     with Ending(jvm) as ending, tempfile.TemporaryDirectory(prefix="kbroker-spark-") as scratch:
@@ -154,7 +154,7 @@ def open_session(options: SparkOptions, name: str) -> Iterator[Any]:
 
 
 def _remove_litter() -> None:
-    """Remove the folder for sessions' artifacts, which Spark 4.0 creates and leaves behind."""
+    """Remove the folder for sessions' artifacts, which Spark 4.0 creates and does not delete."""
     for folder in _LITTER.glob("spark-*"):
         shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):
@@ -193,7 +193,7 @@ def _start(options: SparkOptions, name: str, scratch: Path, jvm: Jvm, ending: En
 
 @contextmanager
 def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
-    """Stop Spark at the end, and report a JVM that ended; raises PipelineError."""
+    """Stop Spark at the end; raises PipelineError if its JVM ended while the job ran."""
     failed = False
     try:
         yield
@@ -204,19 +204,19 @@ def _used(session: Any, jvm: Jvm, ending: Ending) -> Iterator[None]:
         raise
     finally:
         ending.jobs_are_over()
-        if jvm.status() is None:  # pyspark would warn about a missing one
+        if jvm.status() is None:  # pyspark would warn about a missing JVM
             _stop(session, quietly=failed or ending.number != 0)
 
 
 def _stop(session: Any, *, quietly: bool) -> None:
-    """Stop Spark; errors after an earlier error or a signal are ignored."""
+    """Stop Spark; with `quietly` (after an error or a signal) ignore errors."""
     with contextlib.suppress(Exception) if quietly else contextlib.nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         session.stop()
 
 
 def _is_of_a_connection(err: BaseException | None) -> bool:
-    """Return whether an error may come from an ended JVM: the connection ends before the process."""
+    """Return whether the JVM's end may have caused an error: its connection breaks before the process has ended."""
     while err is not None:
         if isinstance(err, ConnectionError | EOFError) or type(err).__name__ == "Py4JNetworkError":
             return True
@@ -237,7 +237,7 @@ def configure(session: Any) -> Any:
 
 @contextmanager
 def _quiet_start(log: Path, debug: bool) -> Iterator[None]:
-    """Redirect the output of the JVM that is started meanwhile from the terminal to a file, for its whole life."""
+    """Redirect the output of a JVM that starts within the `with` to a file, until the JVM ends."""
     if debug:
         yield
         return
@@ -287,28 +287,29 @@ def _settings(options: SparkOptions, scratch: Path, version: str) -> dict[str, s
 def _on_a_cluster(master: str) -> dict[str, str]:
     """Return the settings that differ on a cluster; raises PipelineError if it is unreachable."""
     settings = {
-        # Each shuffle of a stream's batch has this many tasks, even for few records: Spark's own 200 are too many.
+        # The number of tasks in each shuffle, even for few records: Spark's default of 200 is too many for a stream's
+        # batches.
         "spark.sql.shuffle.partitions": _PARTITIONS,
     }
     host = address_towards(master)
     if host is not None and "SPARK_LOCAL_IP" not in os.environ:
-        settings["spark.driver.host"] = host  # Spark would use any of this machine's addresses
+        settings["spark.driver.host"] = host  # otherwise Spark would choose any of this machine's addresses
     return settings
 
 
 def _choose_python(master: str, settings: Mapping[str, str]) -> None:
     """Set the executors' Python: the requested one, or this one if they run on this machine."""
     if (executable := settings.get("spark.pyspark.python")) is not None:
-        os.environ["PYSPARK_PYTHON"] = executable  # pyspark reads no other setting once Python runs
+        os.environ["PYSPARK_PYTHON"] = executable  # pyspark reads only this variable once Python runs
     elif master.startswith("local") or settings.get("spark.driver.host") == _LOOPBACK:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def _await_executor(session: Any, master: str) -> None:
-    """Wait for the first executor, and print a message if it takes long: Spark would wait in silence."""
+    """Wait for the first executor; print a message if it takes long, because Spark itself prints none."""
     context = session.sparkContext
     if context.getConf().get("spark.dynamicAllocation.enabled", "false") == "true":
-        return  # they start with the first tasks
+        return  # with dynamic allocation, executors start with the first tasks
     tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 - pyspark's own has no executors
     report_at = time.monotonic() + _REPORTED_AFTER_S
     while True:

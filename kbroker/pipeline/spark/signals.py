@@ -1,11 +1,13 @@
 """SIGINT and SIGTERM: a job ends soon, with exit status 128 + the signal's number, and prints nothing.
 
-Owns the handlers while Spark runs. An exception raised by a handler would interrupt the main thread's exchange with the
-JVM, and the next messages on that connection would be answers to the last ones: the process hung, or ended in pages of
-errors. So another thread starts Spark, while the main thread waits for it or for a signal, which ends the JVM first.
-Later a main thread that waits for the JVM is not interrupted; another thread stops streams and cancels jobs, which ends
-the call. A main thread that does anything else ends at once, as with any error. If all that takes too long, the JVM and
-the process are killed. A signal that was ignored before (nohup, a script's background) stays ignored.
+Owns the handlers while Spark runs. If a handler raised an exception in the middle of the main thread's exchange with
+the JVM, later calls would read the answers to earlier ones. Such a process hung, or ended with pages of errors.
+
+So another thread starts Spark, while the main thread waits for that thread or for a signal; a signal then ends the JVM.
+After the start, a signal does not interrupt a main thread that waits for the JVM: another thread stops streams and
+cancels jobs, which ends the waiting call. A main thread that does anything else ends at once, as after any error. If
+all that takes too long, the JVM and the process are killed. A signal that was ignored before (nohup, a script's
+background) stays ignored.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Ending:
         self._last.daemon = True
         self._before: dict[int, Any] = {}
         self.scratch: Path | None = None
-        """A folder that is deleted, too, if the process has to end at once."""
+        """A folder that is also deleted if the process must end at once."""
         self.number = 0
         """The received signal; 0 for none."""
 
@@ -52,7 +54,7 @@ class Ending:
         return self
 
     def start(self, begin: Callable[[], Any]) -> Any:
-        """Return the session that `begin` creates in another thread; a signal meanwhile ends JVM and process."""
+        """Return the session that `begin` creates in another thread; a signal meanwhile ends the JVM and process."""
         made: list[Any] = []
         errors: list[BaseException] = []
 
@@ -69,7 +71,7 @@ class Ending:
             thread.start()
             while thread.is_alive():
                 thread.join(_AGAIN_S)
-                if self.number:  # the JVM may be starting right now
+                if self.number:  # repeated, because the JVM may be starting just now
                     self._jvm.terminate()
         finally:
             self._session = made[0] if made else None
@@ -82,7 +84,7 @@ class Ending:
         return self._session
 
     def jobs_are_over(self) -> None:
-        """Mark that no jobs are left to cancel, and that the rest runs to its end."""
+        """Note that no job is left to cancel, so that a signal does not interrupt the rest."""
         self._over.set()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -105,9 +107,9 @@ class Ending:
         threading.Thread(target=self._cancel, daemon=True).start()
 
     def _cancel(self) -> None:
-        """Stop streams and cancel jobs until the main thread has noticed: it may begin another job meanwhile."""
+        """Stop streams and cancel jobs, repeatedly until the jobs are over: the main thread may begin another one."""
         while not self._over.wait(_AGAIN_S):
-            with contextlib.suppress(Exception):  # an error here means that Spark ends
+            with contextlib.suppress(Exception):  # an error here means that Spark is ending anyway
                 for query in self._session.streams.active:
                     query.stop()
                 self._session.sparkContext.cancelAllJobs()

@@ -1,13 +1,13 @@
 """The distribution of rows over Spark's tasks, and tasks that must not be repeated.
 
-Owns two departures from Spark's own behaviour. First, its distribution by a hash of columns puts several partitions of
-a topic into one task and leaves others empty: usually a third of the tasks, and with few partitions perhaps all but
-one. Second, `spark.task.maxFailures=1` does not prevent the repetition of a task that sends records: an attempt whose
-executor was lost with its worker, was decommissioned, or had not reported its start yet, does not count as a failure
-(TaskSetManager.executorLost), and goes to another executor, which would send all of it from the start.
+Changes Spark's behaviour in two ways. First, Spark distributes rows by a hash of columns, which puts several partitions
+of a topic into one task and leaves other tasks empty: usually a third of them, and with few partitions perhaps all but
+one. Second, `spark.task.maxFailures=1` does not prevent that Spark repeats a task that sends records. An attempt does
+not count as failed if its executor was lost with its worker, was decommissioned, or had not reported its start yet
+(TaskSetManager.executorLost). Another executor then repeats the task and sends all its records again.
 
-A DataFrame of few rows that the driver has is created without `createDataFrame`, which would need the executors'
-Python; a cluster need not have it.
+A DataFrame of a few rows from the driver is created without `createDataFrame`, which would need Python on the
+executors.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def small_frame(session: Any, rows: Sequence[Mapping[str, Any]], schema: str) ->
 
 DONE_AGAIN: Final = "KBROKER_TASK_DONE_AGAIN"
 FIRST: Final = r"task [0-9]+\.0 in stage [0-9]+\.0 "
-"""In the name of the thread in which an executor runs a task: its index and attempt, its stage's number and attempt."""
+"""Matches the name of an executor's thread: the task's index and attempt, its stage's number and attempt."""
 _SIGNS: Final = (DONE_AGAIN, "ExecutorLostFailure", "FetchFailed")
 
 
 def first_attempt_only(frame: Any) -> Any:
-    """Return rows that only the first attempt of a task can read; a later one fails at its first row.
+    """Return rows that only the first attempt of a task can read; a later attempt fails at its first row.
 
     In SQL only the thread's name reveals a task's attempt. `frame` has a column `partition`, of type int.
     """
@@ -52,7 +52,7 @@ def lost_in(err: BaseException) -> bool:
 
 
 def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
-    """Return the rows of those partitions (columns `topic` and `partition`), with one task for each."""
+    """Return the rows of the given partitions (columns `topic` and `partition`), with one task for each partition."""
     from pyspark.sql import functions as f
 
     number = len(partitions)
@@ -68,9 +68,9 @@ def one_task_each(frame: Any, partitions: Collection[Partition]) -> Any:
 
 @functools.lru_cache(maxsize=4)
 def _numbers(session: Any, tasks: int) -> list[int]:
-    """Return the smallest number that Spark sends to each of `tasks` tasks when it distributes by a numeric column."""
+    """Return, for each of `tasks` tasks, the smallest number whose rows Spark's hash distribution assigns to it."""
     from pyspark.sql import functions as f
 
-    # More than enough numbers: the chance that one of 100,000 tasks gets none is 1 in 10^12.
+    # So many numbers are enough: the chance that one of 100,000 tasks gets none is 1 in 10^12.
     drawn = session.range(0, 40 * tasks, 1, 1).groupBy(f.expr(f"pmod(hash(id), {tasks})").alias("task"))
     return [int(row["least"]) for row in drawn.agg(f.min("id").alias("least")).orderBy("task").collect()]

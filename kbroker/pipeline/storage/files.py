@@ -1,9 +1,9 @@
-"""Files below one path: a local folder (local_files.py), HDFS or an object store (Hadoop's FileSystem) alike.
+"""Files below one path, with one interface for a local folder (local_files.py), HDFS and object stores (Hadoop).
 
-Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file written here appears
-atomically, as far as the file system's rename is atomic; on a local file system it is on the disk when `write` returns.
+Owns the calls into the JVM. Paths are relative to the root, with `/` between names. A file that is written here appears
+atomically if the file system's rename is atomic. On a local file system it is on the disk when `write` returns.
 
-`require_shared` tries whether a cluster's executors write to the folder that the driver reads. A local folder that is
+`require_shared` tests whether a cluster's executors write to the folder that the driver reads. A local folder that is
 not shared causes no error in Spark: each executor writes to its own disk, the driver finds nothing, and assumes that
 there were no records.
 """
@@ -23,7 +23,7 @@ from kbroker.pipeline.storage.local_files import Found, LocalFiles
 Result = TypeVar("Result")
 
 _PATTERN: Final = frozenset("{}[]*?\\")
-"""Characters that Spark's readers interpret in path patterns, and its writers do not."""
+"""Characters that Spark's readers treat as a path pattern, but its writers do not."""
 
 
 def refuse_pattern(root: str) -> None:
@@ -86,7 +86,7 @@ class Files:
         return [each.name for each in self.listing() if not each.name.startswith(("_", "."))]
 
     def walk(self, relative: str, *, hidden: bool = False) -> list[Found]:
-        """Return all files below a folder, with paths from the root; those below `_` and `.` only if `hidden`."""
+        """Return all files below a folder, with paths from the root; with `hidden` also in `_` and `.` folders."""
         files: list[Found] = []
         for entry in self.listing(relative):
             path = f"{relative}/{entry.name}" if relative else entry.name
@@ -120,7 +120,7 @@ class Files:
 
     @_in_words
     def claim(self, relative: str, text: str) -> bool:
-        """Write a text file as the first of several writers; returns False to the others."""
+        """Write a text file unless it exists; of several writers, only one gets True."""
         try:
             self._there.claim(relative, text)
         except FileExistsError:
@@ -129,7 +129,7 @@ class Files:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes on this machine out of the folder for a moment, if the file system can."""
+        """Lock the folder against other processes on this machine within the `with`, if the file system can."""
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._there.alone())
@@ -151,7 +151,7 @@ class Files:
 
     @_in_words
     def replace(self, source: str, target: str) -> None:
-        """Replace a file with another atomically, as far as the file system can."""
+        """Replace a file with another, atomically if the file system can."""
         self._there.replace(source, target)
 
     @_in_words
@@ -251,7 +251,7 @@ _TASKS_A_CORE: Final = 2
 def require_shared(session: Any, files: Files, folder: str) -> None:
     """Have every core of a cluster write a file to a folder, and check them; raises PipelineError.
 
-    The folder is deleted before and afterwards. Without a cluster, or without local paths, nothing is tried.
+    The folder is deleted before and afterwards. Without a cluster, or without local paths, there is no test.
     """
     context = session.sparkContext
     if context.master.startswith("local") or not files.url().startswith("file:"):

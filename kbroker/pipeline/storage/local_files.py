@@ -1,8 +1,8 @@
 """Files below a folder of this machine, by plain system calls.
 
-Owns what Hadoop's local file system lacks: a file is replaced atomically, created by only one of several writers, and
-on the disk with all folders above it when a call returns. Files written here have no checksum file beside them
-(`.<name>.crc`). Spark's files keep theirs, which are moved, synced and deleted with them.
+Owns operations that Hadoop's local file system lacks. A file is replaced atomically, only one of several writers can
+create it, and it is on the disk with all folders above it when a call returns. Files that are written here have no
+checksum file (`.<name>.crc`). Spark's files have one, which is moved, synced and deleted with its file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LocalFiles:
         for path in self._at(relative).iterdir():
             if path.name.startswith(".") and path.name.endswith(".crc"):
                 continue
-            with contextlib.suppress(FileNotFoundError):  # another process deletes it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # another process may delete it meanwhile
                 found.append(Found(path.name, path.is_dir(), path.stat().st_size))
         return sorted(found)
 
@@ -68,7 +68,7 @@ class LocalFiles:
             self._sync_folders(target.parent)
 
     def claim(self, relative: str, text: str) -> None:
-        """Write a file as the first of several writers; the others get FileExistsError.
+        """Write a file that must not exist; of several writers, all but one get FileExistsError.
 
         The file appears atomically if the file system has hard links, and otherwise is empty at first.
         """
@@ -93,12 +93,12 @@ class LocalFiles:
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _checksum(goal).unlink(missing_ok=True)
-        os.rename(here, goal)  # a file without a checksum is readable, one with another file's is not
+        os.rename(here, goal)  # a file without a checksum is readable; with another file's checksum it is not
         with contextlib.suppress(FileNotFoundError):
             os.rename(_checksum(here), _checksum(goal))
 
     def replace(self, source: str, target: str) -> None:
-        """Sync a file and replace another with it atomically; deletes the other's checksum file."""
+        """Sync a file, and atomically replace another file with it; delete the replaced file's checksum file."""
         here, goal = self._at(source), self._at(target)
         goal.parent.mkdir(parents=True, exist_ok=True)
         _sync(here)
@@ -118,7 +118,7 @@ class LocalFiles:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other processes on this machine out of the folder for a moment, if the file system can (flock)."""
+        """Lock the folder against other processes on this machine within the `with`, if the file system has flock."""
         self._root.mkdir(parents=True, exist_ok=True)
         place = os.open(self._root, os.O_RDONLY)
         try:
@@ -146,7 +146,7 @@ class LocalFiles:
         return True
 
     def _scratch(self, target: Path, text: str) -> Path:
-        """Write a file's content into a temporary file beside it."""
+        """Write a file's content into a temporary file in the same folder."""
         if not target.exists():
             _checksum(target).unlink(missing_ok=True)  # of an older file of that name
         scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -154,13 +154,13 @@ class LocalFiles:
         return scratch
 
     def _sync_folders(self, *folders: Path) -> None:
-        """Sync folders up to the root; those above it once, because another process may have just created them."""
+        """Sync folders up to the root, and once those above it: another process may have just created them."""
         below = {each for folder in folders for each in (folder, *folder.parents) if each.is_relative_to(self._root)}
         for folder in sorted(below, reverse=True):
             _sync(folder)
         if not self._above_is_synced:
             for folder in self._root.parents:
-                with contextlib.suppress(OSError):  # not readable for us, and so not created by us
+                with contextlib.suppress(OSError):  # not readable by this user, so this process did not create it
                     _sync(folder)
             self._above_is_synced = True
 

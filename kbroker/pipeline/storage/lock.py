@@ -1,9 +1,9 @@
 """One writer at a time: a file in an archive that names its writer.
 
 Owns the file `_lock.json`: its owner, and when it was last renewed. Only one of several writers can create it, and
-renewal is atomic. A lock may be taken over if its owner's process has ended, which can be checked in the same boot and
-pid namespace; from elsewhere, and if the lock cannot be read, after minutes without renewal. An owner that lost its
-lock notices it before it commits the next change. Never waits for a lock.
+renewal is atomic. A writer may take over a lock whose owner's process has ended; it can check that only in the same
+boot and pid namespace. Otherwise, and if the lock cannot be read, it may take over after minutes without renewal. An
+owner that has lost its lock detects that before it commits the next change. Never waits for a lock.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class WriterLock:
             if not self._files.claim(NAME, self._text()) or not self._is_ours():
                 raise self._refusal(self._read())
             for each in self._files.listing():
-                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # its owner was killed during a renewal
+                if each.name.startswith((f"{NAME}.", f".{NAME}.")):  # left by an owner that was killed during a renewal
                     self._files.delete(each.name)
         self._renewal.start()
         return self
@@ -58,7 +58,8 @@ class WriterLock:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._renewal.join(_PATIENCE_S)
-        # The job's result or error matters more; a remaining lock is free once this process has ended.
+        # Ignore errors: the job's result or error matters more, and others can take the lock once this process has
+        # ended.
         with contextlib.suppress(PipelineError), self._files.alone():
             if self._is_ours():
                 self._files.delete(NAME)
@@ -91,7 +92,8 @@ class WriterLock:
         """Remove the lock of an ended owner; raises PipelineError if it may still run."""
         if not self._has_ended(_decoded(text)):
             raise self._refusal(text)
-        # Several may see the same dead owner; one gets its lock, and the others must not remove the new one.
+        # Several writers may find the same dead owner. One takes over its lock; the others must not remove the new
+        # lock.
         self._files.move(NAME, self._scratch)
         found = self._files.read(self._scratch) if text else ""
         if found != text:
@@ -120,7 +122,7 @@ class WriterLock:
 
     def _renew(self) -> None:
         while not self._ended.wait(self._renewed_s):
-            # A failed renewal may work the next time; if not, `check` reports it before anything is committed.
+            # The next renewal may succeed; if none does, `check` reports it before anything is committed.
             with contextlib.suppress(Exception), self._one_at_a_time, self._files.alone():
                 if self._is_ours():
                     self._files.delete(self._scratch)
@@ -139,7 +141,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
 
 @cache
 def _place() -> dict[str, str]:
-    """Return the facts that must be equal for a pid to mean the same process: hosts may share a name."""
+    """Return the facts that identify this machine's boot and pid namespace: hosts may share a name."""
     place = {"host": socket.gethostname(), "boot": f"{uuid.getnode():x}", "namespace": ""}
     with contextlib.suppress(OSError):
         place["boot"] = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,7 +1,7 @@
 """The state of a stream of visits between its batches, in the files of its checkpoint.
 
-Owns the state's form and its order on disk: `<batch>/events` and `<batch>/totals` are written first, and `<batch>.json`
-commits the batch. Never decides the content.
+Owns the state's form, and the order in which it is written: `<batch>/events` and `<batch>/totals` first, then
+`<batch>.json`, which commits the batch. Never decides the content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOTALS: Final = "organisation string, day date, visits bigint, events bigint, la
 
 @dataclass(slots=True)
 class VisitsState:
-    """The result of the batches so far, besides the files beside it."""
+    """The result of the batches so far, except for the rows in the batch's files."""
 
     batch: int = -1
     query: str = ""
@@ -31,25 +31,25 @@ class VisitsState:
     lookup: str = ""
     rules: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
-    """The counted offsets by partition, exclusive end. All existing partitions."""
+    """The end of the counted offsets, exclusive, by partition; for all existing partitions."""
     clocks: dict[str, int] = field(default_factory=dict)
     """The largest timestamp so far by partition, in ms."""
     set_clocks: list[Clock] = field(default_factory=list)
-    """Clocks that no record set: of partitions that stood still, or were added later."""
+    """Clocks that were set without a record: those of idle partitions, and of partitions that were added later."""
     counts: dict[str, int] = field(default_factory=dict)
 
     def slowest(self) -> int | None:
-        """Return the clock of the slowest partition in ms; None while any has none."""
+        """Return the clock of the slowest partition in ms; None while a partition has no clock."""
         return min(self.clocks.values(), default=None) if self.ends.keys() <= self.clocks.keys() else None
 
     def newcomers(self, ends: Mapping[str, int]) -> list[Clock]:
-        """Return the initial clocks of new partitions: not before times that are already forgotten."""
+        """Return the initial clocks of new partitions: the slowest clock, as earlier events are forgotten."""
         slowest = self.slowest()
         return [] if slowest is None else [(int(n), 0, slowest) for n in ends if n not in self.clocks]
 
 
 def joined(clocks: Iterable[Clock]) -> list[Clock]:
-    """Return one clock for each place, the latest: the clock of an idle partition is set repeatedly."""
+    """Return the latest clock for each partition and offset: an idle partition's clock is set repeatedly."""
     latest: dict[tuple[int, int], int] = {}
     for partition, offset, clock in clocks:
         latest[partition, offset] = max(clock, latest.get((partition, offset), clock))
@@ -57,18 +57,18 @@ def joined(clocks: Iterable[Clock]) -> list[Clock]:
 
 
 class Idle:
-    """Partitions that are not waited for: they have been read to the end, are idle, and hold the others up."""
+    """Partitions whose clock is set, because they were read to the end, are idle, and hold up the final results."""
 
     def __init__(self, kept_ms: int, idle_s: float) -> None:
         self._kept_ms = kept_ms
         self._idle_s = idle_s
         self._since: dict[int, tuple[int, float]] = {}
-        """By partition: its end, and when it was first seen to have been read up to it."""
+        """By partition: its end offset, and when it was first found to be read up to this offset."""
 
     def set_clocks(
         self, ends: Mapping[str, int], clocks: Mapping[str, int], last: Callable[[], Mapping[int, int]], now: float
     ) -> list[Clock]:
-        """Return the clocks to set after a batch with these ends and clocks; `last` requests the current ends."""
+        """Return the clocks to set after a batch; `ends` and `clocks` are the batch's, `last` requests the ends."""
         least = max(clocks.values(), default=0) - self._kept_ms
         behind = {int(n): end for n, end in ends.items() if n not in clocks or clocks[n] < least} if clocks else {}
         found = last() if behind else {}
@@ -89,7 +89,7 @@ class StateFiles:
         self.files = Files(session, root)
 
     def load(self) -> VisitsState:
-        """Return the newest state; an empty one if there is none. Raises PipelineError for a damaged one."""
+        """Return the newest state, or an empty state if there is none. Raises PipelineError if it is damaged."""
         names = (each.name.removesuffix(".json") for each in self.files.listing() if each.name.endswith(".json"))
         found = [int(name) for name in names if name.isdecimal()]
         if not found:
@@ -117,5 +117,5 @@ class StateFiles:
         for each in self.files.listing():
             number = each.name.removesuffix(".json")
             old = number.isdecimal() and int(number) < state.batch - 1
-            if old or number.startswith("."):  # part of a state: its writer was killed
+            if old or number.startswith("."):  # an incomplete state, whose writer was killed
                 self.files.delete(each.name)

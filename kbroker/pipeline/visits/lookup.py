@@ -1,7 +1,7 @@
 """The organisations of visitors: a file that people maintain.
 
-Owns its reading, its errors, and the organisation of a visitor who is not in it. CSV with a header, JSON lines or
-Parquet, by the file's name.
+Owns the reading of the file, the errors in it, and the organisation of a visitor who is not in it. The file's name
+tells its kind: CSV with a header, JSON lines or Parquet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STRICT: Final = {
     "csv": {"header": "true", "escape": '"', "multiLine": "true", "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-"""The reading options by kind of file: an invalid line must not become a visitor without an organisation."""
+"""The reading options by kind of file: an invalid line must not count as a visitor without organisation."""
 
 
 def read_lookup(session: Any, path: str) -> Any:
@@ -27,7 +27,7 @@ def read_lookup(session: Any, path: str) -> Any:
     kind = kind_of(path)
     if not Files(session, path).exists(""):
         raise PipelineError(f"there is no lookup {path}")
-    session.catalog.refreshByPath(path)  # a session would otherwise use the content that it read before
+    session.catalog.refreshByPath(path)  # otherwise the session would use content that it has cached
     reader = session.read
     try:
         found = getattr(reader.options(**_STRICT.get(kind, {})), kind)(path)

@@ -1,8 +1,8 @@
-"""The outputs of a stream: a table of Parquet files, one a day, and a compacted topic.
+"""The outputs of a stream: a table of Parquet files, one per day, and a compacted topic.
 
-Owns both and their updates to the state's numbers. The first update of a run compares with the current content, so that
-any other change to them (another count, a deleted folder or topic) is corrected; later updates compare with the last
-batch. A repeated update changes nothing. Never counts.
+Owns both outputs, and publishes the state's numbers to them. The first update of a run compares the numbers with the
+current content, and so corrects any other change to the outputs (another count, a deleted folder or topic). Later
+updates compare with the last batch. A repeated update changes nothing. Never counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Outputs:
         self.table = Files(session, table)
 
     def bring_up(self, now: Any, before: Any | None) -> None:
-        """Publish the counts in `now` that differ from `before`; without it, those that differ from the table's."""
+        """Publish the counts in `now` that differ from `before` or, without `before`, from the published content."""
         from pyspark.sql import functions as f
 
         if before is not None:
@@ -86,7 +86,7 @@ class Outputs:
         """Replace each day's file atomically; returns the days."""
         self.table.delete("_new")
         sorted_rows = rows.repartition("day").sortWithinPartitions(*KEY)
-        # One file a day, whatever Spark's settings are.
+        # Write only one file per day, even if a setting limits the records in a file.
         sorted_rows.write.option("maxRecordsPerFile", 0).partitionBy("day").parquet(self.table.url("_new"))
         days = set()
         for found in self.table.walk("_new"):

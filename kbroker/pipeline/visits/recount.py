@@ -1,8 +1,7 @@
 """`recount`: the visits of any day, counted from an archive.
 
-Owns the batch job, and the comparison of its result with the stream's. It applies the stream's own rules (rules.py) to
-all archived records, so it gets the stream's result once the stream has read the same records: the same late events,
-the same visits.
+Owns the batch job, and the comparison of its result with the stream's. The job applies the stream's rules (rules.py) to
+all archived records. If the stream has read the same records, both results have the same visits and late events.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def require_same(
 def recount(session: Any, root: str, topic: str, lookup: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
     """Return (organisation, day, visits, events, late) of an archive's records; raises PipelineError.
 
-    `clocks` are those that a stream set on its own (stream.py).
+    `clocks` are the clocks that a stream has set without a record (stream.py).
     """
     from pyspark.sql import functions as f
 
@@ -79,7 +78,7 @@ def state_of(session: Any, checkpoint: str) -> VisitsState:
     """Return the state of a checkpoint's stream; raises PipelineError if there is none."""
     state = StateFiles(session, f"{checkpoint}/state").load()
     if state.batch < 0:
-        raise PipelineError(f"the checkpoint {checkpoint} is of no stream of visits")
+        raise PipelineError(f"the checkpoint {checkpoint} does not belong to a stream of visits")
     return state
 
 
@@ -100,13 +99,13 @@ def notes(session: Any, root: str, topic: str, state: VisitsState | None) -> lis
 
 
 def published(session: Any, checkpoint: str, state: VisitsState) -> bool:
-    """Whether the table matches a stream's state: no record followed, and its last batch has ended."""
+    """Whether the table matches a stream's state: no later batch is counted, and the last batch is published."""
     newest = StateFiles(session, f"{checkpoint}/state").load()
     return newest.batch == state.batch == Checkpoint(session, f"{checkpoint}/stream").committed()
 
 
 def as_far(session: Any, root: str, topic: str, state: VisitsState) -> bool:
-    """Whether an archive ends at the stream's position, so that late events are the same, too."""
+    """Whether an archive ends at the stream's position: only then the numbers of late events must be equal, too."""
     ends = _ends(session, root, topic)
     return all(ends.get(int(n), 0) == end for n, end in state.ends.items()) and len(ends) <= len(state.ends)
 
@@ -116,10 +115,10 @@ def _ends(session: Any, root: str, topic: str) -> dict[int, int]:
 
 
 def differences(counted: list[Row], streamed: list[Row], day: str | None, *, late: bool = True) -> list[str]:
-    """Return how a stream's rows differ on their final days; one line each.
+    """Return one line for each difference between a recount and a stream's rows on final days.
 
-    All days up to a final one are final. The number of `late` events of a final day still grows: compare it only if
-    both have the same records.
+    All days up to a final day are final. The number of `late` events of a final day still grows; compare it only if
+    both have read the same records.
     """
     names = _NUMBERS if late else _NUMBERS[:2]
     last = max(final_days(streamed), default="")

@@ -3,14 +3,14 @@
 Owns the rules; times in ms since the epoch. Never reads or writes.
 
 - An event is a JSON object with `visitor`, `time` and, optionally, `id`; the fields may have other names.
-- Any other value is malformed, as is an event with a missing field, or with a time that is later than its record's
+- Any other value is malformed. An event is malformed if a field is missing, or if its time is later than its record's
   timestamp by more than an hour: such an event would begin a day in the future.
 - The clock of a partition is the largest timestamp of its records so far. An event is late when its time is before the
-  clock by more than `lateness`. It is counted as late, and as nothing else. Since this depends on the partition alone,
-  and not on how a stream was cut into batches, a batch job finds the same late events.
+  clock by more than `lateness`. It is counted as late, and as nothing else. Lateness depends only on the partition's
+  records, not on a stream's batches, so a batch job finds the same late events.
 - Events with the same visitor, id and time are one event.
-- A visit begins with an event before which its visitor had none for longer than `gap`. It belongs to the day, in UTC,
-  on which it begins, and to the organisation of its visitor.
+- An event begins a visit if its visitor had no earlier event within `gap`. The visit belongs to the day, in UTC, on
+  which it begins, and to the organisation of its visitor.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from kbroker.pipeline.spark.tasks import small_frame
 FUTURE_MS: Final = 3_600_000
 GAP_MS: Final = 1_800_000
 LATENESS_MS: Final = 600_000
-"""Defaults, in whole minutes, also of commands: the longest pause within a visit, and the longest delay of an event."""
+"""Defaults, also of the commands: the longest pause within a visit, and the longest delay. Both are whole minutes."""
 DAY_MS: Final = 86_400_000
 _STRICT: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _DATED: Final = r"^\s*[0-9]{4}-[0-9]{2}-[0-9]{2}"
-"""The beginning of a time as text: Spark would complete a time without a date with the current day."""
+"""Matches a time that begins with a date: without one, Spark would add the current day."""
 Clock = tuple[int, int, int]
-"""(partition, offset, ms): from this offset on, the partition's clock is at least this."""
+"""(partition, offset, ms): from this offset on, the partition's clock is at least this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def events(records: Any, rules: VisitRules) -> Any:
     from pyspark.sql import functions as f
 
     fields = ", ".join(f"`{name}` string" for name in (rules.visitor_field, rules.time_field, rules.id_field))
-    # As the only element of an array: the parser ignores text after a complete value, but not within one.
+    # Parse the value as the only element of an array: after a complete value the parser would ignore further text.
     text = f.concat(f.lit("["), f.col("value").cast("string"), f.lit("]"))
     parsed = records.select(
         "partition",
@@ -96,7 +96,7 @@ def events(records: Any, rules: VisitRules) -> Any:
 
 
 def with_clocks(found: Any, rules: VisitRules, clocks: Iterable[Clock] = ()) -> Any:
-    """Set `clock` to the partition's at each event, and `late`. `clocks` are known clocks besides the records."""
+    """Set `clock` to the partition's clock at each event, and set `late`. `clocks` were set without a record."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

@@ -1,16 +1,16 @@
-"""`visits`: a topic's events into visits by organisation and day, as they arrive.
+"""`visits` counts a topic's events as visits by organisation and day, while they arrive.
 
 Owns the stream, and a batch's changes to the state (checkpointed_state.py) and to the outputs (outputs.py).
 
-The state is the events that can still matter and the numbers so far. A batch is a range of offsets that is in Spark's
-checkpoint before they are read. It counts once its state is committed; a repeated batch is only published again, which
-changes nothing. Spark's own session windows would drop events that its watermark calls late, which depends on how the
-stream was cut into batches; here only the records decide (rules.py).
+The state is the events that can still matter and the numbers so far. A batch is a range of offsets, which Spark writes
+to its checkpoint before it reads them. A batch is counted once its state is committed; a repeated batch is only
+published again, which changes nothing. Spark's own session windows are not used: they would drop events that are late
+by Spark's watermark, which depends on the batches. Here lateness depends only on the records (rules.py).
 
-An event can matter until the slowest partition's clock is past it by `gap` and `lateness`. If a partition has been read
-to its end, is idle and is behind the fastest by more than that, its clock is set: otherwise the state would grow
-forever. The clock of a partition that is added to the topic later is set as well. The state records that, so that a
-recount sets it at the same offset.
+An event can matter until the slowest partition's clock is later than the event by `gap` plus `lateness`. If a partition
+has been read to its end, is idle, and its clock is behind the fastest by more than that, the stream sets its clock:
+otherwise the state would grow forever. The stream also sets the clock of a partition that is added to the topic later.
+The state records each such setting, so that a recount sets the clock at the same offset.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kbroker.pipeline.visits.rules import (
     with_clocks,
 )
 
-_LARGEST: Final = 32 << 20  # bytes; a producer's default is less than brokers may take
+_LARGEST: Final = 32 << 20  # in bytes; librdkafka's default is less than brokers may accept
 _HEADERS_ROOM: Final = 64 << 10
 
 
@@ -62,7 +62,7 @@ class VisitsOptions:
     batch_records: int = 500_000
     group: str = ""
     idle_ms: int = 60_000
-    """How long a partition is idle before the others do not wait for it; only with `every`."""
+    """How many ms a partition is idle before its clock is set; only with `every`."""
 
     def __post_init__(self) -> None:
         names = self.topic, self.out_topic, self.dead_letters
@@ -182,7 +182,7 @@ class Visits:
             raise PipelineError("the visits so far were counted by other rules; take a new checkpoint")
 
     def _fits(self, planned: int) -> bool:
-        """Whether the state is of the stream's last batch, or of the one before: another state would lose a batch."""
+        """Whether the state is of the stream's last batch or the one before; an older state would lose a batch."""
         batch = self.state.batch
         if not self._checkpoint.committed() <= batch <= planned:
             return False
@@ -203,7 +203,7 @@ class Visits:
                 )
 
     def _begun(self) -> dict[Partition, int]:
-        """Return the known positions from which the stream continues."""
+        """Return the offsets from which the stream continues, as far as they are known."""
         if self.state.batch >= 0:
             return {Partition(self._options.topic, int(number)): end for number, end in self.state.ends.items()}
         return self._checkpoint.starts(0) if self._checkpoint.planned() >= 0 else {}
@@ -309,7 +309,7 @@ class Visits:
         )
 
     def _set_clocks(self, ends: Mapping[str, int], clocks: Mapping[str, int]) -> list[Clock]:
-        """Return the clocks to set: of idle partitions that hold the others up."""
+        """Return the clocks to set, of idle partitions that hold up the final results."""
         topic = self._options.topic
 
         def last() -> dict[int, int]:
@@ -319,7 +319,7 @@ class Visits:
         return self._idle.set_clocks(ends, clocks, last, self._now())
 
     def _combined(self, before: VisitsState, clocked: Any) -> Any:
-        """Return the relevant events, old and new, with the old `begins` (null for new events) and the new one."""
+        """Return old and new events that can still matter, with the old `begins` (null for new ones) and the new."""
         from pyspark.sql import functions as f
 
         rules = self._options.rules
@@ -327,7 +327,8 @@ class Visits:
         new = on_time(clocked).join(kept.select("visitor", "id", "time"), ["visitor", "id", "time"], "left_anti")
         new = with_organisation(new, self._lookup).withColumn("begins", f.lit(None).cast("boolean"))
         both = kept.unionByName(new).withColumnRenamed("begins", "was")
-        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))  # earlier events may be forgotten
+        # Keep the old value of a final event: the events before it may be forgotten.
+        settled = f.isnotnull("was") & (f.col("time") < self._final_before(before))
         computed = with_begins(both, rules)
         return computed.withColumn("begins", f.when(settled, f.col("was")).otherwise(f.col("begins")))
 
@@ -361,7 +362,7 @@ class Visits:
     # -- the outputs --------------------------------------------------------------------------------------------
 
     def _publish(self, batch: int) -> None:
-        """Update the table and the topic to a batch's numbers."""
+        """Publish a batch's numbers to the table and the topic."""
         now = self._states.frame(batch, "totals", TOTALS)
         before = self._states.frame(self._before(batch), "totals", TOTALS) if self._compared else None
         self._outputs.bring_up(now, before)

@@ -83,7 +83,7 @@ class AclOptions(NamedTuple):
                 (kind, name, each) for kind, name in self.resources for each in self.operations or (Operation.ALL,)
             ] + also
         if self.operations:
-            raise ValueError("--producer and --consumer stand for operations; leave --operation out")
+            raise ValueError("--producer and --consumer select the operations; leave --operation out")
         topics, groups, ids = (
             [name for kind, name in self.resources if kind is wanted]
             for wanted in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)

@@ -18,7 +18,7 @@ from kbroker.long_work import turn
 from kbroker.protocol.errors import ApiError, ErrorCode
 
 WILDCARD: Final = "*"
-"""Every resource of a type as a literal name; every host."""
+"""As a literal name, stands for every resource of a type; as a host, for every host."""
 ANY_USER: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a resource of type CLUSTER."""
@@ -27,14 +27,14 @@ MOST_MATCHED: Final = 100_000
 
 
 class _Code(IntEnum):
-    """A code of the protocol. 0 is an unknown one, 1 is any; neither is part of an ACL."""
+    """A code of the protocol: 0 is UNKNOWN, 1 is ANY; an ACL contains neither."""
 
-    # A number's hash, since an Enum's is computed in Python: these are parts of keys that each request looks up.
+    # Use int's hash, because Enum's is computed in Python: each request looks up keys that contain these codes.
     __hash__ = int.__hash__
 
     @property
     def title(self) -> str:
-        """Kafka's form in words, as in ZooKeeper and in the log: TransactionalId."""
+        """Kafka's form of the name in ZooKeeper and in the log: TransactionalId."""
         return _title(self.name)
 
 
@@ -123,11 +123,11 @@ OPERATIONS: Final[Mapping[ResourceType, tuple[Operation, ...]]] = {
     ResourceType.DELEGATION_TOKEN: (Operation.DESCRIBE,),
     ResourceType.USER: (Operation.CREATE_TOKENS, Operation.DESCRIBE_TOKENS),
 }  # fmt: skip
-"""The operations on each type of resource, which may be queried (KIP-430)."""
+"""The operations on each type of resource; clients may request those that they are allowed (KIP-430)."""
 
 
 class Pattern(NamedTuple):
-    """The resources of an ACL: the one of this name, or all whose names begin with it."""
+    """The resources of an ACL: the resource with this name, or all resources whose names begin with it."""
 
     resource_type: ResourceType
     name: str
@@ -167,8 +167,8 @@ class Acl(NamedTuple):
 class AclFilter:
     """A filter of ACLs. None and ANY match everything.
 
-    With MATCH the name is a resource's, matched by any pattern that covers it: the literal, the wildcard, prefixes of
-    it.
+    With MATCH, `name` is a resource's name, and every pattern that covers the resource matches: the literal name, the
+    wildcard, and prefixes of the name.
     """
 
     resource_type: ResourceType = ResourceType.ANY
@@ -204,7 +204,7 @@ class AclFilter:
         )
 
     def found(self, acls: Acls) -> Iterator[tuple[Pattern, Entry | None]]:
-        """Yield the matching ACLs; None for an entry that does not match, or a pattern that does not."""
+        """Yield pattern and entry of each ACL; the entry is None if the entry or the pattern does not match."""
         for pattern, entries in acls.items():
             if self.covers(pattern):
                 for entry in entries:
@@ -216,7 +216,7 @@ class AclFilter:
 async def matching(
     acls: Acls, filters: Sequence[AclFilter]
 ) -> tuple[list[list[Acl] | ApiError], dict[Pattern, frozenset[Entry]]]:
-    """Return the matches of each filter, and all of them by pattern. The total over all filters is bounded."""
+    """Return the matches of each filter, and all matches by pattern. Their number over all filters is limited."""
     answers: list[list[Acl] | ApiError] = []
     by_pattern: dict[Pattern, set[Entry]] = {}
     left = MOST_MATCHED
@@ -255,7 +255,7 @@ def added(acls: Acls, more: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern,
 
 
 def without(acls: Acls, removed: Mapping[Pattern, frozenset[Entry]]) -> dict[Pattern, frozenset[Entry]]:
-    """Return ACLs without some of them."""
+    """Return ACLs without the `removed` ones."""
     changed = dict(acls)
     for pattern, entries in removed.items():
         left = changed.pop(pattern, frozenset()) - entries

@@ -1,13 +1,13 @@
 """The evaluation of access control lists: whether a principal may do something (Apache Kafka's StandardAuthorizer).
 
-Owns the decision, the cache of decisions, and their log under Kafka's name `kafka.authorizer.logger`; changes by
-administrators have their own lines (handlers/authorized/audit.py). Never changes an ACL, and never knows the request:
+Owns the decision, the cache of decisions, and their log under Kafka's name `kafka.authorizer.logger`;
+handlers/authorized/audit.py logs changes by administrators. Never changes an ACL, and never knows the request:
 handlers/authorized/ does.
 
 1. Super users are allowed everything.
-2. Of the ACLs that cover the resource (its literal name, `*`, prefixes of it), and name the principal or User:*, and
-   the host or *, one that denies decides.
-3. Otherwise one that allows decides.
+2. An ACL applies if it covers the resource (by its literal name, `*` or a prefix), and names the principal or User:*,
+   and the host or *. If one that applies denies the operation, the request is denied.
+3. Otherwise, if one that applies allows the operation, the request is allowed.
 4. Otherwise the request is denied, unless no ACL covers the resource and `allow.everyone.if.no.acl.found` is set.
 
 The look-up uses the resource's own name and its beginnings with the lengths of existing prefixes, so the cost does not
@@ -36,7 +36,7 @@ from kbroker.security.authorizer.acls import (
 from kbroker.security.principal import Principal, printable
 
 log = logging.getLogger("kafka.authorizer.logger")
-"""Kafka's own name for it: denials at INFO, permissions at DEBUG."""
+"""Kafka's own logger for decisions: denials at INFO, permissions at DEBUG."""
 
 
 def logs_allowed() -> bool:
@@ -52,11 +52,11 @@ def _log(level: int, outcome: str, principal: Principal, host: str, operation: O
 
 
 REMEMBERED: Final = 4096
-"""Cached decisions about one principal from one host; if there are more, the cache is cleared."""
+"""The most cached decisions about one principal from one host; when it is reached, the cache is cleared."""
 REMEMBERED_NAME: Final = 256
-"""Characters of a name; decisions about longer ones are not cached, which bounds the cache at some 1 MB."""
+"""In characters; decisions about longer names are not cached, which limits the cache to some 1 MB."""
 REMEMBERED_RIGHTS: Final = 4096
-"""Cached principals from hosts; live connections keep their own."""
+"""The most cached pairs of principal and host; live connections keep their own `Rights`."""
 _IMPLIES_DESCRIBE: Final = frozenset(
     {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
 )
@@ -73,7 +73,7 @@ _NAMED_BY_NO_ACL: Final = "hardcode"
 
 
 class Authorizer:
-    """The current ACLs, and decisions by them."""
+    """The current ACLs, and decisions according to them."""
 
     def __init__(self, super_users: Collection[Principal] = (), *, allow_if_no_acl: bool = False) -> None:
         self._super_users = frozenset(super_users)
@@ -84,7 +84,7 @@ class Authorizer:
         self._listeners: list[Callable[[], None]] = []
         self.acls: Acls = {}
         self.logs_allowed = True
-        """Whether allowed operations may have to be logged; the watcher of the log level sets it to False."""
+        """Whether allowed operations may have to be logged; the code that watches the log level sets it to False."""
 
     def replace(self, acls: Acls) -> None:
         """Use other ACLs from now on; earlier decisions no longer count."""
@@ -142,7 +142,7 @@ class Authorizer:
                 yield entries
 
     def _about(self, kind: ResourceType) -> dict[str, list[tuple[Pattern, Entry]]]:
-        """Return the ACLs of a type by principal; they are sorted once, and not for each request."""
+        """Return the ACLs of a type by principal; grouped once after a change, not for each request."""
         about = self._by_principal.get(kind)
         if about is None:
             about = self._by_principal[kind] = {}
@@ -153,7 +153,7 @@ class Authorizer:
         return about
 
     def decide_by_type(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether a principal may do an operation on some resource of a type, of any name (KIP-679)."""
+        """Whether a principal may do an operation on at least one resource of a type (KIP-679)."""
         if self.decide(principal, host, operation, kind, _NAMED_BY_NO_ACL):
             return True
         found: dict[tuple[Permission, PatternType], set[str]] = {
@@ -205,7 +205,7 @@ class Rights:
         return allowed
 
     def may_read(self, topic: str) -> bool:
-        """Whether records of a topic may be read: like `may`, at a fraction of its cost, since each fetch calls it."""
+        """Whether records of a topic may be read: like `may`, but much faster, because each fetch calls it."""
         authorizer = self._authorizer
         if topic in self._readable and self._readable_by is authorizer.acls and not authorizer.logs_allowed:
             return True

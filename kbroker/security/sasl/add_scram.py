@@ -1,4 +1,4 @@
-"""Users that exist from the first start on: `--add-scram`, in the syntax of Kafka's storage tool.
+"""Users that exist from the first start on: `--add-scram`, in the syntax of kafka-storage.
 
 Owns that syntax and the stored form. Never stores anything.
 
@@ -102,7 +102,7 @@ def _parts(text: str) -> dict[str, str]:
     while position < len(text):
         found = _PART.match(text, position)
         if found is None or found["name"].lower() in parts:
-            raise _wrong("in the brackets stand name=value, separated by commas")
+            raise _wrong("in the brackets there must be name=value, separated by commas")
         parts[found["name"].lower()] = found["quoted"] if found["quoted"] is not None else found["plain"]
         position = found.end()
     return parts

@@ -1,8 +1,9 @@
 """The authentication on one connection: which request may come next, and its result.
 
-Owns the order (Apache Kafka: SaslServerAuthenticator), the interface of a mechanism (bytes in, bytes out, and a name at
-the end), and the session of a login: its end, and when the client may, or does, log in again (KIP-368), also where a
-broker renews its login to another one. Never sees a frame: network/sasl_gate.py reads and writes those.
+Owns the order of requests (Apache Kafka: SaslServerAuthenticator), and the interface of a mechanism (bytes in, bytes
+out, and a name at the end). Owns also the session of a login: its end, when a client may log in again (KIP-368), and
+when a broker renews its own login to another broker. Never handles a frame: network/sasl_gate.py reads and writes
+frames.
 
     FIRST       ApiVersions, once, or SaslHandshake
     HANDSHAKE   SaslHandshake
@@ -25,7 +26,7 @@ from kbroker.security.principal import USER, Principal, printable
 class AuthenticationFailed(Exception):  # noqa: N818 - an outcome, not a fault of the program
     """An authentication has failed. The message is for the log, and contains no secret.
 
-    `client_message` is the client's message; None for only a hint at invalid credentials.
+    `client_message` is the message for the client; None if the client only learns that its credentials are invalid.
     """
 
     def __init__(self, reason: str, client_message: str | None = None) -> None:
@@ -38,14 +39,14 @@ class UnsupportedMechanism(AuthenticationFailed):
 
 
 class MechanismChanged(AuthenticationFailed):
-    """A client authenticates again with another mechanism; it gets no response at all."""
+    """A client authenticates again with another mechanism; it gets no response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated name, and the expiry of its credentials in ms since 1970; None for no expiry.
+    """An authenticated name, and the expiry of its credentials in ms since 1970 (None: they do not expire).
 
-    `by_token`: with a delegation token.
+    `by_token` is whether the client logged in with a delegation token.
     """
 
     name: str
@@ -63,7 +64,7 @@ class ServerMechanism(Protocol):
 
 
 class ClientMechanism(Protocol):
-    """The client's side, where a broker logs in to another one."""
+    """The client's side of an authentication, in which this broker logs in to another broker."""
 
     def first(self) -> bytes:
         """Return the first token."""
@@ -77,14 +78,14 @@ Options = Mapping[str, str]
 
 
 LEAST_MS_BETWEEN: Final = 1000
-"""A client that authenticates again earlier is refused."""
+"""A client that authenticates again after less time is refused."""
 _SHARE_OF_SESSION: Final = 0.85
-"""The share of a session's time after which a broker renews its login to another one."""
+"""The share of a session's time after which a broker renews its login to another broker."""
 _LONGEST_MS: Final = (1 << 63) - 1
 
 
 def log_in_again_after_s(lifetime_ms: int) -> float:
-    """Return the seconds until the next login, from the session's lifetime; 0 for an endless session."""
+    """Return the seconds until the next login for a session's lifetime; infinity for a lifetime of 0 (no end)."""
     return lifetime_ms / 1000 * _SHARE_OF_SESSION if lifetime_ms > 0 else math.inf
 
 
@@ -97,12 +98,12 @@ class Session:
         self._monotonic_ms = monotonic_ms
         self._renewed_ms: float | None = None
         self.ends_ms: float | None = None
-        """Its end, by that clock; None for no end."""
+        """The end of the session, by `monotonic_ms`; None for no end."""
 
     def begin(self, left_ms: int | None, longest_ms: int) -> int:
-        """Begin with the credential's remaining time, None for no end, and the configured maximum, 0 for no limit.
+        """Begin; given the credential's remaining ms (None: no end) and the configured maximum (0: no limit).
 
-        Returns its lifetime in ms, 0 if it has no end, or is over at once.
+        Returns the session's lifetime in ms; 0 if it has no end, or ends at once.
         """
         limits = [] if left_ms is None else [left_ms]
         if longest_ms > 0:
@@ -115,7 +116,7 @@ class Session:
         return lifetime_ms
 
     def may_be_renewed(self) -> bool:
-        """Whether the client may authenticate again now; if so, the time is recorded."""
+        """Return whether the client may authenticate again now, and record the time if it may."""
         now = self._monotonic_ms()
         if self.ends_ms is None or (self._renewed_ms is not None and now - self._renewed_ms < LEAST_MS_BETWEEN):
             return False
@@ -140,7 +141,7 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The offer of a listener. `begin` makes the server's side of each mechanism, `max_session_ms` is 0 for no end."""
+    """The mechanisms of a listener: `begin` makes the server's side of each; `max_session_ms` is 0 for no limit."""
 
     begin: Mapping[str, Callable[[], ServerMechanism]]
     max_session_ms: Mapping[str, int]
@@ -176,7 +177,7 @@ class Authentication:
         return self.principal is not None
 
     def versions_answered(self) -> None:
-        """Note that ApiVersions was answered without an error: it is allowed only once."""
+        """Record that ApiVersions was answered without an error: it is allowed only once."""
         self.stage = Stage.HANDSHAKE
 
     def handshake(self, mechanism: str, version: int) -> None:
@@ -197,8 +198,8 @@ class Authentication:
     def token(self, token: bytes) -> tuple[bytes, int]:
         """Process a token.
 
-        Return the server's token and the session's length in ms, 0 while there is none or without an end.
-        Raises AuthenticationFailed; no further request is accepted after it.
+        Returns the server's token, and the session's lifetime in ms (0 before a session begins, or if it has no end).
+        Raises AuthenticationFailed; after it, no further request is accepted.
         """
         if self.stage is not Stage.TOKENS:
             raise self._failed(AuthenticationFailed("a token where none is expected"))

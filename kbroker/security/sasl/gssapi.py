@@ -1,7 +1,7 @@
 """SASL GSSAPI (RFC 4752), the server's side: Kerberos tickets.
 
-Owns the order of messages and the agreement that nothing is encrypted afterwards: TLS does that. Tickets are handled by
-a security context, which kerberos.py gets from the system's library. Never reads a key table.
+Owns the order of messages, and the agreement that SASL encrypts nothing afterwards (TLS may). A security context, which
+kerberos.py gets from the system's library, handles the tickets. Never reads a keytab.
 
     client   a token of the context, and more while it is incomplete
     server   tokens of the context; then, wrapped, the offered layers: none, which is 1, and no size
@@ -19,7 +19,7 @@ from kbroker.security.tls.mapping import NoRule
 NAME: Final = "GSSAPI"
 MODULE: Final = "com.sun.security.auth.module.Krb5LoginModule"
 MOST_BYTES: Final = 128 * 1024
-"""Of a message: tickets with the groups of a large directory have 64 kB."""
+"""The most bytes of a message; a ticket with the groups of a large directory has 64 kB."""
 _MOST_STEPS: Final = 10
 _NO_LAYER: Final = 1
 
@@ -37,7 +37,7 @@ class Context(Protocol):
 
     @property
     def initiator(self) -> str:
-        """The client's name, once it is complete: service/host@REALM."""
+        """The client's name, once the context is complete: service/host@REALM."""
 
     def step(self, token: bytes) -> bytes:
         """Process the client's token and return the answer, which may be empty."""
@@ -102,7 +102,7 @@ class GssapiServer:
             raise AuthenticationFailed("GSSAPI: a layer that was not offered")
         principal = self._context.initiator
         try:
-            # The identity it acts as follows the size; it is ignored, as in Kafka.
+            # The authorization id follows the size; it is ignored, as in Kafka.
             name = self._name_of(principal)
         except NoRule as error:
             raise AuthenticationFailed(str(error)) from None

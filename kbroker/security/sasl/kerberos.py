@@ -1,7 +1,7 @@
 """The system's Kerberos, through python-gssapi: the extra `gssapi`.
 
-Owns every use of that library, which is only imported if a listener offers GSSAPI, and the reading of krb5.conf's
-realm. Never knows the messages of SASL (gssapi.py).
+Owns every use of that library, which is imported only if a listener offers GSSAPI. Owns also the reading of the realm
+from krb5.conf. Never knows the messages of SASL (gssapi.py does).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def library(listener: str) -> Any:
 
 
 def acceptor(gssapi: Any, where: str, options: Mapping[str, str]) -> Callable[[], Context]:
-    """Return a function that begins a security context with a principal's key, named in the options of Krb5LoginModule.
+    """Return a function that begins a security context with the principal and keytab in Krb5LoginModule's options.
 
     Raises ConfigError, which begins with `where`.
     """
@@ -90,7 +90,7 @@ class _Context:
 
 
 def default_realm() -> str:
-    """Return this machine's realm from krb5.conf; "" without one."""
+    """Return this machine's realm from krb5.conf; "" if there is none."""
     for path in os.environ.get("KRB5_CONFIG", "/etc/krb5.conf").split(os.pathsep):
         try:
             text = Path(path).read_text(encoding="utf-8", errors="replace")
@@ -102,7 +102,7 @@ def default_realm() -> str:
 
 
 def realm_of(text: str) -> str:
-    """Return the default realm in a krb5.conf, "" without one."""
+    """Return the default realm in the text of a krb5.conf; "" if there is none."""
     section = ""
     for line in text.splitlines():
         if found := _SECTION.match(line):

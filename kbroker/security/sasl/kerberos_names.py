@@ -7,7 +7,7 @@ Owns their syntax and meaning, which are those of Kafka's KerberosShortNamer and
                                            the result must match `pattern` whole; then `from` becomes `to`, with g
                                            everywhere, and L or U make all letters small or capital
 
-The first rule that matches counts. Patterns are Python's, which read the constructs of such rules as Java's do.
+The first rule that matches counts. Patterns are Python's; constructs that such rules use mean the same in Java.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RULE: Final = re.compile(
 )
 _PARAMETER: Final = re.compile(r"\$(\d*)")
 _LONGEST: Final = 1024
-"""Longest principal's name that rules are tried on: the operator's patterns meet other people's names."""
+"""The most characters of a principal's name; the operator's patterns could be slow on longer names from clients."""
 
 
 class KerberosName(NamedTuple):
@@ -83,7 +83,7 @@ class _Rule:
 
 
 class PrincipalNamer:
-    """The rules of a listener, on a machine whose Kerberos realm is `default_realm`, "" for none."""
+    """The rules of a listener; `default_realm` is the machine's Kerberos realm, "" for none."""
 
     def __init__(self, rules: Sequence[str], default_realm: str) -> None:
         """Parse the rules; raises BadRules."""

@@ -1,7 +1,8 @@
 """The public keys for verifying tokens: a JSON Web Key Set (RFC 7517) in a file or at a URL.
 
-Owns when it is read again: after its time, after a failure, and when a token names an unknown key. Any client can cause
-the last, so it happens at most every MISS_PAUSE_MS. A thread does the reading; callers get the currently known keys.
+Owns when the set is read again: after its refresh time, after a failure, and when a token names an unknown key. Any
+client can send such a token, so it causes at most one read every MISS_PAUSE_MS. A thread reads the set; callers get the
+currently known keys.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class KeySet:
         max_retry_ms: int,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """`start` runs a function beside the caller; in a thread by default."""
+        """`start` runs a function without blocking the caller, by default in a thread."""
         self._read = read
         self._monotonic_ms = monotonic_ms
         self._refresh_ms = refresh_ms
@@ -61,7 +62,7 @@ class KeySet:
         return self._keys
 
     def miss(self, key_id: str) -> None:
-        """Read again because of an unknown key, unless that was done a short while ago."""
+        """Start a read because of an unknown key, unless the last such read was less than MISS_PAUSE_MS ago."""
         now = self._monotonic_ms()
         if self._missed_ms is None or now - self._missed_ms >= MISS_PAUSE_MS:
             self._missed_ms = now
@@ -69,7 +70,7 @@ class KeySet:
             self.refresh()
 
     def refresh(self) -> None:
-        """Read again beside the caller, unless a read is running."""
+        """Start a read without blocking the caller, unless a read is running."""
         if not self._reading:
             self._reading = True
             try:
@@ -79,7 +80,7 @@ class KeySet:
                 self._put_off(error)
 
     def read_now(self) -> None:
-        """Read and use the result; a failure keeps the known keys."""
+        """Read the set and use its keys; keep the known keys after a failure."""
         try:
             self._keys = parse_keys(self._read())
         except Exception as error:  # noqa: BLE001 - a server may send anything: it is retried after a pause
@@ -119,13 +120,13 @@ def _from_file(path: str) -> bytes:
 
 
 def _from_web(url: str) -> bytes:
-    import urllib.request  # only where keys are behind a URL: it takes some ms of a start
+    import urllib.request  # imported only if the keys have a URL: it takes some ms of a start
 
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     try:
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
             return _bounded(answer.read(_MOST_BYTES + 1))
-    except ValueError as error:  # for a response that is not HTTP
+    except ValueError as error:  # raised for a response that is not HTTP
         raise BadKeySet(str(error)) from None
 
 

@@ -18,7 +18,7 @@ from kbroker.security.sasl.authentication import AuthenticationFailed, Identity
 MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
 NAME: Final = "OAUTHBEARER"
 MOST_BYTES: Final = 64 * 1024
-"""Of a message: processing one of sasl.server.max.receive.size would block the loop for some ten milliseconds."""
+"""The most bytes of a message: one of sasl.server.max.receive.size would block the loop for some ten ms."""
 _SEPARATOR: Final = "\x01"
 _BEARER: Final = re.compile(r"bearer +([-_.+/a-zA-Z0-9]+=*)", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z]+")
@@ -79,7 +79,7 @@ class OAuthBearerServer:
 
 
 def _parse(message: bytes) -> tuple[str, str]:
-    """Return the name that the client wants to act as ("": its own) and its token."""
+    """Return the authorization id ("" for the client's own name) and the token."""
     try:
         text = message.decode()
     except UnicodeDecodeError:

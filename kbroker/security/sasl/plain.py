@@ -33,7 +33,7 @@ class PlainServer:
     def respond(self, token: bytes) -> bytes:
         """Process the only message."""
         if self._answered:
-            raise AuthenticationFailed("PLAIN has one message, and here is another")
+            raise AuthenticationFailed("PLAIN has only one message, but the client has sent a second one")
         self._answered = True
         parts = token.decode("utf-8", "replace").split("\0", 3)
         if len(parts) != 3:
@@ -51,14 +51,14 @@ class PlainServer:
         return b""
 
     def _is_right(self, name: str, password: str) -> bool:
-        """Compare in constant time, whether the name, the length or a letter is wrong."""
+        """Compare in constant time, no matter whether the name, the length or a letter is wrong."""
         expected = self._known.get(name)
         same = hmac.compare_digest(_digest(password), _digest(expected if expected is not None else ""))
         return same and expected is not None
 
 
 class PlainClient:
-    """A broker that logs in to another one."""
+    """The client's side: this broker logs in to another broker."""
 
     def __init__(self, name: str, password: str) -> None:
         self._message = f"\0{name}\0{password}".encode()

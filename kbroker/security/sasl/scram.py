@@ -8,8 +8,8 @@ Owns the messages and their order. Never knows where credentials are stored, and
     server   v=signature
 
 With the extension tokenauth=true the user's name is the id of a delegation token, and its HMAC in base64 the password.
-In names a comma is =2C and an equals sign =3D. For an unknown user the server behaves as for a known one: with a salt
-that stays the same as long as the process lives; only the proof is always wrong.
+In names a comma is =2C and an equals sign =3D. For an unknown user the server answers like for a known one: it sends a
+salt that stays the same until the process ends, and then refuses every proof.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ TokenLookup = Callable[[str], TokenLogin | None]
 """Finds a delegation token for one mechanism, by its id."""
 _SECRET: Final = secrets.token_bytes(32)
 _MOST_ITERATIONS_ASKED: Final = 1_000_000
-"""A server that requests more would make a client work for nothing."""
+"""The most iterations that a client accepts: more would let a server waste its time."""
 _LONGEST: Final = 16 * 1024
-"""Bytes of a client's message; a name, a nonce and a proof have some hundred."""
+"""The most bytes of a client's message; a name, a nonce and a proof have some hundred."""
 _PRINTABLE: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+")
 _EXTENSION: Final = re.compile(r"[A-Za-z]+=[^,\0]+")
 _BY_TOKEN: Final = re.compile(r"tokenauth=true", re.IGNORECASE)
-"""The extension of a client whose name and password are the id and the HMAC of a delegation token."""
+"""Matches the extension of a client that logs in with a delegation token: its id as name, its HMAC as password."""
 _OTHER_EQUALS: Final = re.compile(r"=(?!2C|3D)")
 
 
@@ -105,7 +105,7 @@ class ScramServer:
         return self._challenge
 
     def _found(self, *, by_token: bool) -> ScramCredential:
-        """Return the user's or the token's credential, or a similar one that no password matches."""
+        """Return the credential of the user or the token; if unknown, a similar credential that no password matches."""
         if by_token:
             token = self._token(self._name)
             if token is not None:
@@ -145,7 +145,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """A broker that logs in to another one."""
+    """The client's side: this broker logs in to another broker."""
 
     def __init__(self, mechanism: str, name: str, password: str) -> None:
         self._mechanism = mechanism
@@ -159,7 +159,7 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def respond(self, token: bytes) -> bytes | None:
-        """Process the server's challenge, then its signature, which proves that it knows this user."""
+        """Process the server's challenge, then its signature, which proves that the server knows this user."""
         try:
             message = token.decode()
         except UnicodeDecodeError:

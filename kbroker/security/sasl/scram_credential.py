@@ -1,9 +1,9 @@
-"""The stored form of a user's password for SCRAM (RFC 5802): enough to check it, but not to know it.
+"""The stored form of a user's password for SCRAM (RFC 5802), which can check a password but does not contain it.
 
-Owns the computation and Kafka's text for a store: salt=...,stored_key=...,server_key=...,iterations=4096, with the
-first three in base64; and its place in the configs of users, as in Kafka: /config/users/NAME, mechanism = credential,
-where NAME is encoded. Never stores anything. With the recorded traffic the text is as good as a password, so it must
-not be in any log or response.
+Owns the computation and Kafka's stored text: salt=...,stored_key=...,server_key=...,iterations=4096, with the first
+three in base64. Owns also its place in the configs of users, as in Kafka: /config/users/NAME, mechanism = credential,
+where NAME is encoded. Never stores anything. Together with recorded traffic the text is as good as a password, so no
+log or response may contain it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash function of each mechanism."""
 MECHANISM_TYPES: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
-"""The mechanisms by their numbers in requests."""
+"""The mechanisms by their codes in requests."""
 LEAST_ITERATIONS: Final = 4096
 MOST_ITERATIONS: Final = 16384
 _SALT_BITS: Final = 130
@@ -74,7 +74,7 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 def client_key(mechanism: str, salted: bytes) -> bytes:
-    """Return the key that a client proves to have."""
+    """Return the key with which a client proves that it knows the password."""
     return hmac.digest(salted, b"Client Key", HASHES[mechanism])
 
 
@@ -103,7 +103,7 @@ USERS = "users"
 
 
 def entity_name(user: str) -> str:
-    """Return a user's name as in a path: like Java's URLEncoder, without characters that disturb JMX."""
+    """Return a user's name in the form of a path: by Java's URLEncoder, without characters special in JMX."""
     return quote(user, safe="-_.", errors="replace").replace("~", "%7E")
 
 

@@ -1,8 +1,8 @@
 """The SASL settings of a broker's listeners.
 
-Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options;
-refuses unsupported settings; and this broker's login to others, if the listener between brokers requires it. Never
-authenticates a client, and never connects.
+Owns which mechanisms each listener offers, the settings of a listener or one of its mechanisms, and their JAAS options.
+Owns also this broker's login to other brokers, if the inter-broker listener requires one. Refuses unsupported settings.
+Never authenticates a client, and never connects.
 
     sasl.jaas.config                                  for any listener and mechanism with this login module
     listener.name.inside.sasl.enabled.mechanisms      for one listener, its name in lower case
@@ -40,7 +40,7 @@ Begin = Callable[[], ServerMechanism]
 
 
 class Credentials(NamedTuple):
-    """Look-ups of credentials by a name and a mechanism of SCRAM: of users, and of delegation tokens by their ids."""
+    """Look-ups of SCRAM credentials by mechanism: of users by name, and of delegation tokens by id."""
 
     of_user: Callable[[str, str], ScramCredential | None]
     of_token: Callable[[str, str], scram.TokenLogin | None]
@@ -65,11 +65,11 @@ class ListenerSettings:
         self.listener = listener
         self.credentials = credentials or Credentials(_no_credential, _no_credential)
         self.serves = credentials is not None
-        """Whether a broker uses the listener, or this only checks the settings."""
+        """Whether a broker uses the listener; False if only the settings are checked."""
         self._in_file: list[LoginModule] | None = None
 
     def find(self, key: str, mechanism: str = "") -> tuple[str, str] | None:
-        """Return the name and the text of the strongest setting for a key, None without one."""
+        """Return name and text of the setting for a key that has precedence; None if none is set."""
         own = f"listener.name.{self.listener.lower()}."
         names = [f"{own}{mechanism.lower()}.{key}"] if mechanism else []
         for name in (*names, f"{own}{key}", key):
@@ -93,7 +93,7 @@ class ListenerSettings:
     def login(self, mechanism: str, module: str) -> LoginModule | None:
         """Return the login module of a mechanism; None if unset. Raises ConfigError, without secrets.
 
-        From a file it is the one of the class `module`.
+        In a file of login modules, `module` is the class of the wanted one.
         """
         found = self.find(JAAS, mechanism)
         if found is None:
@@ -104,7 +104,7 @@ class ListenerSettings:
         try:
             modules = parse_jaas(f"KafkaServer {{ {text} }};")["KafkaServer"]
         except JaasError:
-            # Its message may contain a part of a badly quoted password.
+            # The parser's message may contain a part of a badly quoted password.
             raise ConfigError(f'{name} is not of the form CLASS required name="value" ...;') from None
         if len(modules) != 1:
             raise ConfigError(f"{name} has {len(modules)} login modules, and not one")
@@ -112,7 +112,7 @@ class ListenerSettings:
 
 
 def _logins_in_file(path: str, listener: str) -> list[LoginModule]:
-    """Return a file's login modules for a listener, none without a file. Raises ConfigError."""
+    """Return the login modules in the JAAS file for a listener; empty without a file. Raises ConfigError."""
     if not path:
         return []
     try:
@@ -132,7 +132,7 @@ def _no_credential(_user: str, _mechanism: str) -> None:
 def offers(config: BrokerConfig, credentials: Credentials | None = None) -> dict[str, Offer]:
     """Return the offer of each listener with SASL, by its name. Raises ConfigError.
 
-    Without `credentials` this only checks the settings: no keys are fetched.
+    Without `credentials` it only checks the settings, and fetches no keys.
     """
     return {
         each.name: _offer(ListenerSettings(config, each.name, credentials), protocol)
@@ -189,7 +189,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
     known: tuple[str, Mapping[str, str]] = (first[1] if first else "", plain.passwords(login.options))
 
     def begin() -> ServerMechanism:
-        """Begin with the current users, which may change while the broker runs."""
+        """Begin an authentication with the current users, which may change while the broker runs."""
         nonlocal known
         found = settings.find(JAAS, mechanism)
         text = found[1] if found else ""
@@ -207,7 +207,7 @@ def _plain(settings: ListenerSettings, mechanism: str) -> Begin:
 
 def _scram(settings: ListenerSettings, mechanism: str) -> Begin:
     found = settings.find(JAAS, mechanism)
-    # A setting for all mechanisms may be meant for another one.
+    # A setting without a mechanism may be meant for another mechanism.
     if found is not None and found[0].endswith(f".{mechanism.lower()}.{JAAS}"):
         required_login(settings, mechanism, scram.MODULE)
     credentials = settings.credentials
@@ -303,11 +303,11 @@ _MAKERS: Final[Mapping[str, Callable[[ListenerSettings, str], Begin]]] = {
 
 _INTER_BROKER: Final = "sasl.mechanism.inter.broker.protocol"
 Login = Callable[[], tuple[str, ClientMechanism]]
-"""Begins an authentication: the mechanism's name, and this broker's side of it."""
+"""Begins an authentication; returns the mechanism's name, and this broker's side of it."""
 
 
 def login_between_brokers(config: BrokerConfig) -> Login | None:
-    """Return a function that logs in to other brokers, None if it is not required. Raises ConfigError."""
+    """Return a function that logs in to other brokers; None if no login is required. Raises ConfigError."""
     listener = config.listeners.inter_broker
     if not config.in_cluster or config.listeners.protocols.get(listener) not in SASL_PROTOCOLS:
         return None

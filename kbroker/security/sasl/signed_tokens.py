@@ -1,7 +1,7 @@
 """Signed tokens: JSON Web Tokens (RFC 7519), verified by PyJWT.
 
-Owns the requirements: a signature by a known key, with a public-key algorithm, times, issuer, audience, name and
-scopes. Never fetches keys (key_set.py).
+Owns the requirements: a signature by a known key with a public-key algorithm, and valid times, issuer, audience, name
+and scopes. Never fetches keys (key_set.py does).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALGORITHMS: Final[Mapping[str, tuple[str, ...]]] = {
     "EC": ("ES256", "ES384", "ES512"),
     "OKP": ("EdDSA",),
 }
-"""The algorithms of each kind of key. None of them works with a shared secret."""
+"""The allowed algorithms of each kind of key; none of them uses a shared secret."""
 _TRIED: Final = 8
 """The most keys tried for a token that does not name its key."""
 
@@ -40,7 +40,7 @@ class Keys(Protocol):
         """Return the currently known keys."""
 
     def miss(self, key_id: str) -> None:
-        """Handle a token with an unknown key: it may be a new one."""
+        """Handle a token that names an unknown key: the issuer may have a new key."""
 
 
 @dataclass(frozen=True, slots=True)

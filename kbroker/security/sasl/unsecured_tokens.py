@@ -1,7 +1,7 @@
 """Unsigned tokens, for development: every client can write one, and claim any identity.
 
-Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule. They
-are only accepted if such an option is set.
+Owns the requirements on their claims, from the options unsecuredValidator... of Kafka's OAuthBearerLoginModule.
+Unsigned tokens are accepted only if such an option is set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OPTIONS: Final = "unsecuredValidator"
 
 
 def are_enabled(options: Options) -> bool:
-    """Whether a login module's options enable unsigned tokens, of clients or for itself."""
+    """Whether a login module's options enable unsigned tokens: of clients, or for this broker's own login."""
     return any(name.startswith(_PREFIX) for name in options)
 
 
@@ -38,7 +38,7 @@ def unsecured(options: Options, now_ms: Callable[[], int]) -> Validate:
     def validate(token: str) -> Identity:
         header, claims = _parts(token)
         if header.get("alg") != "none":
-            raise BadToken("a signed token, where unsigned ones are asked for")
+            raise BadToken("a signed token, but only unsigned ones are accepted")
         name = claims.get(name_claim)
         if not isinstance(name, str) or not name:
             raise BadToken(f"the token has no {name_claim}")

@@ -1,7 +1,7 @@
 """Converts settings to contexts of Python's ssl module: one for a listener, one for connections to other brokers.
 
-Owns versions, ciphers, and the loading of keys: OpenSSL reads them from files only, so they are passed in memory that
-looks like a file. Invalid settings raise ConfigError, in one line and without a secret.
+Owns versions, ciphers, and the loading of keys. OpenSSL reads keys only from files, so they are passed as a file in
+memory. Invalid settings raise ConfigError, in one line and without a secret.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def server_context(settings: TlsSettings) -> tuple[ssl.SSLContext, KeyStore]:
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return the context for a broker's connections to others over this listener. Raises ConfigError."""
+    """Return the context for this broker's connections to other brokers over the listener. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = settings.endpoint_identification
     if algorithm.upper() not in ("", "HTTPS"):
@@ -120,8 +120,8 @@ def _versions(settings: TlsSettings) -> list[ssl.TLSVersion]:
 
 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> None:
-    """Load the trusted certificates: those of the trust store, or else the system's."""
-    # A trusted certificate is accepted without its issuer, as in Java.
+    """Load the trusted certificates: those of the trust store or, without one, the system's."""
+    # Accept a trusted certificate even if its issuer is not trusted, as Java does.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     certificates = trusted(settings.truststore)
     if certificates is None:
@@ -143,7 +143,7 @@ def _load_keys(context: ssl.SSLContext, settings: TlsSettings, keys: KeyStore) -
     name = names["key" if settings.keystore.location is None else "location"]
     try:
         with _as_file(text) as path:
-            # Always with a password: without one, OpenSSL would prompt on the terminal for an encrypted key.
+            # Always pass a password: without one, OpenSSL would ask for an encrypted key's password on the terminal.
             password = keys.password or secrets.token_hex(8)
             try:
                 context.load_cert_chain(path, password=password)
@@ -172,7 +172,7 @@ def _allow_weak_signatures(context: ssl.SSLContext) -> None:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Lend a path from which only this process can read a text, and which is removed afterwards."""
+    """Yield a path from which only this process can read a text; remove it afterwards."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("kbroker", os.MFD_CLOEXEC)
         try:

@@ -1,7 +1,7 @@
 """An authority for development, and the certificates that it signs.
 
-Owns their form: P-256 keys, valid for a year; and the names in a server's certificate. Anyone with the files can claim
-any identity; never meant for a network with strangers on it. Writes no file: cli/cert.py does.
+Owns their form (P-256 keys, valid for a year), and the names in a server's certificate. Anyone with the files can claim
+any identity, so they must not be used on a network with strangers. Writes no file: cli/cert.py does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _DAYS: Final = 365
 _EARLIER: Final = datetime.timedelta(hours=1)
-"""The clocks of two machines differ."""
+"""How long before now a certificate is valid, because the clocks of two machines differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def load_authority(pem: bytes) -> Signed:
     """Return an authority from its `pem`; raises ValueError."""
     key = serialization.load_pem_private_key(pem, None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise ValueError("its key is of another kind")
+        raise ValueError("its key is not of the expected kind")
     return Signed(key, x509.load_pem_x509_certificate(pem))
 
 
@@ -99,7 +99,7 @@ def sign(
     *,
     days: float = _DAYS,
 ) -> Signed:
-    """Return a signed certificate for a name (a common name, or a whole one) and for hosts."""
+    """Return a signed certificate for a name (a common name, or a whole distinguished name) and for hosts."""
     key = ec.generate_private_key(ec.SECP256R1())
     if isinstance(subject, str):
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])

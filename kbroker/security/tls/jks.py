@@ -1,15 +1,15 @@
 """Java's older format of key stores, JKS: keys with their certificates, and trusted certificates.
 
-Owns reading it. There is no maintained library for it, and it is small. Never writes one: `keytool` makes PKCS12 by
-default.
+Owns the reading of this format, which is small and for which there is no maintained library. Never writes such a file:
+`keytool` makes PKCS12 by default.
 
     0xFEEDFEED, version i32 (2), entries i32
       entry 1, a key       alias, created i64, key (i32 length), certificates i32, each: type, i32 length, DER
       entry 2, trusted     alias, created i64, type, i32 length, DER
     SHA-1 of password (UTF-16), "Mighty Aphrodite" and all of the above
 
-A key is PKCS #8, masked: salt (20 bytes), masked bytes, SHA-1 of password and key; the mask is SHA-1 of password and
-salt, then of password and the previous mask.
+A masked key has: salt (20 bytes), masked bytes of the key in PKCS #8, SHA-1 of password and key. The first part of the
+mask is SHA-1 of password and salt, each further part SHA-1 of password and the previous part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _WORD: Final = b"Mighty Aphrodite"
 _HASH: Final = 20
 _KEY, _TRUSTED = 1, 2
 _MASKED: Final = bytes.fromhex("2b060104012a021101" + "01")
-"""1.3.6.1.4.1.42.2.17.1.1: Java's only way of masking keys there."""
+"""1.3.6.1.4.1.42.2.17.1.1: Java's only algorithm for masking keys in JKS."""
 
 
 class BadStore(Exception):  # noqa: N818 - named after the file
@@ -36,7 +36,7 @@ class BadStore(Exception):  # noqa: N818 - named after the file
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A key, still masked, with its chain (DER), its own certificate first; or, without key, a trusted certificate."""
+    """A masked key with its chain (DER), its own certificate first; or, without a key, a trusted certificate."""
 
     alias: str
     chain: tuple[bytes, ...]
@@ -66,7 +66,7 @@ def unmasked(masked: bytes, password: str) -> bytes:
     except (IndexError, ValueError, StopIteration):
         raise BadStore("its key can't be read") from None
     if bytes(identifier) != _MASKED or len(held) < 2 * _HASH:
-        raise BadStore("its key is masked in a way that is not known")
+        raise BadStore("its key is masked with an unknown algorithm")
     secret = _utf16(password)
     mask, hidden, digest = bytes(held[:_HASH]), bytes(held[_HASH:-_HASH]), bytes(held[-_HASH:])
     stream = bytearray()

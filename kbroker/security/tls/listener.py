@@ -1,7 +1,7 @@
 """TLS on one listener: its context, which may be replaced while it serves, and the identities of its clients.
 
-Owns the checks of a replacement: a new certificate must not lose names of the old one, by which clients or brokers know
-it (`ssl.allow.dn.changes`, `ssl.allow.san.changes`). Never opens a socket. (Kafka's SslFactory.)
+Owns the checks of a replacement: a new certificate must keep the names of the old one, by which clients or brokers know
+the broker (`ssl.allow.dn.changes`, `ssl.allow.san.changes` lift this). Never opens a socket. (Kafka's SslFactory.)
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class TlsListener:
 
     @property
     def client_context(self) -> ssl.SSLContext:
-        """The context for a broker's connections to others over this listener."""
+        """The context for this broker's connections to other brokers over the listener."""
         assert self._client is not None
         return self._client
 
     def principal_of(self, certificate: bytes | None) -> Principal:
-        """Return the principal of a certificate (DER), or of none. Raises Broken if no rule matches its name."""
+        """Return the principal of a certificate (DER; None: ANONYMOUS). Raises Broken if no rule matches its name."""
         if certificate is None or not self._names_clients:
             return ANONYMOUS
         try:
@@ -64,7 +64,7 @@ class TlsListener:
             raise Broken(str(error)) from None
 
     def replacement(self, settings: TlsSettings) -> Callable[[], None]:
-        """Return a function that gives new connections new stores; raises ConfigError if these are not allowed."""
+        """Return a function that makes new connections use new stores; raises ConfigError if these are refused."""
         made = _made(settings, self._between_brokers)
         check_names(self._keys.chain[0], made[2].chain[0], settings)
         if not self.settings.truststore.is_set and settings.truststore.is_set:
@@ -95,9 +95,9 @@ def _made(settings: TlsSettings, between_brokers: bool) -> Made:
 
 
 def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext) -> None:
-    """Connect this broker to itself; raises ConfigError if that fails, as it would with every other broker."""
+    """Make a TLS handshake of this broker with itself; raises ConfigError if it fails, as with other brokers."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    checks, client.check_hostname = client.check_hostname, False  # a broker cannot check its own names
+    checks, client.check_hostname = client.check_hostname, False  # other brokers' name for this one is unknown
     try:
         asking, asked = client.wrap_bio(incoming, outgoing), Session(server)
         for _ in range(8):
@@ -113,7 +113,7 @@ def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext)
         reason = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
         names = settings.truststore.names
         raise ConfigError(
-            f"listener {settings.listener} is for brokers too, but they would not accept each other with these stores "
+            f"listener {settings.listener} is also for brokers, but they would not accept each other with these stores "
             f"({names['location']}): {reason}"
         ) from None
     finally:
@@ -121,7 +121,7 @@ def _meet(settings: TlsSettings, server: ssl.SSLContext, client: ssl.SSLContext)
 
 
 def check_names(old: bytes, new: bytes, settings: TlsSettings) -> None:
-    """Refuse another distinguished name, and lost alternative names; in Kafka's words."""
+    """Refuse a changed distinguished name, and missing alternative names, with Kafka's messages."""
     was, becomes = subject(old), subject(new)
     if not settings.allow_dn_changes and was.lower() != becomes.lower():
         raise ConfigError(

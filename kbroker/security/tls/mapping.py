@@ -5,7 +5,7 @@ Owns their syntax and meaning, which are those of Kafka's SslPrincipalMapper. Ne
     RULE:^CN=(.*?),OU=users.*$/$1/L, RULE:^CN=(.*?)$/$1/, DEFAULT
 
 The first rule whose pattern matches the whole name counts; L and U change the case of the result. Patterns are
-Python's, which read the constructs of such rules as Java's do.
+Python's; constructs that such rules use mean the same in Java.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _rules(text: str) -> Iterator[_Rule]:
 
 
 def expanded(replacement: str, match: re.Match[str]) -> str:
-    """Return a replacement with its groups inserted. A number that is too large loses digits, or stays as text."""
+    """Return a replacement with its groups inserted; a group's number that is too large loses digits or stays text."""
     groups = match.re.groups
 
     def put(reference: re.Match[str]) -> str:

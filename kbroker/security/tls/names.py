@@ -1,7 +1,7 @@
 """The name in a certificate, in Java's form (X500Principal.getName): RFC 2253.
 
-Owns the conversion of a certificate's bytes to that text. Trusts their form: OpenSSL has read the same bytes before.
-Never validates a certificate.
+Owns the conversion of a certificate's bytes to that text. Relies on their form, because OpenSSL has read the same bytes
+before. Never validates a certificate.
 
     CN=alice,OU=billing,O=Example,C=DE
     1.2.840.113549.1.9.1=#160a6140622e6578616d706c65,CN=alice        a type without a name in RFC 2253
@@ -24,7 +24,7 @@ _WORDS: Final = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-# UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString: all others are shown in hexadecimal.
+# UTF8String, PrintableString, T61String, IA5String, GeneralString, BMPString; other types are shown in hexadecimal.
 _TEXTS: Final = frozenset({12, 19, 20, 22, 27, 30})
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _VERSION: Final = 0xA0
@@ -49,7 +49,7 @@ def _subject(certificate: memoryview) -> memoryview:
     _, signed, _ = element(whole)
     fields = elements(signed)
     tag, _, _ = next(fields)
-    # After the number: algorithm, issuer, validity, subject; before the number there may be a version.
+    # The fields are: version (optional), serial number, algorithm, issuer, validity, subject.
     for _ in range(4 if tag == _VERSION else 3):
         next(fields)
     return next(fields)[1]

@@ -1,8 +1,8 @@
 """TLS of one broker: of each of its TLS listeners, and of its connections to other brokers.
 
-Owns which settings apply to which listener, and their changes for later connections: a key store or trust store is read
-again when a config of the broker is set, even to the same value, and the store's file has changed, as in Kafka. Never
-opens a socket.
+Owns which settings apply to which listener, and their changes for new connections. As in Kafka, whenever a config of
+the broker is set, even to the same value, a key store or trust store is read again if its file has changed. Never opens
+a socket.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TlsListeners:
             ) from None
 
     def follow(self, config: BrokerConfig) -> None:
-        """Apply a changed configuration to new connections; unusable stores are logged, and the old ones stay."""
+        """Apply a changed configuration to new connections; log unusable stores, and keep the old ones."""
         try:
             for replace in self._replacements(config):
                 replace()

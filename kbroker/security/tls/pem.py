@@ -1,7 +1,7 @@
 """PEM: the blocks of a text, as Kafka accepts them in a file or in a setting; DER: the elements of the data in them.
 
-Owns finding blocks and writing them, and the tags and lengths of DER. The line breaks of a setting may be replaced by
-blanks. Never interprets an element, nor reads a file. Truncated DER raises IndexError or ValueError.
+Owns the reading and writing of blocks, and the tags and lengths of DER. A setting may have blanks in place of line
+breaks. Never interprets an element, nor reads a file. Truncated DER raises IndexError or ValueError.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADER: Final = re.compile(r"^[A-Za-z-]+:.*$", re.MULTILINE)
 
 
 class BadPem(Exception):  # noqa: N818 - named after the text
-    """A text is not PEM; the message contains the reason, and nothing of the text."""
+    """A text is not PEM; the message contains the reason, and no part of the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def blocks(text: str) -> list[Block]:
     """Return the blocks of a text in order; raises BadPem if one cannot be decoded."""
     found = []
     for label, body in _BLOCK.findall(text):
-        if _HEADER.search(body) is not None:  # an encrypted key of OpenSSL's own older form, whose headers matter
+        if _HEADER.search(body) is not None:  # an encrypted key in OpenSSL's older form: keep its headers
             found.append(Block(label, b"", f"-----BEGIN {label}-----{body}-----END {label}-----\n"))
             continue
         try:
@@ -76,5 +76,5 @@ def element(data: memoryview) -> tuple[int, memoryview, memoryview]:
         size = int.from_bytes(data[2:begin], "big")
     end = begin + size
     if end > len(data):
-        raise ValueError("an element ends behind its parent")
+        raise ValueError("an element ends after the end of its parent")
     return tag, data[begin:end], data[:end]

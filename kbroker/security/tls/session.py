@@ -1,8 +1,8 @@
 """One connection's TLS: bytes of the wire in and out, bytes of the application in and out.
 
-Owns the handshake and the records, in OpenSSL's memory; and the first bytes of clients that speak another protocol than
-their port: HTTP, TLS on a port without it, no TLS on a port with it. Never sees a socket, a clock or a loop. Its memory
-is bounded by the bytes passed in since it last requested more.
+Owns the handshake and the records, in OpenSSL's memory. Owns also the detection of clients that speak another protocol
+than their port: HTTP, TLS on a port without TLS, plaintext on a port with TLS. Never uses a socket, a clock or a loop.
+Its memory is bounded by the bytes that were passed in since it last requested more.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from kbroker.security.tls.contexts import reason_of
 
 _HTTP: Final = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI "})
-"""The beginnings of its methods, and of the preface of HTTP/2."""
+"""The first 4 bytes of HTTP's methods, and of the preface of HTTP/2."""
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 def plain_protocol(head: bytes) -> str | None:
-    """Return the protocol that begins with these 4 bytes on a port without TLS, or None if it is unknown."""
+    """Return which wrong protocol a client speaks on a port without TLS, by its first 4 bytes; None if unknown."""
     if head in _HTTP:
         return f"HTTP ({head.decode().strip()} ...): this port speaks Kafka's protocol"
     if head[:2] == _TLS_HANDSHAKE:
@@ -28,27 +28,27 @@ def plain_protocol(head: bytes) -> str | None:
 
 
 def protocol_without_tls(head: bytes) -> str | None:
-    """Return the protocol that begins with these 4 bytes on a port with TLS, or None if it is unknown."""
+    """Return which wrong protocol a client speaks on a port with TLS, by its first 4 bytes; None if unknown."""
     if head[:1] == b"\0":
         return "Kafka's protocol without it (the client's security.protocol)"
     return "HTTP" if head in _HTTP else None
 
 
 FIRST_BYTE = 0x16
-"""The beginning of a client's first record: a handshake."""
+"""The first byte of a client's first record, which is a handshake record."""
 MOST_OF_HANDSHAKE = 256 * 1024
-"""The most bytes of a client that does not finish its handshake."""
+"""The most bytes that a client may send before its handshake is finished."""
 
 
 class Broken(Exception):  # noqa: N818 - an outcome
     """The other side's bytes are invalid; the message gives the reason.
 
-    The bytes left to send report it to the other side.
+    `to_send` then returns the TLS alert for the other side.
     """
 
 
 class Session:
-    """TLS of one connection, as its server."""
+    """The TLS session of one connection, on the server's side."""
 
     __slots__ = ("_incoming", "_outgoing", "_taken", "_tls", "ended", "is_open")
 
@@ -59,7 +59,7 @@ class Session:
         self.is_open = False
         """Whether the handshake is done."""
         self.ended = False
-        """Whether the other side has closed its direction."""
+        """Whether the other side has sent close_notify."""
 
     def shake(self, data: memoryview) -> bool:
         """Process bytes of a handshake; return whether it is done. Raises Broken."""
@@ -131,5 +131,5 @@ class Session:
     def close(self) -> None:
         """Close this direction."""
         if self.is_open:
-            with contextlib.suppress(ssl.SSLError, ValueError):  # it waits for the other side to close as well
+            with contextlib.suppress(ssl.SSLError, ValueError):  # it reports that the other side has not closed yet
                 self._tls.unwrap()

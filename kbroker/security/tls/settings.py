@@ -1,6 +1,7 @@
 """The TLS settings of one listener: the keys `ssl.*`, and the listener's own, which override them.
 
-Owns the list of keys, and their names as the operator wrote them. Never opens a file nor validates a value.
+Owns the list of keys, and their full names in the operator's configuration. Never opens a file, and never validates a
+value.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Values(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """A key store or a trust store: a file, or texts of PEM. `names` contains the config keys by their last words."""
+    """A key store or a trust store: a file, or texts of PEM. `names` has the full config keys, by their last words."""
 
     names: dict[str, str]
     kind: str
@@ -47,7 +48,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """TLS of one listener. `names` contains the config keys by their last words."""
+    """The TLS settings of one listener. `names` has the full config keys, by their last words."""
 
     listener: str
     names: dict[str, str]
@@ -89,7 +90,7 @@ _OTHERS: Final = {
 def tls_settings(listener: str, values: Values, *, has_sasl: bool = False) -> TlsSettings:
     """Read the settings of a listener.
 
-    With SASL, clients are only asked for certificates if the listener itself is configured to, as in Kafka.
+    With SASL, a listener requests clients' certificates only if its own `ssl.client.auth` is set, as in Kafka.
     """
     asks = not has_sasl or values.is_own("ssl.client.auth")
     return TlsSettings(

@@ -1,7 +1,7 @@
 """Key stores and trust stores: PEM in a file or in a setting, PKCS12, and Java's JKS.
 
-Owns reading them, with Kafka's rules for combining settings. Never makes a context, and never reveals a secret: errors
-raise ConfigError, with the config's name.
+Owns the reading of stores, with Kafka's rules for combining settings. Never makes a context. Errors raise ConfigError
+with the config's name, and never with a secret.
 
 A file's first bytes decide between PKCS12 and JKS, whichever of the two types is configured: Java reads either under
 both names.
@@ -18,7 +18,7 @@ from kbroker.config.model import ConfigError
 from kbroker.security.tls import jks, pem
 from kbroker.security.tls.settings import StoreSettings
 
-if TYPE_CHECKING:  # loaded where a store needs it: a start without them is faster
+if TYPE_CHECKING:  # imported only if a store needs them: a start without them is faster
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12KeyAndCertificates
 
 _PEM: Final = "PEM"
@@ -29,7 +29,7 @@ _LARGEST: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class KeyStore:
-    """A private key in PEM, its password if it has one, and the chain of its certificate: DER, its own first."""
+    """A private key in PEM, its password if it has one, and its certificate chain (DER), its own certificate first."""
 
     key: str = field(repr=False)
     password: str | None = field(repr=False)
@@ -54,7 +54,7 @@ def key_store(settings: StoreSettings) -> KeyStore | None:
         text = _text(settings, data)
         return _from_texts(settings, text, text, names["location"])
     if settings.password is None:
-        raise ConfigError(f"{names['location']} is set, but not {names['password']}, which its file is encrypted with")
+        raise ConfigError(f"{names['location']} is set, but not {names['password']}, with which the file is encrypted")
     return _key_of_jks(settings, data) if data.startswith(jks.MAGIC) else _key_of_pkcs12(settings, data)
 
 
@@ -131,7 +131,7 @@ def _file(settings: StoreSettings) -> bytes | None:
     if settings.kind == _PEM:
         _no_password(settings)
     try:
-        # O_NONBLOCK: opening a pipe without a writer would block for ever.
+        # O_NONBLOCK, because opening a pipe without a writer would block forever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ConfigError(f"{names['location']}: {path} is no file")
@@ -142,7 +142,7 @@ def _file(settings: StoreSettings) -> bytes | None:
 
 
 def open_to_others(settings: StoreSettings) -> str | None:
-    """Return the path of a key store's file that every user of this machine may read, else None."""
+    """Return the path of a key store's file if every user of this machine may read it, else None."""
     if settings.location is None:
         return None
     try:

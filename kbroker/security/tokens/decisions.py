@@ -1,7 +1,7 @@
 """The operations on a delegation token: create, renew, expire (Apache Kafka: DelegationTokenControlManager).
 
-Owns who may do them, how long a token lasts, and the errors. Never stores anything and never reads a clock; times are
-in ms since 1970, periods in ms.
+Owns the permissions for these operations, the lifetime of tokens, and the errors. Never stores anything and never reads
+a clock; times are in ms since 1970, periods in ms.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def renewed(settings: TokenSettings, token: Token, principal: Principal, period_
 
 
 def ended(token: Token, principal: Principal, period_ms: int, now_ms: int) -> Token | None:
-    """Return a token with a new expiry, None for an immediate end, which a negative `period_ms` requests.
+    """Return a token with a new expiry, or None if it ends at once, as a negative `period_ms` requests.
 
     Raises ApiError.
     """

@@ -1,8 +1,8 @@
 """The existing delegation tokens as a value: found by id and by HMAC, and counted by requester.
 
-Owns that value, and how SCRAM credentials are derived from a token, with whose id and HMAC a client logs in; deriving
-one takes some ms, so that recent ones are cached. A change copies at most about a hundredth, so that its cost hardly
-grows with the number of tokens. Never decides which tokens exist.
+Owns this value, and how SCRAM credentials are derived from a token: a client logs in with the token's id and HMAC.
+Deriving them takes some ms, so recent ones are cached. A change copies only about a hundredth of the tokens, so that
+its cost hardly grows with their number. Never decides which tokens exist.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tokens:
 
     @classmethod
     def of(cls, tokens: Iterable[Token]) -> Tokens:
-        """Return a value with these tokens; of several with one id the last counts."""
+        """Return a value with these tokens; of several tokens with one id, the last counts."""
         by_id: list[dict[str, Token]] = [{} for _ in range(_PARTS)]
         for token in tokens:
             by_id[_part(token.info.token_id)][token.info.token_id] = token
@@ -79,7 +79,7 @@ class Tokens:
         return self._counts.get(requester, 0)
 
     def with_token(self, token: Token) -> Tokens:
-        """Return these with one added, replacing one with the same id."""
+        """Return these tokens with one added; it replaces a token with the same id."""
         token_id, requester = token.info.token_id, token.info.requester
         old = self.get(token_id)
         if old is not None and old.info.requester != requester:
@@ -93,7 +93,7 @@ class Tokens:
         )
 
     def without(self, token_id: str) -> Tokens:
-        """Return these without the one with an id; unchanged if it is missing."""
+        """Return these tokens without the one with this id; unchanged if there is none."""
         removed = self.get(token_id)
         if removed is None:
             return self
@@ -122,11 +122,11 @@ def _replaced(parts: tuple[_T, ...], index: int, part: _T) -> tuple[_T, ...]:
 
 
 REMEMBERED: Final = 1024
-"""Cached credentials; if there are more, the oldest is dropped and derived again when needed."""
+"""The most cached credentials; beyond it the oldest is dropped, and derived again when needed."""
 
 
 class TokenLogins:
-    """Finds tokens for SCRAM, among the current ones from `tokens`."""
+    """Finds tokens for SCRAM; `tokens` returns the current ones."""
 
     def __init__(self, tokens: Callable[[], Tokens], now_ms: Callable[[], int]) -> None:
         self._tokens = tokens

@@ -1,6 +1,6 @@
 """A delegation token, and the secret key of its HMAC.
 
-Owns both. Anyone who knows a token's HMAC can log in as its owner. It is never stored, as it can be computed from the
+Anyone who knows a token's HMAC can log in as its owner. The HMAC is never stored, because it can be computed from the
 id and the brokers' common secret, and it is in no log and no repr. Times are in ms since 1970.
 """
 
@@ -17,7 +17,7 @@ from kbroker.security.principal import Principal
 
 SECRET_KEY: Final = "delegation.token.secret.key"
 MASTER_KEY: Final = "delegation.token.master.key"
-"""The secret's name before Apache Kafka 4."""
+"""The secret's config key before Apache Kafka 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Token:
         return self.info.max_ms < now_ms or self.info.expires_ms < now_ms
 
     def is_of(self, principals: Iterable[Principal]) -> bool:
-        """Whether one of them is its owner, requester or a renewer."""
+        """Whether a principal is the token's owner, its requester or one of its renewers."""
         info = self.info
         some = principals if isinstance(principals, (set, frozenset)) else set(principals)
         return info.owner in some or info.requester in some or not some.isdisjoint(info.renewers)
 
     @property
     def password(self) -> str:
-        """The owner's password for a login."""
+        """The password for a login with this token: its HMAC in base64."""
         return base64.b64encode(self.hmac).decode()
 
 
