@@ -365,8 +365,8 @@ class Replicas:
         try:
             partition.log.leader_epochs.assign(partition.leader_epoch, partition.log.log_end_offset)
         except OSError as error:
-            # The first append stores the epoch again, or fails. An error here must not stop other partitions, or the
-            # start.
+            # If this fails, the first append stores the epoch. An error must not stop other partitions, nor the
+            # broker's start.
             log.error("%s-%d: leader epoch %d: %s", partition.topic, partition.index, partition.leader_epoch, error)
             partition.log.report_failure(error)
 

@@ -23,7 +23,7 @@ _WITH_FENCED: Final = 2
 
 
 def listed_brokers(admin: Any, partitions: Mapping[Key, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the live brokers, each with the number of `partitions` that it leads, and of those that it hosts."""
+    """Return the live brokers, each with two counts of `partitions`: those it leads, and those it hosts."""
     cluster = admin.describe_cluster()
     leads = Counter(each["leader_id"] for each in partitions.values())
     has = Counter(broker for each in partitions.values() for broker in each["replica_nodes"])

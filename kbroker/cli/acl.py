@@ -159,7 +159,7 @@ def _as_json(acl: Acl) -> dict[str, str]:
 @_entry_options
 @client_options
 def remove(connection: Connection, **options: Any) -> None:
-    """Remove ACLs; without principals, all of the resources."""
+    """Remove the ACLs of principals on resources; without principals, remove all ACLs on these resources."""
     filters = _meant(_acl_options(options).filters)
     if not filters:
         raise click.UsageError("say which resource: --topic, --group, --cluster, --transactional-id, ...")

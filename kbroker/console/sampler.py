@@ -266,7 +266,7 @@ class Sampler:
         now = time.monotonic()
         samples.unsettled = self._unsettled.update(samples.groups, now)
         samples.lags.keep(samples.groups)
-        # A group without members, or in an unknown state, does not stand still.
+        # A group without members, or in an unknown state, is not reported as stuck.
         reading = {name for name, state in samples.groups.items() if state not in ("", *WITHOUT_MEMBERS)}
         samples.standing.keep(reading)
         names = sorted(samples.groups)

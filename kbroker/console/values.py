@@ -1,6 +1,6 @@
 """The fields that a browser sends, in queries and forms: read, bounded and checked.
 
-Owns the accepted form of each kind of field. Invalid input raises WrongInput with a line for people.
+Owns the accepted form of each kind of field. Invalid input raises WrongInput with a message of one line.
 """
 
 from __future__ import annotations

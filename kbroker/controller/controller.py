@@ -69,7 +69,7 @@ class Controller(PublishedState, TopicPlans):
         self._deleted = {parse_uuid(topic_id): None for topic_id in store.children(DELETED_TOPICS)}
 
     def begin_cluster(self, min_insync_replicas: int) -> None:
-        """Initialize an empty cluster with the settings of Apache Kafka's formatting."""
+        """Initialize an empty cluster with the settings of Apache Kafka's `kafka-storage format`."""
         if not self._store.children(""):
             self.set_configs("brokers", "", {"min.insync.replicas": str(min_insync_replicas)})
 

@@ -283,8 +283,8 @@ class EmbeddedStore:
     def compacting(self) -> Steps:
         """Write a snapshot of the current nodes, and start a new journal for later writes.
 
-        A crash leaves the old or new snapshot with both journals, or the new snapshot with the second journal. A start
-        may apply a batch twice without harm, because it applies all batches in order.
+        A crash leaves the old or the new snapshot with both journals, or the new snapshot with the new journal alone. A
+        start may apply a batch twice without harm, because it applies all batches in order.
         """
         nodes = dict(self._nodes)
         if not self._following:

@@ -25,7 +25,7 @@ _XERIAL_BLOCK = 32768
 _AT_ONCE: Final = 4 << 20  # bytes decompressed in one step: some ms
 _ELEMENTS: Final = 512  # in one step: some hundred us
 _PIECE: Final = 65536
-_REACH: Final = 1 << 20  # of copies; the library's own blocks reach back for 64 kB at most
+_REACH: Final = 1 << 20  # of copies; the library's own blocks reach back for 64 kB at most.
 _RATIO: Final = 64 / 3  # 3 bytes can copy 64: the largest possible compression ratio
 
 

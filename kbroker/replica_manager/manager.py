@@ -236,7 +236,10 @@ class ReplicaManager:
     async def become_leader_or_follower(
         self, request: LeaderAndIsrRequest, made: list[MadeAhead]
     ) -> LeaderAndIsrResponse:
-        """Apply a LeaderAndIsr, with the files created for it. Return once new partitions' directories are on disk."""
+        """Apply a LeaderAndIsr request, and create the files that it needs.
+
+        Return once the directories of new partitions are on disk.
+        """
         logs = self._replicas.logs
         logs.offer(made)
         try:

@@ -270,7 +270,7 @@ class TransactionShard:
         return self._move(new, Identity(after.producer_id, after.producer_epoch) if answers else NO_IDENTITY)
 
     def _id_after(self, txn: Transaction) -> int:
-        """Return the next producer id if this end exhausts the epochs."""
+        """Return the next producer id if ending the transaction uses up the last epoch of the current one."""
         return self._ids.next() if txn.exhausted else NO_PRODUCER_ID
 
     def _abort(self, txn: Transaction, now_ms: int) -> Outcome:

@@ -77,9 +77,9 @@ class _Run:
 @click.option("--keep-query", is_flag=True, help="Keep the queries of a log's urls.")
 @client_options
 def command(topic: str, partitions: int | None, connection: Connection, **options: Any) -> None:
-    """Send website events to a topic: as they happen, of simulated days, or from a web server's log.
+    """Send website events to a topic: live ones, those of simulated days, or those in a web server's log.
 
-    Returns when all are with the brokers, and prints on standard error how many there were of each kind.
+    Returns when the brokers have all of them, and prints the number of each kind on standard error.
     """
     try:
         run = _run(options)

@@ -108,7 +108,7 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
 
 
 def holes(runs: Iterable[tuple[int, int]], bounds: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the gaps between ranges of offsets within bounds, [start, end), in order."""
+    """Return, in order, the gaps between ranges of offsets, within the bounds [start, end)."""
     place, last = bounds
     found = []
     for start, end in [*runs, (last, last)]:

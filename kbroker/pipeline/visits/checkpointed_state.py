@@ -49,7 +49,7 @@ class VisitsState:
 
 
 def joined(clocks: Iterable[Clock]) -> list[Clock]:
-    """Return the latest clock for each partition and offset: an idle partition's clock is set repeatedly."""
+    """Return one clock for each partition and offset, the latest: an idle partition has several at the same offset."""
     latest: dict[tuple[int, int], int] = {}
     for partition, offset, clock in clocks:
         latest[partition, offset] = max(clock, latest.get((partition, offset), clock))

@@ -138,7 +138,7 @@ class Pattern(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A permission for a principal, a host and an operation. `principal` is a principal's text, User:alice."""
+    """A permission for a principal, a host and an operation. `principal` is a text such as User:alice."""
 
     principal: str
     host: str
