@@ -6,8 +6,9 @@ Never interprets a request.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -33,6 +34,12 @@ _NO_LEADER: Final = frozenset(
 
 Records that a former leader appended may still be in the log.
 """
+_GLANCE_S: Final = 0.05
+"""The pause between two looks whether the broker that handles a request is still the leader, in seconds."""
+
+
+class _Moved(Exception):  # noqa: N818 - an outcome
+    """Another broker has become the leader while the former leader was handling a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +76,7 @@ class ClusterAsking(Asking):
             return self._led_by(self.leader_of(topic, index))
 
         one = _One(leader, _NO_LEADER, f"partition {index} of topic {topic} has no leader")
-        return self._until_done(one, request, kind, code)
+        return self._until_done(one, request, kind, code, leaves_former=True)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         def coordinator() -> ClusterNode | None:
@@ -118,20 +125,30 @@ class ClusterAsking(Asking):
     def _led_by(self, broker: int | None) -> ClusterNode | None:
         return None if broker is None else self._running().get(broker)
 
-    def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer]) -> Answer:
+    def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer], role: _One | None = None) -> Answer:
+        """Have one broker handle a request; with a role, only while it holds the role. Raises _Moved."""
         listener = node.config.listeners.bind[0].name
-        answer: Answer = self._calling.wait_for(handled(node.services, listener, request))
+        work = handled(node.services, listener, request)
+        answer: Answer = self._calling.wait_for(work if role is None else _while_held(role, node, work))
         assert isinstance(answer, kind)
         return answer
 
-    def _until_done(self, one: _One, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
-        """Retry at the current holder of the role until one accepts. Raises ApiError if there is none for too long."""
+    def _until_done(
+        self, one: _One, request: Any, kind: type[Answer], code: Code[Answer], leaves_former: bool = False
+    ) -> Answer:
+        """Retry at the current holder of the role until one accepts. Raises ApiError if there is none for too long.
+
+        With `leaves_former`, a former holder's answer is not waited for: followers that have left a leader never
+        acknowledge the record that it appended.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             node, is_over = one.find(), time.monotonic() >= deadline
             if node is not None:
                 try:
-                    answer = self._ask_at(node, request, kind)
+                    answer = self._ask_at(node, request, kind, one if leaves_former and not is_over else None)
+                except _Moved:
+                    continue
                 except ApiError as err:
                     if is_over or err.code not in one.not_it:
                         raise
@@ -141,3 +158,15 @@ class ClusterAsking(Asking):
             elif is_over:
                 raise ApiError(ErrorCode.LEADER_NOT_AVAILABLE, one.no_broker)
             time.sleep(PAUSE_S)
+
+
+async def _while_held(role: _One, node: ClusterNode, work: Coroutine[Any, Any, Answer]) -> Answer:
+    """Return the result of work at a broker. Raises _Moved, and cancels the work, once another broker has the role."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait([task], timeout=_GLANCE_S))[0]:
+            if role.find() not in (node, None):
+                raise _Moved
+        return task.result()
+    finally:
+        task.cancel()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kbroker import Cluster
+from kbroker.embed_cluster import ClusterBroker
 from kbroker.protocol.errors import ApiError
 from kbroker.testing import assert_committed, assert_records
+from kbroker.testing.asking_cluster import ClusterAsking
 
 pytestmark = pytest.mark.long
 PATIENCE_S = 30.0
@@ -114,6 +117,28 @@ def test_who_leads_may_be_another_one() -> None:
         cluster.brokers[1].expire_session()
         assert topic.produce("by another", partition=0).offset == 6
         cluster.brokers[1].heal()
+
+
+def test_a_leader_that_its_followers_have_left_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Cluster(brokers=3, config=FAST) as cluster:
+        topic = cluster.topics.create("orders", 1, {"min.insync.replicas": 2})
+        former = cluster.brokers[_leader_at(cluster.brokers[1])]
+        others = [each for each in cluster.brokers.values() if each is not former]
+        former.cut_from_zookeeper()
+        former.expire_session()
+        cluster.wait_for(lambda _: all(_leader_at(each) not in (former.node_id, -1) for each in others), PATIENCE_S)
+        looks = iter([former.node_id])
+        truth = ClusterAsking.leader_of
+        monkeypatch.setattr(ClusterAsking, "leader_of", lambda *where: next(looks, None) or truth(*where))
+        begun = time.monotonic()
+        topic.produce("by another")
+        assert time.monotonic() - begun < 5
+        assert topic.values() == [b"by another"]
+        former.heal()
+
+
+def _leader_at(broker: ClusterBroker) -> int:
+    return broker.node.metadata.state.topics["orders"].partitions[0].leader
 
 
 def test_a_cluster_that_has_stopped_says_so() -> None:
