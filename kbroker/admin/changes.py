@@ -26,10 +26,15 @@ _MISSING: Final = {"topic": no_such_topic, "group": no_such_group}
 
 
 class _Cluster:
-    """An admin client as the sender of a change's requests."""
+    """An admin client as the sender of a change's requests.
+
+    Once a request is answered, part of the change may be made: from then on a lost connection raises Unanswered, so
+    that the rest is reported name by name.
+    """
 
     def __init__(self, admin: Any) -> None:
         self._admin = admin
+        self._is_begun = False
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Callable[[Answer], int]) -> Answer:
         def ask() -> Answer:
@@ -39,7 +44,7 @@ class _Cluster:
                 raise AdminError(f"this cluster does not serve {api}")
             return answer
 
-        return _answered(ask, code)
+        return self._answered(ask, code)
 
     def by_coordinator(self, groups: Sequence[str]) -> list[Sequence[str]]:
         found: dict[int, list[str]] = {}
@@ -56,7 +61,7 @@ class _Cluster:
     def ask_controller(self, request: Any, kind: type[Answer], code: Callable[[Answer], int]) -> Answer:
         if isinstance(request, DeleteTopicsRequest):  # Apache Kafka before 2.8 reads the names of another field
             request.topic_names = [str(each.name) for each in request.topics]
-        return _answered(lambda: ask_controller(self._admin, request, kind), code)
+        return self._answered(lambda: ask_controller(self._admin, request, kind), code)
 
     def partitions_of(self, topic: str) -> int:
         (found,) = self._admin.describe_topics([topic])
@@ -69,21 +74,26 @@ class _Cluster:
             else:
                 wait_for_deletion(self._admin, topics)
 
+    def _answered(self, ask: Callable[[], Answer], code: Callable[[Answer], int]) -> Answer:
+        """Ask, and again while the answer's code calls for it. Raises Unanswered, also when that takes too long."""
 
-def _answered(ask: Callable[[], Answer], code: Callable[[Answer], int]) -> Answer:
-    """Ask, and again while the answer's code calls for it. Raises Unanswered, also when that takes too long."""
+        def once() -> Answer:
+            answer = ask()
+            error = code_error(code(answer))
+            if error is not None and error.retriable and code(answer) != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise error
+            return answer
 
-    def once() -> Answer:
-        answer = ask()
-        error = code_error(code(answer))
-        if error is not None and error.retriable and code(answer) != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise error
+        try:
+            answer = patiently(once)
+        except BrokerResponseError as error:
+            raise Unanswered(error.errno, error.description) from error
+        except KafkaError as error:
+            if self._is_begun:
+                raise Unanswered(ErrorCode.UNKNOWN_SERVER_ERROR, f"no broker answered: {error}") from error
+            raise
+        self._is_begun = True
         return answer
-
-    try:
-        return patiently(once)
-    except BrokerResponseError as error:
-        raise Unanswered(error.errno, error.description) from error
 
 
 def carry_out(

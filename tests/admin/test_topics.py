@@ -1,11 +1,13 @@
-"""Topics are created and deleted also where the wait for all brokers fails."""
+"""A change is reported also where the cluster goes away before its end."""
 
 from __future__ import annotations
 
+import pytest
 from kafka.errors import KafkaConnectionError
 
 from kbroker.admin import changes, topics
-from kbroker.changes import TOPIC_DELETE
+from kbroker.changes import GROUP_DELETE_OFFSETS, TOPIC_DELETE
+from kbroker.protocol.messages.group_offsets import OffsetDeleteResponse
 from kbroker.protocol.messages.topics import DeletableTopicResult, DeleteTopicsResponse
 
 
@@ -40,3 +42,25 @@ def test_a_change_is_reported_though_the_cluster_is_away_behind_it(monkeypatch):
     assert done == ["a"]
     assert [each.name for each in refusals] == ["INVALID_TOPIC"]
     assert waits == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize("lost_at", [0, 1])
+def test_a_connection_that_is_lost_in_the_middle_leaves_a_report_of_each_group(monkeypatch, lost_at):
+    asked = []
+
+    def ask(_admin, group, _request, _kind):
+        asked.append(group)
+        if len(asked) > lost_at:
+            raise KafkaConnectionError("away")
+        return OffsetDeleteResponse(0, 0, [])
+
+    monkeypatch.setattr(changes, "ask_coordinator", ask)
+    monkeypatch.setattr(changes._Cluster, "partitions_of", lambda *_: 1)
+    values = {"topic": ["orders"]}
+    if not lost_at:  # the error of the first request has a line of its own, with the cluster's address
+        with pytest.raises(KafkaConnectionError):
+            changes.carry_out(Cluster(), GROUP_DELETE_OFFSETS, ["a", "b", "c"], values)
+        return
+    done, refusals = changes.carry_out(Cluster(), GROUP_DELETE_OFFSETS, ["a", "b", "c"], values)
+    assert (done, asked) == (["a"], ["a", "b"])
+    assert ["away" in each.text and name in each.text for name, each in zip("bc", refusals, strict=True)] == [True] * 2
