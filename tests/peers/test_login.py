@@ -25,7 +25,7 @@ SETTINGS = {
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
 }
-PATIENCE_MS = 10_000
+PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def ask(running, login, times=1):
 def test_a_broker_logs_in_once_for_all_that_is_asked(secured, login):
     begun = []
     answers = ask(secured, lambda: begun.append(1) or login(), 20)
-    assert all(each.brokers for each in answers)
+    assert [each for each in answers if isinstance(each, BaseException) or not each.brokers] == []
     assert len(begun) == 1
 
 
