@@ -11,6 +11,7 @@ from kbroker import Broker
 from kbroker.config.model import ConfigError
 from kbroker.config.server_config import BrokerConfig
 from kbroker.network.loop_watch import new_event_loop
+from kbroker.peers import connection
 from kbroker.peers.connection import TcpPeers
 from kbroker.peers.interface import PeerUnavailable
 from kbroker.protocol.messages.cluster import MetadataRequest, MetadataResponse
@@ -26,6 +27,12 @@ SETTINGS = {
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": USERS,
 }
 PATIENCE_MS = 60_000
+
+
+@pytest.fixture(autouse=True)
+def on_a_busy_machine(monkeypatch):
+    """Let a connection take as long as the answer: at the default of 10 s a busy machine fails the tests."""
+    monkeypatch.setattr(connection, "_CONNECT_SECONDS", PATIENCE_MS / 1000)
 
 
 @pytest.fixture(scope="module")
