@@ -70,7 +70,13 @@ def side(request: pytest.FixtureRequest, kafka_libs: Path, tmp_path_factory: pyt
         verb.ok("user", "add", "alice", "--mechanism", "SCRAM-SHA-256", "--password", "secret", "--iterations", "4096")
         verb.ok("quota", "set", "--user", "alice", "--producer-byte-rate", "1024", "--request-percentage", "12.5")
         producer = Producer(
-            {"bootstrap.servers": broker.bootstrap, "transactional.id": TRANSACTIONAL_ID, "log_level": 0}
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "transactional.id": TRANSACTIONAL_ID,
+                # The transaction stays open for all tests: the default of 60 s is too short on a busy machine.
+                "transaction.timeout.ms": 900_000,
+                "log_level": 0,
+            }
         )
         producer.init_transactions(WAIT_S)
         producer.begin_transaction()
