@@ -104,7 +104,7 @@ def test_the_rate_of_a_broker_changes_while_it_runs():
         before = time.monotonic()
         socks = [come(running) for _ in range(11)]
         assert all(map(is_served, socks))
-        assert time.monotonic() - before >= 1
+        assert time.monotonic() - before >= 0.99  # the broker's timer may expire within its clock's resolution
         for sock in socks:
             sock.close()
 
@@ -119,6 +119,6 @@ def test_a_broker_takes_so_many_a_second_and_lets_others_wait(key):
         socks = [come(running) for _ in range(11)]
         assert all(map(is_served, socks[:10]))
         assert is_served(socks[10])
-        assert time.monotonic() - before >= 1
+        assert time.monotonic() - before >= 0.99  # the broker's timer may expire within its clock's resolution
         for sock in socks:
             sock.close()
