@@ -52,7 +52,7 @@ def describe_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Des
 def describe_created_topic(config: BrokerConfig, configs: Mapping[str, str]) -> list[Described]:
     """Describe a topic for the response of CreateTopics, which has fewer fields than DescribeConfigs.
 
-    Values are shown as sent, and a broker setting in hours or minutes counts as the source of a time.
+    Values are shown as sent. If a broker setting in hours or minutes determines a time, it is shown as the source.
     """
     described = []
     for entry in describe_topic(config, configs):

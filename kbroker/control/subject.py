@@ -1,6 +1,7 @@
 """The controlled broker as the operations see it, and its form for `kbroker start`.
 
-Owns the tools for a broker whose event loop belongs to other code. Other threads than the broker's call all methods.
+Owns the tools for a broker whose event loop belongs to other code. All methods are called from threads other than the
+broker's.
 """
 
 from __future__ import annotations

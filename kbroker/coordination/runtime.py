@@ -349,8 +349,8 @@ class Runtime(Generic[S]):
     ) -> tuple[ErrorCode, _Waiting | None]:
         """Write an outcome. Return its error, and the entry, if any, that waits for the high watermark.
 
-        Even if there is nothing to write, the answer (`is_asked`) and `after` wait for everything written before: they
-        may depend on state that is not committed yet (Kafka: CoordinatorRuntime.waitForPendingWrites).
+        Even an outcome that writes nothing waits until all earlier writes are committed, if it has an answer
+        (`is_asked`) or an `after`: both may depend on these writes (Kafka: CoordinatorRuntime.waitForPendingWrites).
         """
         self._deliver(partition, outcome)
         if not outcome.writes:

@@ -47,7 +47,7 @@ class Question(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The error that forbids the append, or the guard to pass to it."""
+    """Either the error that forbids an append, or the guard that the append needs."""
 
     code: ErrorCode
     guard: object

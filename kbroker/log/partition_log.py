@@ -258,7 +258,7 @@ class PartitionLog(LogState):
         self.finish_truncation()
         old, offset = self.segments.active, self.log_end_offset
         if old.base_offset == offset:
-            # The active segment is empty and has the right base offset: only its age and its files start again.
+            # The active segment is empty and has the right base offset: only its age is reset, and its files made anew.
             old.start_again(now_ms)
             return old
         segment = self.segments.add(offset, self.config, now_ms)

@@ -429,7 +429,7 @@ def _common(first: bytes, second: bytes) -> int:
 
 @lru_cache(6)
 def _delta_column(size: int, index: int) -> bytes:
-    """Return byte `index` of every offset delta, from 0 on, as a varint of `size` bytes."""
+    """Encode the offset deltas 0, 1, 2, ... as varints of `size` bytes; return byte `index` of each."""
     more = 0x80 if index < size - 1 else 0
     if index == 0:
         period = bytes(2 * delta & 0x7F | more for delta in range(64))

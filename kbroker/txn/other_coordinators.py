@@ -167,7 +167,7 @@ def _transaction(transactional_id: str, question: _Question) -> AddPartitionsToT
 
 
 def _code(number: int) -> ErrorCode:
-    """Return an error by its number; a newer broker may use others."""
+    """Return the error with a number; an unknown number of a newer broker stands for UNKNOWN_SERVER_ERROR."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -72,7 +72,7 @@ def read_body(batch: memoryview, header: BatchHeader, max_message_bytes: int) ->
 
 
 def read_records(batch: memoryview, header: BatchHeader, max_message_bytes: int) -> tuple[bytes, Sequence[Part]]:
-    """Return the result of `read_body`, and its records; raises Malformed."""
+    """Return the result of `read_body` with the records of the batch; raises Malformed."""
     data = read_body(batch, header, max_message_bytes)
     return data, read_runs(data, header.record_count)
 

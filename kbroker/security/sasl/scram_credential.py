@@ -108,7 +108,7 @@ def entity_name(user: str) -> str:
 
 
 def user_of(entity: str) -> str:
-    """Return the user of a name in a path."""
+    """Return the user name that a part of a path encodes."""
     return unquote(entity)
 
 
