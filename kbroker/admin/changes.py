@@ -28,8 +28,8 @@ _MISSING: Final = {"topic": no_such_topic, "group": no_such_group}
 class _Cluster:
     """An admin client as the sender of a change's requests.
 
-    Once a request is answered, part of the change may be made: from then on a lost connection raises Unanswered, so
-    that the rest is reported name by name.
+    After the first answer part of the change may be made. From then on a lost connection raises Unanswered, so that
+    the report has every name.
     """
 
     def __init__(self, admin: Any) -> None:
@@ -75,7 +75,10 @@ class _Cluster:
                 wait_for_deletion(self._admin, topics)
 
     def _answered(self, ask: Callable[[], Answer], code: Callable[[Answer], int]) -> Answer:
-        """Ask, and again while the answer's code calls for it. Raises Unanswered, also when that takes too long."""
+        """Send a request, and repeat it while the answer has a retriable error; return the answer.
+
+        Raises Unanswered if the error stays, or if the connection is lost later than at the first request.
+        """
 
         def once() -> Answer:
             answer = ask()

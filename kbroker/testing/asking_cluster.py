@@ -34,8 +34,8 @@ _NO_LEADER: Final = frozenset(
 
 Records that a former leader appended may still be in the log.
 """
-_GLANCE_S: Final = 0.05
-"""The pause between two looks whether the broker that handles a request is still the leader, in seconds."""
+_CHECK_S: Final = 0.05
+"""The seconds between two checks that the broker which handles a request is still the leader."""
 
 
 class _Moved(Exception):  # noqa: N818 - an outcome
@@ -76,7 +76,7 @@ class ClusterAsking(Asking):
             return self._led_by(self.leader_of(topic, index))
 
         one = _One(leader, _NO_LEADER, f"partition {index} of topic {topic} has no leader")
-        return self._until_done(one, request, kind, code, leaves_former=True)
+        return self._until_done(one, request, kind, code, only_while_held=True)
 
     def ask_coordinator(self, group: str, request: Any, kind: type[Answer], code: Code[Answer]) -> Answer:
         def coordinator() -> ClusterNode | None:
@@ -126,7 +126,7 @@ class ClusterAsking(Asking):
         return None if broker is None else self._running().get(broker)
 
     def _ask_at(self, node: ClusterNode, request: Any, kind: type[Answer], role: _One | None = None) -> Answer:
-        """Have one broker handle a request; with a role, only while it holds the role. Raises _Moved."""
+        """Have a broker handle a request; with a role, raise _Moved once another broker holds the role."""
         listener = node.config.listeners.bind[0].name
         work = handled(node.services, listener, request)
         answer: Answer = self._calling.wait_for(work if role is None else _while_held(role, node, work))
@@ -134,19 +134,19 @@ class ClusterAsking(Asking):
         return answer
 
     def _until_done(
-        self, one: _One, request: Any, kind: type[Answer], code: Code[Answer], leaves_former: bool = False
+        self, one: _One, request: Any, kind: type[Answer], code: Code[Answer], only_while_held: bool = False
     ) -> Answer:
         """Retry at the current holder of the role until one accepts. Raises ApiError if there is none for too long.
 
-        With `leaves_former`, a former holder's answer is not waited for: followers that have left a leader never
-        acknowledge the record that it appended.
+        With `only_while_held`, a request ends once its broker has lost the role: followers that have left a leader
+        never acknowledge its records.
         """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             node, is_over = one.find(), time.monotonic() >= deadline
             if node is not None:
                 try:
-                    answer = self._ask_at(node, request, kind, one if leaves_former and not is_over else None)
+                    answer = self._ask_at(node, request, kind, one if only_while_held and not is_over else None)
                 except _Moved:
                     continue
                 except ApiError as err:
@@ -161,10 +161,10 @@ class ClusterAsking(Asking):
 
 
 async def _while_held(role: _One, node: ClusterNode, work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Return the result of work at a broker. Raises _Moved, and cancels the work, once another broker has the role."""
+    """Return the result of work at a broker; once another broker holds the role, cancel the work and raise _Moved."""
     task = asyncio.ensure_future(work)
     try:
-        while not (await asyncio.wait([task], timeout=_GLANCE_S))[0]:
+        while not (await asyncio.wait([task], timeout=_CHECK_S))[0]:
             if role.find() not in (node, None):
                 raise _Moved
         return task.result()
