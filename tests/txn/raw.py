@@ -172,7 +172,9 @@ class Raw:
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             topics=[
-                TxnOffsetCommitRequestTopic(topic, [TxnOffsetCommitRequestPartition(0, offset, committed_metadata="")])
+                TxnOffsetCommitRequestTopic(
+                    topic, partitions=[TxnOffsetCommitRequestPartition(0, offset, committed_metadata="")]
+                )
             ],
             **options,
         )

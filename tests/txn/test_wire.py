@@ -327,7 +327,7 @@ def test_offsets_need_a_transaction_that_knows_their_group(raw, generation: int)
         assert one.add_offsets(name, producer, group) is NONE
     assert one.offsets(name, producer, "", topic, 3) is ErrorCode.INVALID_GROUP_ID
     assert one.offsets(name, producer, group, "no-such-topic", 3) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    members = {"generation_id": 4, "member_id": "m"}
+    members = {"generation_id_or_member_epoch": 4, "member_id": "m"}
     assert one.offsets(name, producer, group, topic, 3, **members) is ErrorCode.ILLEGAL_GENERATION
     assert one.offsets(name, producer, group, topic, 3) is NONE
     assert one.offsets(name, producer, group, topic, 5) is NONE
