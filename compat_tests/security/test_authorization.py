@@ -273,7 +273,7 @@ def _odd_acls() -> Iterator[tuple[str, Any]]:
         "resource_type": 2, "resource_name": "odd", "resource_pattern_type": 3, "principal": "User:odd", "host": "*",
         "operation": 3, "permission_type": 3,
     }  # fmt: skip
-    # Not the code of ANY or MATCH: there Kafka 4.3.0 fails altogether (UNKNOWN_SERVER_ERROR for all of the request).
+    # Not the code of ANY or MATCH: there Kafka 4.4.0 fails altogether (UNKNOWN_SERVER_ERROR for all of the request).
     odd: dict[str, list[int | str]] = {
         "resource_type": [0, 4, 6, 7, 8, 99],
         "resource_name": ["", "*", "a/b", "x" * 300],

@@ -1,6 +1,6 @@
 """Partitions on a single broker: the answers to elections and reassignments, and the effect of a lost log directory.
 
-Owns the answers of Kafka's controller to such requests (4.3: ReplicationControlManager): success without a change, or
+Owns the answers of Kafka's controller to such requests (4.4: ReplicationControlManager): success without a change, or
 an error. Also owns a partition's state while its replica is lost, and after the replica is back. An election or
 reassignment never changes anything, because there is only one possible leader.
 """

@@ -237,7 +237,7 @@ def telemetry_of_clients(wire: Wire) -> None:
 
     # --- by software, which ApiVersions tells
     with WireClient(wire.address, "s") as named, WireClient(wire.address, "s") as silent:
-        named.ask(ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="4.3.0"), 4)
+        named.ask(ApiVersionsRequest(client_software_name="apache-kafka-java", client_software_version="4.4.0"), 4)
         for number, selector in enumerate((
             "client_software_name=apache-kafka-java", "client_software_name=apache", "client_software_version=4[.].*",
             "client_software_name=unknown", "client_software_version=unknown", "client_source_address=127[.]0[.]0[.]1",
