@@ -198,6 +198,12 @@ def telemetry_of_clients(wire: Wire) -> None:
     ask("asks after it was too large", get(4))
     number = ask("asks before it is as large as it may be", get(5)).subscription_id
     ask("as large as it may be", push(5, number, bytes(1_048_576)))
+    for codec in range(1, 5):
+        for more in (0, 1):
+            sender = 500 + 2 * codec + more
+            number = ask(f"asks before it unpacks to its limit and {more}, codec {codec}", get(sender)).subscription_id
+            packed = compress(codec, bytes(1_048_576 + more))
+            ask(f"unpacks to its limit and {more}, codec {codec}", push(sender, number, packed, codec))
     number = ask("asks before nothing", get(6)).subscription_id
     ask("nothing", push(6, number))
     for label, bad in (("zero", bytes(16)), ("one", bytes(15) + b"\1")):
