@@ -145,7 +145,7 @@ def stored_text(key: str, value: float) -> str:
     """Return a limit as config text, in a form that Java brokers can also read."""
     if key in _LARGEST and value == int(value):
         return str(int(value))
-    return "Infinity" if math.isinf(value) else repr(float(value))
+    return repr(float(value))
 
 
 def values_of(entity: Entity, configs: Mapping[str, str]) -> dict[str, float]:
